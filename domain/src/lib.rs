@@ -1,1 +1,18 @@
-//! domain.
+//! The words and rules that every part of Allotment shares: ids, quantities, money, time, names, states and roles; no I/O.
+
+mod text_enum;
+
+pub mod error;
+pub mod ids;
+pub mod money;
+pub mod name;
+pub mod quantity;
+pub mod role;
+pub mod sharing;
+pub mod spec;
+pub mod state;
+pub mod time;
+
+pub use error::FieldError;
+pub use quantity::{MilliCpu, MilliGpu};
+pub use time::Timestamp;

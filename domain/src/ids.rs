@@ -1,0 +1,93 @@
+//! Typed ids: one newtype per noun, so that no id is passed for another.
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::FieldError;
+
+macro_rules! id {
+    ($(#[$meta:meta] $name:ident),+ $(,)?) => {$(
+        #[$meta]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(transparent))]
+        #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(value_type = String, format = "uuid"))]
+        #[serde(transparent)]
+        pub struct $name(Uuid);
+
+        impl $name {
+            /// A new id; ids made later sort later.
+            #[allow(clippy::new_without_default)]
+            pub fn new() -> Self {
+                Self(Uuid::now_v7())
+            }
+
+            /// The id as 16 bytes, most significant first.
+            pub fn as_bytes(&self) -> &[u8; 16] {
+                self.0.as_bytes()
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = FieldError;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                // Only the hyphenated form: one object has one spelling of its id.
+                match Uuid::try_parse(text) {
+                    Ok(id) if text.len() == uuid::fmt::Hyphenated::LENGTH => Ok(Self(id)),
+                    _ => Err(FieldError::new("id", text, "an id such as 0190b6f2-5c1e-7cc3-98c4-dc0c0c07398f")),
+                }
+            }
+        }
+    )+};
+}
+
+id! {
+    /// A team.
+    TeamId,
+    /// A user.
+    UserId,
+    /// A pool.
+    PoolId,
+    /// A node, kept over re-enrolments of the same machine.
+    NodeId,
+    /// A device, that is one physical GPU as first seen on its node.
+    DeviceId,
+    /// A job.
+    JobId,
+    /// One run of a job.
+    AttemptId,
+    /// One worker of one attempt on named slices of one node.
+    AssignmentId,
+    /// A usage segment.
+    SegmentId,
+    /// A price of the price book.
+    PriceId,
+    /// A session or token.
+    SessionId,
+    /// A one-time token with which a machine enrols.
+    JoinTokenId,
+    /// One request, quoted in errors and logs.
+    RequestId,
+    /// One life of an agent process.
+    IncarnationId,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_has_one_spelling() {
+        let id = JobId::new();
+        assert_eq!(id.to_string().parse::<JobId>(), Ok(id));
+        let simple = id.to_string().replace('-', "");
+        assert!(simple.parse::<JobId>().is_err());
+        assert!("../../x".parse::<JobId>().is_err());
+    }
+}

@@ -1,0 +1,149 @@
+//! Money: exact decimals with a currency, and the one rounding function.
+
+use rust_decimal::{Decimal, RoundingStrategy};
+use serde::{Deserialize, Serialize};
+
+use crate::FieldError;
+
+/// Decimals of an amount as it is billed.
+pub const BILLED_DECIMALS: u32 = 2;
+/// Decimals of a running cost as it is shown before it is billed.
+pub const SHOWN_DECIMALS: u32 = 4;
+
+/// An ISO 4217 currency code.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(transparent))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(value_type = String))]
+#[serde(transparent)]
+pub struct Currency(String);
+
+impl Currency {
+    /// The code as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for Currency {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::str::FromStr for Currency {
+    type Err = FieldError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.len() == 3 && text.bytes().all(|b| b.is_ascii_uppercase()) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(FieldError::new(
+                "currency",
+                text,
+                "three capital letters of ISO 4217, such as CNY",
+            ))
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Currency {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
+    }
+}
+
+/// An amount in a currency; the amount travels as text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Money {
+    /// The amount, a decimal as text.
+    #[serde(with = "rust_decimal::serde::str")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, example = "41.10"))]
+    pub amount: Decimal,
+    /// The currency.
+    pub currency: Currency,
+}
+
+/// Rounds half away from zero, as PostgreSQL's `round(numeric)` does, and keeps the scale.
+pub fn round(amount: Decimal, decimals: u32) -> Decimal {
+    let mut rounded =
+        amount.round_dp_with_strategy(decimals, RoundingStrategy::MidpointAwayFromZero);
+    rounded.rescale(decimals);
+    rounded
+}
+
+/// Rounds the lines of a statement so that they add up to their rounded total: each is cut
+/// toward zero, and the units left over go to the largest remainders, earlier lines first.
+pub fn round_lines(lines: &[Decimal], decimals: u32) -> Vec<Decimal> {
+    let unit = Decimal::new(1, decimals);
+    let total = round(lines.iter().sum(), decimals);
+    let mut rounded: Vec<Decimal> = lines
+        .iter()
+        .map(|line| line.round_dp_with_strategy(decimals, RoundingStrategy::ToZero))
+        .collect();
+    let mut rest = total - rounded.iter().sum::<Decimal>();
+    let step = if rest.is_sign_negative() { -unit } else { unit };
+    let mut order: Vec<usize> = (0..lines.len()).collect();
+    order.sort_by(|&a, &b| {
+        let remainder = |i: usize| (lines[i] - rounded[i]) * step;
+        remainder(b).cmp(&remainder(a)).then(a.cmp(&b))
+    });
+    for index in order {
+        if rest.is_zero() {
+            break;
+        }
+        rounded[index] += step;
+        rest -= step;
+    }
+    for line in &mut rounded {
+        line.rescale(decimals);
+    }
+    rounded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dec(text: &str) -> Decimal {
+        text.parse().expect("a decimal")
+    }
+
+    #[test]
+    fn rounding_is_half_away_from_zero() {
+        for (value, decimals, expected) in [
+            ("2.5", 0, "3"),
+            ("0.125", 2, "0.13"),
+            ("-0.125", 2, "-0.13"),
+            ("1", 2, "1.00"),
+        ] {
+            assert_eq!(round(dec(value), decimals).to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn lines_add_up_to_the_total() {
+        let third = dec("100") / dec("3");
+        let lines = round_lines(&[third, third, third], 2);
+        assert_eq!(
+            lines.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            ["33.34", "33.33", "33.33"]
+        );
+        let parts = [3, 2, 2].map(|p| dec("100.01") * Decimal::from(p) / dec("7"));
+        assert_eq!(
+            round_lines(&parts, 2)
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>(),
+            ["42.86", "28.58", "28.57"]
+        );
+        let negative = round_lines(&[-third, -third, -third], 2);
+        assert_eq!(
+            negative.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            ["-33.34", "-33.33", "-33.33"]
+        );
+    }
+}

@@ -1,0 +1,380 @@
+//! The checks of a spec that need nothing but the spec.
+
+use super::{JobSpec, PerWorker, Runner, WorkloadKind};
+use crate::error::printable;
+use crate::quantity::MILLI;
+use crate::sharing::SharingMode;
+use crate::{FieldError, MilliGpu};
+
+/// Most workers of one gang; a worker is a process with a row, a log and a folder.
+pub const WORKERS_MAX: u32 = 1024;
+/// Most whole devices that one worker may ask for; the most that a node may have.
+pub const GPUS_PER_WORKER_MAX: i64 = 64;
+/// Most words of a command, and files, variables, labels and selectors of a job.
+pub const FILES_MAX: usize = 64;
+/// All files of a job together, in bytes: they are stored with the job and sent to each worker.
+pub const FILES_BYTES_MAX: usize = 256 * 1024;
+/// Longest word of a command and value of a variable, in bytes; the kernel's own bound is 128 KiB.
+const TEXT_BYTES_MAX: usize = 32 * 1024;
+/// Most words of a command.
+const COMMAND_WORDS_MAX: usize = 1024;
+/// Most variables, labels, selectors and names in `pools` and `after`.
+const ENTRIES_MAX: usize = 256;
+/// Longest duration that a job may name: ten years, in seconds.
+const SECONDS_MAX: i64 = 10 * 366 * 24 * 3600;
+/// Most host memory of a worker: 64 TiB, in MiB.
+const MEMORY_MIB_MAX: i64 = 64 * 1024 * 1024;
+/// Most attempts that a person may ask for.
+const RETRIES_MAX: u32 = 100;
+/// Longest label or other short text, in characters.
+const LABEL_CHARS_MAX: usize = 253;
+
+/// Variables that the agent sets or that would act on its own helpers.
+const RESERVED_ENV: [&str; 11] = [
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "NVIDIA_VISIBLE_DEVICES",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "WORLD_SIZE",
+    "RANK",
+    "LOCAL_RANK",
+    "NODE_RANK",
+    "HOME",
+    "USER",
+];
+
+impl JobSpec {
+    /// Checks everything that the spec alone can tell, and returns the first fault.
+    pub fn check(&self) -> Result<(), FieldError> {
+        self.check_command()?;
+        self.check_env()?;
+        self.check_files()?;
+        self.check_workers()?;
+        self.per_worker.check().map_err(|e| e.under("per_worker"))?;
+        self.check_seconds()?;
+        self.check_labels()
+    }
+
+    fn check_command(&self) -> Result<(), FieldError> {
+        if self.kind == WorkloadKind::Inference {
+            return Err(FieldError::new(
+                "kind",
+                "inference",
+                "training, batch or interactive; inference is a service",
+            ));
+        }
+        if self.command.is_empty() || self.command[0].is_empty() {
+            return Err(FieldError::new(
+                "command",
+                "[]",
+                "a program and its arguments",
+            ));
+        }
+        if self.command.len() > COMMAND_WORDS_MAX {
+            return Err(FieldError::new(
+                "command",
+                self.command.len(),
+                format!("at most {COMMAND_WORDS_MAX} words"),
+            ));
+        }
+        for word in &self.command {
+            check_text("command", word)?;
+        }
+        if self.runner == Runner::Process && self.image.is_some() {
+            return Err(FieldError::new(
+                "image",
+                "an image",
+                "null with runner process",
+            ));
+        }
+        if let Some(path) = &self.working_directory {
+            check_relative("working_directory", path.trim_start_matches('/'))?;
+        }
+        Ok(())
+    }
+
+    fn check_env(&self) -> Result<(), FieldError> {
+        check_count("env", self.env.len(), ENTRIES_MAX)?;
+        for (key, value) in &self.env {
+            let well_formed = key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+                && key.bytes().next().is_some_and(|b| !b.is_ascii_digit())
+                && key.len() <= LABEL_CHARS_MAX;
+            if !well_formed {
+                return Err(FieldError::new(
+                    "env",
+                    key,
+                    "names of A-Z, a-z, 0-9 and '_', not beginning with a digit",
+                ));
+            }
+            if RESERVED_ENV.contains(&key.as_str()) || key.starts_with("ALLOTMENT_") {
+                return Err(FieldError::new(
+                    "env",
+                    key,
+                    "another name; this one is set by Allotment",
+                ));
+            }
+            check_text(&format!("env.{key}"), value)?;
+        }
+        Ok(())
+    }
+
+    fn check_files(&self) -> Result<(), FieldError> {
+        check_count("files", self.files.len(), FILES_MAX)?;
+        for path in self.files.keys() {
+            check_relative("files", path)?;
+        }
+        let bytes: usize = self.files.values().map(String::len).sum();
+        if bytes > FILES_BYTES_MAX {
+            return Err(FieldError::new(
+                "files",
+                format!("{bytes} bytes"),
+                format!("at most {FILES_BYTES_MAX} bytes in all; put data on shared storage"),
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_workers(&self) -> Result<(), FieldError> {
+        if !(1..=WORKERS_MAX).contains(&self.workers) {
+            return Err(FieldError::new(
+                "workers",
+                self.workers,
+                format!("1 to {WORKERS_MAX}"),
+            ));
+        }
+        if let Some(min) = self.min_workers
+            && !(1..=self.workers).contains(&min)
+        {
+            return Err(FieldError::new(
+                "min_workers",
+                min,
+                format!("1 to workers, which is {}", self.workers),
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_seconds(&self) -> Result<(), FieldError> {
+        let durations = [
+            ("time_limit_seconds", self.time_limit_seconds, 1),
+            ("predicted_seconds", self.predicted_seconds, 1),
+            ("checkpoint_seconds", self.checkpoint_seconds, 1),
+            ("restart_seconds", Some(self.restart_seconds), 0),
+        ];
+        for (field, value, least) in durations {
+            if let Some(value) = value
+                && !(least..=SECONDS_MAX).contains(&value)
+            {
+                return Err(FieldError::new(
+                    field,
+                    value,
+                    format!("{least} to {SECONDS_MAX} seconds"),
+                ));
+            }
+        }
+        if self.retries.limit > RETRIES_MAX {
+            return Err(FieldError::new(
+                "retries.limit",
+                self.retries.limit,
+                format!("0 to {RETRIES_MAX}"),
+            ));
+        }
+        if self.retries.limit > 0 && self.retries.on.is_empty() {
+            return Err(FieldError::new(
+                "retries.on",
+                "[]",
+                "failure, time_limit or both, where retries.limit is above 0",
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_labels(&self) -> Result<(), FieldError> {
+        check_count("pools", self.pools.len(), ENTRIES_MAX)?;
+        check_count("after", self.after.len(), ENTRIES_MAX)?;
+        for (field, map) in [("labels", &self.labels), ("selector", &self.selector)] {
+            check_count(field, map.len(), ENTRIES_MAX)?;
+            for (key, value) in map {
+                check_label(field, key)?;
+                check_label(field, value)?;
+            }
+        }
+        let texts = [
+            ("image", &self.image),
+            ("topology.require", &self.topology.require),
+            ("topology.prefer", &self.topology.prefer),
+            ("anti_affinity", &self.anti_affinity),
+        ];
+        texts
+            .into_iter()
+            .filter_map(|(field, text)| Some((field, text.as_ref()?)))
+            .try_for_each(|(field, text)| check_label(field, text))
+    }
+}
+
+impl PerWorker {
+    fn check(&self) -> Result<(), FieldError> {
+        let gpus = self.gpus();
+        if gpus > MilliGpu::whole(1) && gpus.milli() % MILLI != 0 {
+            return Err(FieldError::new(
+                "gpus",
+                gpus,
+                "whole devices, or a fraction under 1",
+            ));
+        }
+        if gpus > MilliGpu::whole(GPUS_PER_WORKER_MAX) {
+            return Err(FieldError::new(
+                "gpus",
+                gpus,
+                format!("at most {GPUS_PER_WORKER_MAX} for one worker; use more workers"),
+            ));
+        }
+        if self.sharing.is_empty() {
+            return Err(FieldError::new(
+                "sharing",
+                "[]",
+                "at least one mode, such as exclusive",
+            ));
+        }
+        if self.fraction()
+            && !self.sharing.iter().any(|m| {
+                matches!(
+                    m,
+                    SharingMode::Mps | SharingMode::TimeSlice | SharingMode::Vgpu
+                )
+            })
+        {
+            return Err(FieldError::new(
+                "sharing",
+                "exclusive",
+                "time_slice or mps, since a fraction of a device is shared",
+            ));
+        }
+        for (field, value) in [
+            ("gpu_memory_mib", self.gpu_memory_mib),
+            ("memory_mib", Some(self.memory_mib)),
+        ] {
+            if let Some(value) = value
+                && !(0..=MEMORY_MIB_MAX).contains(&value)
+            {
+                return Err(FieldError::new(
+                    field,
+                    value,
+                    format!("0 to {MEMORY_MIB_MAX} MiB"),
+                ));
+            }
+        }
+        if let Some(model) = &self.gpu_model {
+            check_label("gpu_model", model)?;
+        }
+        self.mig_profile
+            .as_ref()
+            .map_or(Ok(()), |profile| check_label("mig_profile", profile))
+    }
+}
+
+fn check_count(field: &str, count: usize, most: usize) -> Result<(), FieldError> {
+    if count > most {
+        return Err(FieldError::new(
+            field,
+            format!("{count} entries"),
+            format!("at most {most} entries"),
+        ));
+    }
+    Ok(())
+}
+
+fn check_text(field: &str, text: &str) -> Result<(), FieldError> {
+    if text.len() > TEXT_BYTES_MAX || text.contains('\0') {
+        return Err(FieldError::new(
+            field,
+            text,
+            format!("at most {TEXT_BYTES_MAX} bytes, without NUL"),
+        ));
+    }
+    Ok(())
+}
+
+fn check_label(field: &str, text: &str) -> Result<(), FieldError> {
+    let well_formed = !text.is_empty()
+        && text.chars().count() <= LABEL_CHARS_MAX
+        && text
+            .chars()
+            .all(|c| printable(c) && !matches!(c, '<' | '>'));
+    if well_formed {
+        return Ok(());
+    }
+    Err(FieldError::new(
+        field,
+        text,
+        format!("1 to {LABEL_CHARS_MAX} printable characters without '<' and '>'"),
+    ))
+}
+
+/// A path below a folder: no root, no `..`, no empty part, nothing that is not plain.
+fn check_relative(field: &str, path: &str) -> Result<(), FieldError> {
+    let plain = |part: &str| {
+        !matches!(part, "" | "." | "..")
+            && part.bytes().all(|b| {
+                b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b' ' | b'+' | b'=')
+            })
+    };
+    if path.len() <= LABEL_CHARS_MAX && path.split('/').all(plain) {
+        return Ok(());
+    }
+    Err(FieldError::new(
+        field,
+        path,
+        "a relative path of letters, digits, '-', '_', '.' and '/', without '..'",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(json: &str) -> Result<JobSpec, String> {
+        serde_json::from_str(json).map_err(|e| e.to_string())
+    }
+
+    fn checked(json: &str) -> Result<(), String> {
+        spec(json).and_then(|s| s.check().map_err(|e| e.to_string()))
+    }
+
+    #[test]
+    fn a_plain_spec_is_accepted() {
+        assert_eq!(checked(r#"{"name": "a", "command": ["true"]}"#), Ok(()));
+    }
+
+    #[test]
+    fn unknown_fields_are_refused_by_name() {
+        let error = checked(r#"{"name": "a", "command": ["true"], "priority": 9999}"#).unwrap_err();
+        assert!(error.contains("priority"), "{error}");
+    }
+
+    #[test]
+    fn impossible_amounts_are_refused_before_any_arithmetic() {
+        for gpus in ["-1", "0.0001", "1e12", "1000000000000", "65", "1.5"] {
+            let json = format!(
+                r#"{{"name": "a", "command": ["true"], "per_worker": {{"gpus": {gpus}}}}}"#
+            );
+            assert!(checked(&json).is_err(), "{gpus}");
+        }
+    }
+
+    #[test]
+    fn paths_and_variables_cannot_escape() {
+        for json in [
+            r#"{"name": "a", "command": ["true"], "files": {"../x": ""}}"#,
+            r#"{"name": "a", "command": ["true"], "files": {"/etc/passwd": ""}}"#,
+            r#"{"name": "a", "command": ["true"], "env": {"A B": "1"}}"#,
+            r#"{"name": "a", "command": ["true"], "env": {"ALLOTMENT_TEAM": "x"}}"#,
+            r#"{"name": "a", "command": []}"#,
+            r#"{"name": "a", "command": ["a\u0000b"]}"#,
+            r#"{"name": "a", "command": ["true"], "workers": 0}"#,
+        ] {
+            assert!(checked(json).is_err(), "{json}");
+        }
+    }
+}
