@@ -1,1 +1,43 @@
-//! protocol.
+//! The agent protocol: generated types, and the strict types that received messages become.
+//!
+//! Whoever sends builds [`wire`] types; whoever receives turns them into the types of
+//! [`report`] (on the server) or [`desired`] (on the agent), which checks every field once.
+
+/// The generated types, as they travel.
+#[allow(missing_docs, clippy::all, clippy::pedantic, unused_qualifications)]
+pub mod wire {
+    tonic::include_proto!("allotment.agent.v1");
+}
+
+pub mod desired;
+pub mod report;
+
+/// Largest message either side accepts, in bytes: a full desired set of a 64-device node with
+/// 256 KiB of files per assignment fits.
+pub const MESSAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// What was wrong with a received message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// A field that must be there is not.
+    #[error("field {0} is missing")]
+    Missing(&'static str),
+    /// A field holds what it may not hold.
+    #[error("field {field} is invalid: {value}")]
+    Invalid {
+        /// The field.
+        field: &'static str,
+        /// What it held, shortened.
+        value: String,
+    },
+}
+
+impl Malformed {
+    /// Builds [`Malformed::Invalid`], quoting the value safely.
+    pub fn invalid(field: &'static str, value: impl std::fmt::Display) -> Self {
+        Self::Invalid {
+            field,
+            value: domain::error::quote(&value.to_string()),
+        }
+    }
+}
