@@ -1,0 +1,1 @@
+//! Metering and money: segments become ledger entries, usage becomes reports.

@@ -1,0 +1,1 @@
+//! The listener for agents: enrolment, sessions, desired sets and facts.

@@ -1,0 +1,105 @@
+//! What can go wrong when a person asks for something, by what the caller does about it.
+
+use domain::FieldError;
+use domain::state::IllegalStep;
+
+/// A refusal or a failure; `api` renders it as problem+json, `pages` as a page.
+#[derive(Debug, thiserror::Error)]
+pub enum AppError {
+    /// A value is wrong: 422 (400 where it could not even be read).
+    #[error("{0}")]
+    Invalid(FieldError),
+    /// The request could not be read: 400.
+    #[error("{0}")]
+    Unreadable(FieldError),
+    /// Nobody is signed in: 401.
+    #[error("sign in first: send a bearer token or use the sign-in page")]
+    Unauthenticated,
+    /// Known and visible, but not for this person: 403.
+    #[error("{action} needs {needs}")]
+    Forbidden {
+        /// What was asked for.
+        action: &'static str,
+        /// The role that may do it.
+        needs: &'static str,
+    },
+    /// Not there, or not to be seen: 404, and the two look alike.
+    #[error("no {what} {name:?} is here")]
+    NotFound {
+        /// The noun.
+        what: &'static str,
+        /// The name or id as asked for.
+        name: String,
+    },
+    /// It contradicts the present state: 409, which is told.
+    #[error("{message}")]
+    Conflict {
+        /// A stable word for programs, such as `name_taken`.
+        code: &'static str,
+        /// What is in the way and what to do.
+        message: String,
+    },
+    /// If-Match names another version: 412.
+    #[error("version {given} is not the present one, which is {present}: read it again and repeat")]
+    Stale {
+        /// As given.
+        given: String,
+        /// As it is.
+        present: i64,
+    },
+    /// An update came without If-Match: 428.
+    #[error("send If-Match with the version that you read")]
+    PreconditionRequired,
+    /// Too many requests: 429.
+    #[error("too many attempts: try again in {retry_after_seconds} s")]
+    TooMany {
+        /// When to try again.
+        retry_after_seconds: u64,
+    },
+    /// The database is away: 503 with Retry-After.
+    #[error("the database does not answer: try again in a few seconds")]
+    Unavailable(#[source] sqlx::Error),
+    /// Our fault: 500; nothing is told but the request's id.
+    #[error("internal error")]
+    Internal(#[source] anyhow::Error),
+}
+
+impl AppError {
+    /// A wrong value.
+    pub fn invalid(field: &str, value: impl std::fmt::Display, remedy: impl Into<String>) -> Self {
+        Self::Invalid(FieldError::new(field, value, remedy))
+    }
+
+    /// Something that is not there, or not to be seen.
+    pub fn not_found(what: &'static str, name: impl std::fmt::Display) -> Self {
+        Self::NotFound {
+            what,
+            name: domain::error::quote(&name.to_string()),
+        }
+    }
+}
+
+impl From<FieldError> for AppError {
+    fn from(error: FieldError) -> Self {
+        Self::Invalid(error)
+    }
+}
+
+impl From<IllegalStep> for AppError {
+    fn from(error: IllegalStep) -> Self {
+        Self::Conflict {
+            code: "illegal_step",
+            message: error.to_string(),
+        }
+    }
+}
+
+impl From<sqlx::Error> for AppError {
+    fn from(error: sqlx::Error) -> Self {
+        if crate::store::unavailable(&error) {
+            Self::Unavailable(error)
+        } else {
+            Self::Internal(error.into())
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! One function per thing that a person can do: one transaction, its event, its audit row.
+
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+
+use crate::config::Config;
+use crate::store::Database;
+
+pub mod asker;
+pub mod error;
+
+pub use asker::Asker;
+pub use error::AppError;
+
+/// What every front door shares. Cheap to clone.
+#[derive(Clone)]
+pub struct App {
+    /// The database.
+    pub db: Database,
+    /// The configuration.
+    pub config: Arc<Config>,
+    /// Wakes this replica's loops after a commit; a hint, never a message.
+    pub wake: Arc<Wake>,
+}
+
+/// One hint per loop. Whoever commits a change that a loop should see calls it after the commit.
+#[derive(Debug, Default)]
+pub struct Wake {
+    /// The scheduler.
+    pub scheduler: Notify,
+    /// The sender of desired sets.
+    pub agents: Notify,
+    /// The reconcilers in `background`.
+    pub background: Notify,
+    /// Readers of the change feed for live pages.
+    pub feed: Notify,
+}
+
+impl Wake {
+    /// Wakes every loop.
+    pub fn all(&self) {
+        for notify in [&self.scheduler, &self.agents, &self.background, &self.feed] {
+            notify.notify_one();
+        }
+    }
+}
+
+impl App {
+    /// Builds the application over an open database.
+    pub fn new(db: Database, config: Config) -> Self {
+        Self {
+            db,
+            config: Arc::new(config),
+            wake: Arc::new(Wake::default()),
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! The pages: handlers that call `app` and render the views of the `web` crate.

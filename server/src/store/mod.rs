@@ -1,0 +1,127 @@
+//! All SQL, one file per noun; functions take the transaction, the team first, and call nothing above.
+//!
+//! A transaction is begun here and nowhere else: [`Database::begin_person`] for what a
+//! person does (role `allotment_app`, under row-level security), [`Database::begin_system`]
+//! for the scheduler, agents and accounts (role `allotment_system`).
+
+use std::time::Duration;
+
+use domain::Timestamp;
+use domain::ids::{TeamId, UserId};
+use sqlx::postgres::{PgPool, PgPoolOptions};
+
+/// A transaction on either role; what it may see depends on how it was begun.
+pub type Tx = sqlx::Transaction<'static, sqlx::Postgres>;
+
+/// Longest wait for a connection: then 503, so that nothing hangs when the pool is used up.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The two pools.
+#[derive(Debug, Clone)]
+pub struct Database {
+    app: PgPool,
+    system: PgPool,
+}
+
+/// What a person's transaction may see: set once when it begins, read by every policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scope {
+    /// Who asks.
+    pub asker: UserId,
+    /// Whether a platform role shows it every team.
+    pub sees_all: bool,
+    /// Its teams with all below them.
+    pub teams: Vec<TeamId>,
+    /// The teams above those.
+    pub ancestors: Vec<TeamId>,
+}
+
+impl Database {
+    /// Opens both pools; connections are made when they are first needed.
+    pub fn open(config: &crate::config::Database) -> Result<Self, sqlx::Error> {
+        let pool = |url: &str| {
+            PgPoolOptions::new()
+                .max_connections(config.connections)
+                .acquire_timeout(ACQUIRE_TIMEOUT)
+                .connect_lazy(url)
+        };
+        Ok(Self {
+            app: pool(&config.app_url)?,
+            system: pool(&config.system_url)?,
+        })
+    }
+
+    /// A database over given pools; for tests.
+    pub fn from_pools(app: PgPool, system: PgPool) -> Self {
+        Self { app, system }
+    }
+
+    /// Begins a person's transaction: nothing outside `scope` can be seen or written in it.
+    pub async fn begin_person(&self, scope: &Scope) -> Result<Tx, sqlx::Error> {
+        let mut tx = self.app.begin().await?;
+        let sees_all = if scope.sees_all { "on" } else { "" };
+        sqlx::query!(
+            "SELECT set_config('allotment.asker', $1, true) AS asker,
+                    set_config('allotment.sees_all', $2, true) AS sees_all,
+                    set_config('allotment.teams', $3, true) AS teams,
+                    set_config('allotment.ancestors', $4, true) AS ancestors",
+            scope.asker.to_string(),
+            sees_all,
+            join(&scope.teams),
+            join(&scope.ancestors),
+        )
+        .fetch_one(&mut *tx)
+        .await?;
+        Ok(tx)
+    }
+
+    /// Begins a transaction of the system's own.
+    pub async fn begin_system(&self) -> Result<Tx, sqlx::Error> {
+        self.system.begin().await
+    }
+
+    /// The system pool, for connections that are held: the leader's lock and LISTEN.
+    pub fn system_pool(&self) -> &PgPool {
+        &self.system
+    }
+}
+
+/// The database's clock: the only one that decides or bills.
+pub async fn clock(tx: &mut Tx) -> Result<Timestamp, sqlx::Error> {
+    sqlx::query_scalar!(r#"SELECT allotment.clock() AS "now!""#)
+        .fetch_one(&mut **tx)
+        .await
+}
+
+/// The name of the constraint that refused a statement, if one did.
+pub fn violated(error: &sqlx::Error) -> Option<&str> {
+    error.as_database_error().and_then(|e| e.constraint())
+}
+
+/// Whether the database was away rather than the statement wrong.
+pub fn unavailable(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(_)
+        | sqlx::Error::PoolTimedOut
+        | sqlx::Error::PoolClosed
+        | sqlx::Error::WorkerCrashed
+        | sqlx::Error::Protocol(_)
+        | sqlx::Error::Tls(_) => true,
+        // 57P0x: shutting down or starting up; 08: connection; 53300: too many connections.
+        sqlx::Error::Database(e) => e
+            .code()
+            .is_some_and(|c| c.starts_with("57P") || c.starts_with("08") || c == "53300"),
+        _ => false,
+    }
+}
+
+fn join(ids: &[TeamId]) -> String {
+    let mut joined = String::with_capacity(ids.len() * 37);
+    for id in ids {
+        if !joined.is_empty() {
+            joined.push(',');
+        }
+        joined.push_str(&id.to_string());
+    }
+    joined
+}

@@ -1,0 +1,4 @@
+//! Integration tests of the server against a real PostgreSQL: a fresh database per test.
+
+mod fixture;
+mod schema;
