@@ -1,0 +1,9 @@
+//! The calls that are simulated, by subject; all others are in `stubs`.
+
+pub(crate) mod device;
+pub(crate) mod events;
+pub(crate) mod fields;
+pub(crate) mod links;
+pub(crate) mod processes;
+pub(crate) mod system;
+pub(crate) mod telemetry;

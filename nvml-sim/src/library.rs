@@ -1,0 +1,279 @@
+//! The library's state: the machine as last read, the handles given out, the event sets.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use nvml_wrapper_sys::bindings::nvmlDevice_t;
+
+use crate::border::{Answer, Refusal};
+use crate::machine::{Device, Fault, Machine};
+
+/// What the library holds between calls.
+pub(crate) struct Library {
+    /// How many `nvmlInit` calls wait for their `nvmlShutdown`.
+    users: u32,
+    loaded: Option<Loaded>,
+    /// The UUIDs for which handles were given out, by the handle's number. A handle
+    /// stays good over `nvmlShutdown` and over its device's absence.
+    known: Vec<String>,
+    pub(crate) event_sets: BTreeMap<usize, crate::calls::events::EventSet>,
+    energy: BTreeMap<String, Energy>,
+}
+
+struct Loaded {
+    path: PathBuf,
+    stamp: Stamp,
+    machine: Machine,
+}
+
+/// What changes when a file is replaced or rewritten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    inode: u64,
+    modified: (i64, i64),
+    size: u64,
+}
+
+/// Energy used up to a moment, in microjoules.
+struct Energy {
+    used_uj: u128,
+    until: Instant,
+}
+
+static LIBRARY: Mutex<Library> = Mutex::new(Library {
+    users: 0,
+    loaded: None,
+    known: Vec::new(),
+    event_sets: BTreeMap::new(),
+    energy: BTreeMap::new(),
+});
+
+/// Handles are numbers dressed as addresses, never followed by anybody: the first is
+/// here, far from the pages that a null pointer with an offset would hit.
+const FIRST_HANDLE: usize = 0x4E56_0000;
+/// Real handles are addresses of structures; these keep their alignment.
+const HANDLE_STEP: usize = 16;
+
+/// The library, locked; a call that failed in the middle must not block those after it.
+pub(crate) fn lock() -> MutexGuard<'static, Library> {
+    LIBRARY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The library with the machine file's newest content, when it is initialised.
+pub(crate) fn current() -> Answer<MutexGuard<'static, Library>> {
+    let mut library = lock();
+    if library.users == 0 {
+        return Err(Refusal::Uninitialized);
+    }
+    library.reload_if_changed();
+    Ok(library)
+}
+
+impl Library {
+    /// Counts one more user, and reads the machine for the first.
+    pub(crate) fn open(&mut self) -> Answer<()> {
+        if self.users == 0 {
+            let path = std::env::var_os(crate::MACHINE_FILE_VARIABLE)
+                .map(PathBuf::from)
+                .ok_or_else(|| {
+                    complain(&format!(
+                        "{} is not set; name the machine's file in it",
+                        crate::MACHINE_FILE_VARIABLE
+                    ));
+                    Refusal::DriverNotLoaded
+                })?;
+            let stamp = stamp(&path);
+            let machine = read(&path).map_err(|sentence| {
+                complain(&sentence);
+                Refusal::DriverNotLoaded
+            })?;
+            // A file replaced between the two steps has another stamp at the next call.
+            let stamp = stamp.unwrap_or(Stamp {
+                inode: 0,
+                modified: (0, 0),
+                size: 0,
+            });
+            self.settle_energy();
+            self.energy.clear();
+            self.loaded = Some(Loaded {
+                path,
+                stamp,
+                machine,
+            });
+            self.settle_energy();
+        }
+        self.users = self.users.saturating_add(1);
+        Ok(())
+    }
+
+    /// Counts one user less.
+    pub(crate) fn close(&mut self) -> Answer<()> {
+        self.users = self.users.checked_sub(1).ok_or(Refusal::Uninitialized)?;
+        if self.users == 0 {
+            self.event_sets.clear();
+        }
+        Ok(())
+    }
+
+    fn reload_if_changed(&mut self) {
+        let Some(loaded) = &self.loaded else { return };
+        // A file that is away for a moment, or half written by an editor, must not take
+        // running work with it: the last good machine stays until there is a better one.
+        let Some(now) = stamp(&loaded.path) else {
+            return;
+        };
+        if now == loaded.stamp {
+            return;
+        }
+        match read(&loaded.path) {
+            Ok(machine) => {
+                self.settle_energy();
+                if let Some(loaded) = &mut self.loaded {
+                    loaded.machine = machine;
+                    loaded.stamp = now;
+                }
+                self.settle_energy();
+            }
+            Err(sentence) => {
+                complain(&format!("{sentence}; the machine stays as it was"));
+                if let Some(loaded) = &mut self.loaded {
+                    loaded.stamp = now;
+                }
+            }
+        }
+    }
+
+    pub(crate) fn machine(&self) -> Answer<&Machine> {
+        self.loaded
+            .as_ref()
+            .map(|loaded| &loaded.machine)
+            .ok_or(Refusal::Uninitialized)
+    }
+
+    /// The handle of a device; the same one for the same UUID, always.
+    pub(crate) fn handle(&mut self, uuid: &str) -> nvmlDevice_t {
+        let number = self
+            .known
+            .iter()
+            .position(|known| known == uuid)
+            .unwrap_or_else(|| {
+                self.known.push(uuid.to_owned());
+                self.known.len() - 1
+            });
+        std::ptr::without_provenance_mut(FIRST_HANDLE + number * HANDLE_STEP)
+    }
+
+    /// The UUID that a handle stands for, whether or not its device is still there.
+    pub(crate) fn uuid(&self, handle: nvmlDevice_t) -> Answer<&str> {
+        let offset = handle
+            .addr()
+            .checked_sub(FIRST_HANDLE)
+            .ok_or(Refusal::InvalidArgument)?;
+        if offset % HANDLE_STEP != 0 {
+            return Err(Refusal::InvalidArgument);
+        }
+        self.known
+            .get(offset / HANDLE_STEP)
+            .map(String::as_str)
+            .ok_or(Refusal::InvalidArgument)
+    }
+
+    /// The device of a handle, with its index.
+    pub(crate) fn device_with_index(&self, handle: nvmlDevice_t) -> Answer<(u32, &Device)> {
+        let uuid = self.uuid(handle)?;
+        let (index, device) = (0..)
+            .zip(&self.machine()?.devices)
+            .find(|(_, device)| device.uuid == uuid)
+            .ok_or(Refusal::GpuIsLost)?;
+        check_fault(device)?;
+        Ok((index, device))
+    }
+
+    /// The device of a handle.
+    pub(crate) fn device(&self, handle: nvmlDevice_t) -> Answer<&Device> {
+        self.device_with_index(handle).map(|(_, device)| device)
+    }
+
+    /// The handle of the first device that answers a description.
+    pub(crate) fn find(&mut self, wanted: impl Fn(usize, &Device) -> bool) -> Answer<nvmlDevice_t> {
+        let uuid = self
+            .machine()?
+            .devices
+            .iter()
+            .enumerate()
+            .find(|(index, device)| wanted(*index, device))
+            .ok_or(Refusal::NotFound)
+            .and_then(|(_, device)| check_fault(device).map(|()| device.uuid.clone()))?;
+        Ok(self.handle(&uuid))
+    }
+
+    /// Energy that a device has used, in millijoules: its power over the time gone by.
+    pub(crate) fn energy_mj(&mut self, handle: nvmlDevice_t) -> Answer<u64> {
+        self.settle_energy();
+        let device = self.device(handle)?;
+        let used_uj = self
+            .energy
+            .get(&device.uuid)
+            .map_or(0, |energy| energy.used_uj);
+        let used_mj = u64::try_from(used_uj / 1_000).unwrap_or(u64::MAX);
+        Ok(device.telemetry.energy_mj.saturating_add(used_mj))
+    }
+
+    /// Adds what each device used since last time at the power it has had since then.
+    fn settle_energy(&mut self) {
+        let Some(loaded) = &self.loaded else { return };
+        let now = Instant::now();
+        for device in &loaded.machine.devices {
+            let energy = self.energy.entry(device.uuid.clone()).or_insert(Energy {
+                used_uj: 0,
+                until: now,
+            });
+            let elapsed_ms = now.duration_since(energy.until).as_millis();
+            energy.used_uj += elapsed_ms * u128::from(power_mw(device));
+            energy.until +=
+                std::time::Duration::from_millis(u64::try_from(elapsed_ms).unwrap_or(0));
+        }
+    }
+}
+
+/// The power that a device draws.
+pub(crate) fn power_mw(device: &Device) -> u32 {
+    device
+        .telemetry
+        .power_mw
+        .unwrap_or(device.power_limit_mw / 10)
+}
+
+fn check_fault(device: &Device) -> Answer<()> {
+    match device.fault {
+        None => Ok(()),
+        Some(Fault::GpuIsLost) => Err(Refusal::GpuIsLost),
+        Some(Fault::ResetRequired) => Err(Refusal::ResetRequired),
+        Some(Fault::IrqIssue) => Err(Refusal::IrqIssue),
+        Some(Fault::Unknown) => Err(Refusal::Unknown),
+    }
+}
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    let facts = fs::metadata(path).ok()?;
+    Some(Stamp {
+        inode: facts.ino(),
+        modified: (facts.mtime(), facts.mtime_nsec()),
+        size: facts.size(),
+    })
+}
+
+fn read(path: &Path) -> Result<Machine, String> {
+    let text = fs::read_to_string(path)
+        .map_err(|error| format!("machine file {}: can't be read: {error}", path.display()))?;
+    Machine::parse(&text).map_err(|error| format!("machine file {}: {error}", path.display()))
+}
+
+/// Says on standard error what an error number can't.
+fn complain(sentence: &str) {
+    eprintln!("nvml-sim: {sentence}");
+}
