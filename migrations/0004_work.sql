@@ -89,6 +89,8 @@ CREATE TABLE assignments (
     exit_code integer,
     exit_signal integer,
     exit_message text NOT NULL DEFAULT '',
+    -- Whether it ended because it had been told to.
+    exit_asked boolean NOT NULL DEFAULT false,
     granted_at timestamptz NOT NULL DEFAULT allotment.clock(),
     handed_over_at timestamptz,
     started_at timestamptz,

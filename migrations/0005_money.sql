@@ -69,6 +69,55 @@ CREATE TABLE ledger_entries (
 CREATE INDEX ledger_entries_by_team ON ledger_entries (team_id, started_at);
 CREATE INDEX ledger_entries_by_job ON ledger_entries (job_id);
 CREATE INDEX ledger_entries_by_time ON ledger_entries (started_at);
+-- What of the charged segments no ledger entry covers yet, up to `upto`, cut at full hours and at
+-- changes of price, so that each piece has one price or none. Rating copies it into the ledger,
+-- and reports add it to the ledger, so that the two can never differ in their arithmetic.
+CREATE FUNCTION allotment.unrated_pieces(upto timestamptz) RETURNS TABLE (
+    segment_id uuid, team_id uuid, user_id uuid, job_id uuid, pool_id uuid, mode text,
+    started_at timestamptz, ended_at timestamptz, gpu_milli_micros numeric,
+    price_id uuid, amount numeric, currency text)
+    LANGUAGE sql STABLE
+    AS $$
+        SELECT s.id, s.team_id, s.user_id, s.job_id, s.pool_id, s.mode,
+            piece.started_at, piece.ended_at, held.gpu_milli_micros,
+            price.id,
+            -- Thousandths and microseconds of an hour: 1000 * 3600 * 10^6. The wide cast keeps
+            -- the division's digits, which would else be cut at sixteen.
+            round((price.per_gpu_hour * held.gpu_milli_micros)::numeric(76, 30) / 3600000000000, 18),
+            price.currency
+        FROM usage_segments AS s
+        CROSS JOIN LATERAL (
+            SELECT COALESCE(s.rated_until, s.started_at) AS began, LEAST(COALESCE(s.ended_at, upto), upto) AS ended
+        ) AS span
+        CROSS JOIN LATERAL (
+            SELECT cuts.at AS started_at, LEAD(cuts.at, 1, span.ended) OVER (ORDER BY cuts.at) AS ended_at
+            FROM (
+                SELECT span.began AS at
+                UNION
+                SELECT hours.at
+                FROM generate_series(date_trunc('hour', span.began, 'UTC') + interval '1 hour', span.ended, interval '1 hour') AS hours (at)
+                WHERE hours.at < span.ended
+                UNION
+                SELECT p.effective_from
+                FROM prices AS p
+                WHERE p.pool_id = s.pool_id AND p.mode = s.mode
+                    AND p.effective_from > span.began AND p.effective_from < span.ended
+            ) AS cuts
+        ) AS piece
+        CROSS JOIN LATERAL (
+            SELECT s.gpus_milli * trunc(EXTRACT(EPOCH FROM piece.ended_at - piece.started_at) * 1000000) AS gpu_milli_micros
+        ) AS held
+        LEFT JOIN LATERAL (
+            SELECT p.id, p.per_gpu_hour, p.currency
+            FROM prices AS p
+            WHERE p.pool_id = s.pool_id AND p.mode = s.mode AND p.effective_from <= piece.started_at
+            ORDER BY p.effective_from DESC
+            LIMIT 1
+        ) AS price ON true
+        WHERE s.kind = 'charged' AND span.began < span.ended
+    $$;
+CREATE INDEX usage_segments_unrated ON usage_segments (id)
+    WHERE kind = 'charged' AND (ended_at IS NULL OR rated_until IS NULL OR rated_until < ended_at);
 CREATE TRIGGER ledger_append_only BEFORE UPDATE OR DELETE ON ledger_entries
     FOR EACH ROW EXECUTE FUNCTION allotment.refuse_change();
 

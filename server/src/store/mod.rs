@@ -4,6 +4,9 @@
 //! person does (role `allotment_app`, under row-level security), [`Database::begin_system`]
 //! for the scheduler, agents and accounts (role `allotment_system`).
 
+pub mod assignments;
+pub mod segments;
+
 use std::time::Duration;
 
 use domain::Timestamp;

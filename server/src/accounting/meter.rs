@@ -1,0 +1,58 @@
+//! Opens and closes usage segments, in the transaction that changes the assignment's phase.
+//!
+//! Metering cannot drift from state, since nobody counts: a segment opens as `reserved` when an
+//! assignment is granted, becomes `charged` when its node takes it, and ends when it is released
+//! or fenced. Who changes a phase calls the one function here that belongs to the step.
+
+use domain::Timestamp;
+use domain::ids::AssignmentId;
+
+use crate::store::Tx;
+use crate::store::segments::{self, Kind};
+
+/// An assignment was granted: its shares are reserved. Call after its shares are written.
+pub async fn reserve(
+    tx: &mut Tx,
+    assignment: AssignmentId,
+    now: Timestamp,
+) -> Result<(), sqlx::Error> {
+    segments::open(tx, assignment, Kind::Reserved, now, None).await?;
+    Ok(())
+}
+
+/// Its node acknowledged it: from now on its team pays.
+pub async fn charge(
+    tx: &mut Tx,
+    assignment: AssignmentId,
+    now: Timestamp,
+) -> Result<(), sqlx::Error> {
+    segments::close(tx, assignment, now).await?;
+    segments::open(tx, assignment, Kind::Charged, now, None).await?;
+    Ok(())
+}
+
+/// It was released: nobody holds its shares any more.
+pub async fn close(
+    tx: &mut Tx,
+    assignment: AssignmentId,
+    now: Timestamp,
+) -> Result<(), sqlx::Error> {
+    segments::close(tx, assignment, now).await?;
+    Ok(())
+}
+
+/// It was fenced at `now`: its team pays up to the node's last heartbeat, the operator the rest.
+pub async fn fence(
+    tx: &mut Tx,
+    assignment: AssignmentId,
+    last_heartbeat_at: Option<Timestamp>,
+    now: Timestamp,
+) -> Result<(), sqlx::Error> {
+    let seen = last_heartbeat_at.map_or(now, |at| at.min(now));
+    if let Some(ended) = segments::close(tx, assignment, seen).await?
+        && ended < now
+    {
+        segments::open(tx, assignment, Kind::Unreachable, ended, Some(now)).await?;
+    }
+    Ok(())
+}

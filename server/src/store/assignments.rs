@@ -1,0 +1,262 @@
+//! Assignments: one worker of one attempt on named slices of one node.
+
+use domain::Timestamp;
+use domain::ids::{AssignmentId, AttemptId, DeviceId, JobId, NodeId, TeamId};
+use domain::sharing::SharingMode;
+use domain::state::AssignmentPhase;
+
+use super::Tx;
+
+/// An assignment as the state machine sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Assignment {
+    /// Its id.
+    pub id: AssignmentId,
+    /// The team that it works for.
+    pub team_id: TeamId,
+    /// Its job.
+    pub job_id: JobId,
+    /// Its attempt.
+    pub attempt_id: AttemptId,
+    /// Where it runs.
+    pub node_id: NodeId,
+    /// Which worker of the gang it is.
+    pub worker: i32,
+    /// Where it stands.
+    pub phase: AssignmentPhase,
+    /// Its process's exit code, once it has ended so.
+    pub exit_code: Option<i32>,
+    /// The signal that ended its process.
+    pub exit_signal: Option<i32>,
+    /// Whether its process ended because it had been told to.
+    pub exit_asked: bool,
+    /// When its process ended, if it has.
+    pub exited_at: Option<Timestamp>,
+}
+
+/// A worker's place as the scheduler decided it.
+#[derive(Debug, Clone)]
+pub struct NewAssignment {
+    /// Its id.
+    pub id: AssignmentId,
+    /// The team that it works for.
+    pub team_id: TeamId,
+    /// Its job.
+    pub job_id: JobId,
+    /// Its attempt.
+    pub attempt_id: AttemptId,
+    /// Where it will run.
+    pub node_id: NodeId,
+    /// Which worker of the gang it is.
+    pub worker: i32,
+    /// The place of its node among the job's nodes.
+    pub node_rank: i32,
+    /// CPU that it holds, in thousandths.
+    pub cpus_milli: i64,
+    /// Memory that it holds.
+    pub memory_mib: i64,
+}
+
+/// What an assignment takes of one device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewShare {
+    /// The device.
+    pub device_id: DeviceId,
+    /// The way in which the device is given out.
+    pub mode: SharingMode,
+    /// How much of it, in thousandths.
+    pub gpus_milli: i32,
+    /// Memory of the device that it may use.
+    pub memory_mib: i64,
+    /// The first place that it takes on the device.
+    pub slot_first: i32,
+    /// The place after its last one.
+    pub slot_end: i32,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Exit {
+    /// Its exit code, unless a signal ended it.
+    pub code: Option<i32>,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// Whether it had been told to end.
+    pub asked: bool,
+    /// The same in words.
+    pub message: String,
+}
+
+/// Writes a new assignment in phase `granted`.
+pub async fn insert(tx: &mut Tx, new: &NewAssignment, now: Timestamp) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "INSERT INTO assignments
+            (id, team_id, job_id, attempt_id, node_id, worker, node_rank, cpus_milli, memory_mib, granted_at)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+        new.id as AssignmentId,
+        new.team_id as TeamId,
+        new.job_id as JobId,
+        new.attempt_id as AttemptId,
+        new.node_id as NodeId,
+        new.worker,
+        new.node_rank,
+        new.cpus_milli,
+        new.memory_mib,
+        now,
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
+}
+
+/// Writes what an assignment takes of a device; the constraints `one_live_holder` and
+/// `share_fits` refuse what the device cannot bear.
+pub async fn insert_share(
+    tx: &mut Tx,
+    team: TeamId,
+    assignment: AssignmentId,
+    share: &NewShare,
+) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "INSERT INTO assignment_devices (assignment_id, team_id, device_id, mode, gpus_milli, memory_mib, slots)
+         VALUES ($1, $2, $3, $4, $5, $6, int4range($7, $8))",
+        assignment as AssignmentId,
+        team as TeamId,
+        share.device_id as DeviceId,
+        share.mode as SharingMode,
+        share.gpus_milli,
+        share.memory_mib,
+        share.slot_first,
+        share.slot_end,
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
+}
+
+/// The assignments of an attempt, by worker, locked. The caller holds the job's lock.
+pub async fn lock_of_attempt(
+    tx: &mut Tx,
+    attempt: AttemptId,
+) -> Result<Vec<Assignment>, sqlx::Error> {
+    sqlx::query_as!(
+        Assignment,
+        r#"SELECT id AS "id: _", team_id AS "team_id: _", job_id AS "job_id: _", attempt_id AS "attempt_id: _",
+                  node_id AS "node_id: _", worker, phase AS "phase: _", exit_code, exit_signal, exit_asked, exited_at
+           FROM assignments
+           WHERE attempt_id = $1
+           ORDER BY worker
+           FOR UPDATE"#,
+        attempt as AttemptId,
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
+/// Where assignments belong: those of the given ids that exist.
+pub async fn find(tx: &mut Tx, ids: &[AssignmentId]) -> Result<Vec<Assignment>, sqlx::Error> {
+    sqlx::query_as!(
+        Assignment,
+        r#"SELECT id AS "id: _", team_id AS "team_id: _", job_id AS "job_id: _", attempt_id AS "attempt_id: _",
+                  node_id AS "node_id: _", worker, phase AS "phase: _", exit_code, exit_signal, exit_asked, exited_at
+           FROM assignments
+           WHERE id = ANY ($1)"#,
+        ids as &[AssignmentId],
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
+/// The live assignments of a node, without a lock: who acts on them locks the job and looks again.
+pub async fn live_on_node(tx: &mut Tx, node: NodeId) -> Result<Vec<Assignment>, sqlx::Error> {
+    sqlx::query_as!(
+        Assignment,
+        r#"SELECT id AS "id: _", team_id AS "team_id: _", job_id AS "job_id: _", attempt_id AS "attempt_id: _",
+                  node_id AS "node_id: _", worker, phase AS "phase: _", exit_code, exit_signal, exit_asked, exited_at
+           FROM assignments
+           WHERE node_id = $1 AND phase NOT IN ('released', 'fenced')
+           ORDER BY job_id, id"#,
+        node as NodeId,
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
+/// The live assignments that hold a device.
+pub async fn live_on_device(tx: &mut Tx, device: DeviceId) -> Result<Vec<Assignment>, sqlx::Error> {
+    sqlx::query_as!(
+        Assignment,
+        r#"SELECT a.id AS "id: _", a.team_id AS "team_id: _", a.job_id AS "job_id: _", a.attempt_id AS "attempt_id: _",
+                  a.node_id AS "node_id: _", a.worker, a.phase AS "phase: _", a.exit_code, a.exit_signal, a.exit_asked, a.exited_at
+           FROM assignments AS a
+           WHERE a.phase NOT IN ('released', 'fenced')
+             AND EXISTS (SELECT FROM assignment_devices AS d
+                         WHERE d.assignment_id = a.id AND d.device_id = $1 AND d.live)
+           ORDER BY a.job_id, a.id"#,
+        device as DeviceId,
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
+/// Steps an assignment from `from` to `to`; false when it no longer stands at `from`.
+pub async fn step(
+    tx: &mut Tx,
+    id: AssignmentId,
+    from: AssignmentPhase,
+    to: AssignmentPhase,
+    now: Timestamp,
+) -> Result<bool, sqlx::Error> {
+    let done = sqlx::query!(
+        "UPDATE assignments
+         SET phase = $3,
+             handed_over_at = CASE WHEN $3 = 'handed_over' THEN $4 ELSE handed_over_at END,
+             started_at = CASE WHEN $3 = 'running' THEN $4 ELSE started_at END,
+             exited_at = CASE WHEN $3 IN ('cleaning', 'released') THEN COALESCE(exited_at, $4) ELSE exited_at END,
+             ended_at = CASE WHEN $3 IN ('released', 'fenced') THEN $4 END,
+             version = version + 1
+         WHERE id = $1 AND phase = $2",
+        id as AssignmentId,
+        from as AssignmentPhase,
+        to as AssignmentPhase,
+        now,
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// Notes the process that carries an assignment.
+pub async fn note_pid(tx: &mut Tx, id: AssignmentId, pid: i64) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "UPDATE assignments SET pid = $2, version = version + 1 WHERE id = $1 AND pid IS NULL",
+        id as AssignmentId,
+        pid,
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
+}
+
+/// Notes how an assignment's process ended; the first report stands.
+pub async fn note_exit(
+    tx: &mut Tx,
+    id: AssignmentId,
+    exit: &Exit,
+    now: Timestamp,
+) -> Result<bool, sqlx::Error> {
+    let done = sqlx::query!(
+        "UPDATE assignments
+         SET exit_code = $2, exit_signal = $3, exit_asked = $4, exit_message = $5, exited_at = $6, version = version + 1
+         WHERE id = $1 AND exited_at IS NULL",
+        id as AssignmentId,
+        exit.code,
+        exit.signal,
+        exit.asked,
+        exit.message,
+        now,
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
