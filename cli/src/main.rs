@@ -1,1 +1,75 @@
-fn main() {}
+//! `allot`: Allotment from the command line.
+
+mod client;
+mod commands;
+mod failure;
+mod login;
+mod table;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use commands::{jobs, logs, platform, submit};
+use failure::Failure;
+
+/// GPU clusters, shared: submit work, see why it waits, and what it cost.
+#[derive(Debug, Parser)]
+#[command(
+    name = "allot",
+    version,
+    after_help = "The server is ALLOTMENT_URL with ALLOTMENT_TOKEN, or the one of `allot login`.\n\nExample:\n  allot submit --team vision --pool h100 --gpus 1 --wait -- python3 train.py"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Login(commands::login::LogIn),
+    Submit(Box<submit::Submit>),
+    Jobs(jobs::Jobs),
+    Job(jobs::Job),
+    Logs(logs::Logs),
+    Cancel(jobs::Cancel),
+    Explain(jobs::Explain),
+    Nodes(platform::Nodes),
+    Teams(platform::Teams),
+    Quota(platform::Quota),
+    Usage(platform::Usage),
+}
+
+fn main() -> ExitCode {
+    // clap exits with status 2 on wrong words, and 0 on --help.
+    let arguments = Arguments::parse();
+    match run(arguments.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("allot: {}", table::plain(&failure.to_string()));
+            ExitCode::from(failure.status())
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    // A second installation is refused, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    runtime.block_on(async {
+        match command {
+            Command::Login(c) => c.run().await,
+            Command::Submit(c) => c.run().await,
+            Command::Jobs(c) => c.run().await,
+            Command::Job(c) => c.run().await,
+            Command::Logs(c) => c.run().await,
+            Command::Cancel(c) => c.run().await,
+            Command::Explain(c) => c.run().await,
+            Command::Nodes(c) => c.run().await,
+            Command::Teams(c) => c.run().await,
+            Command::Quota(c) => c.run().await,
+            Command::Usage(c) => c.run().await,
+        }
+    })
+}

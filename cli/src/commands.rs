@@ -1,0 +1,35 @@
+//! The subcommands that speak to a server, one file per thing that people do.
+
+pub mod jobs;
+pub mod login;
+pub mod logs;
+pub mod platform;
+pub mod spec;
+pub mod submit;
+
+use crate::client::Client;
+use crate::failure::Failure;
+
+/// The team that a command is about: as said, else the only one that the asker belongs to.
+pub async fn team(client: &Client, said: Option<String>) -> Result<String, Failure> {
+    if let Some(team) = said {
+        return Ok(team);
+    }
+    let asker = client.get("/auth/whoami", &[]).await?;
+    let teams: Vec<&str> = asker["teams"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|t| t["team"].as_str())
+        .collect();
+    match teams.as_slice() {
+        [only] => Ok((*only).to_owned()),
+        [] => Err(Failure::Words(
+            "say which team with --team NAME; you belong to none".into(),
+        )),
+        several => Err(Failure::Words(format!(
+            "say which team with --team NAME: {}",
+            several.join(", ")
+        ))),
+    }
+}

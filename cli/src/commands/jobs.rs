@@ -1,0 +1,227 @@
+//! `allot jobs`, `job`, `cancel` and `explain`.
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::client::{Client, part};
+use crate::failure::Failure;
+use crate::table::{self, at, text};
+
+/// List jobs, newest first.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  allot jobs --team vision --state running")]
+pub struct Jobs {
+    /// Only of this team
+    #[arg(long, short)]
+    team: Option<String>,
+    /// Only in this state
+    #[arg(long, short)]
+    state: Option<String>,
+    /// Only of this user
+    #[arg(long, short)]
+    user: Option<String>,
+    /// At most so many
+    #[arg(long, default_value_t = 50)]
+    limit: usize,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Jobs {
+    /// Runs the command.
+    pub async fn run(self) -> Result<(), Failure> {
+        let filters = [
+            ("team", &self.team),
+            ("state", &self.state),
+            ("user", &self.user),
+        ];
+        let query: Vec<_> = filters
+            .iter()
+            .filter_map(|(key, value)| Some((*key, (*value).clone()?)))
+            .collect();
+        let jobs = Client::found()?.list("/jobs", &query, self.limit).await?;
+        if self.json {
+            return table::print_json(&json!({ "items": jobs }));
+        }
+        let columns = [
+            ("ID", "id"),
+            ("NAME", "name"),
+            ("TEAM", "team"),
+            ("USER", "user"),
+            ("STATE", "state"),
+            ("REASON", "reason"),
+            ("GPU-S", "gpu_seconds"),
+            ("COST", "cost"),
+            ("CREATED", "created_at"),
+        ];
+        table::print(&jobs, &columns, "no jobs; submit one with `allot submit`")
+    }
+}
+
+/// Show one job.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  allot job 0190b6f2-5c1e-7cc3-98c4-dc0c0c07398f")]
+pub struct Job {
+    /// The job's id
+    id: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Job {
+    /// Runs the command.
+    pub async fn run(self) -> Result<(), Failure> {
+        let client = Client::found()?;
+        let path = format!("/jobs/{}", part(&self.id));
+        let job = client.get(&path, &[]).await?;
+        if self.json {
+            return table::print_json(&job);
+        }
+        let lines = [
+            ("name", "name"),
+            ("team", "team"),
+            ("user", "user"),
+            ("state", "state"),
+            ("reason", "reason"),
+            ("message", "message"),
+            ("attempt", "attempt"),
+            ("created", "created_at"),
+            ("started", "started_at"),
+            ("finished", "finished_at"),
+            ("exit code", "exit_code"),
+            ("GPU-seconds", "gpu_seconds"),
+            ("cost", "cost"),
+        ];
+        for (label, path) in lines {
+            table::print_line(&format!("{label:<12} {}", text(at(&job, path))))?;
+        }
+        for worker in job["placement"].as_array().into_iter().flatten() {
+            let devices: Vec<String> = worker["devices"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .map(device)
+                .collect();
+            table::print_line(&format!(
+                "worker {:<5} {} {}",
+                text(&worker["worker"]),
+                text(&worker["node"]),
+                devices.join(", ")
+            ))?;
+        }
+        let events = client.get(&format!("{path}/events"), &[]).await?;
+        table::print_line("")?;
+        let rows = events["items"].as_array().cloned().unwrap_or_default();
+        let columns = [
+            ("AT", "at"),
+            ("WHAT", "subject"),
+            ("FROM", "from"),
+            ("TO", "to"),
+            ("BY", "actor"),
+            ("REASON", "reason"),
+        ];
+        table::print(&rows, &columns, "no events")
+    }
+}
+
+fn device(device: &Value) -> String {
+    format!(
+        "#{} {} {}",
+        text(&device["index"]),
+        text(&device["mode"]),
+        text(&device["gpus"])
+    )
+}
+
+/// Cancel jobs.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  allot cancel 0190b6f2-5c1e-7cc3-98c4-dc0c0c07398f")]
+pub struct Cancel {
+    /// The jobs' ids
+    #[arg(required = true)]
+    ids: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Cancel {
+    /// Runs the command: every job is tried, and one refusal is enough for exit status 1.
+    pub async fn run(self) -> Result<(), Failure> {
+        let client = Client::found()?;
+        let (mut cancelled, mut refused) = (Vec::new(), Vec::new());
+        for id in &self.ids {
+            match client
+                .post(&format!("/jobs/{}/cancel", part(id)), &json!({}))
+                .await
+            {
+                Ok(job) => cancelled.push(job),
+                Err(failure) => refused.push(format!("{id}: {failure}")),
+            }
+        }
+        if self.json {
+            table::print_json(&json!({ "items": cancelled }))?;
+        } else {
+            for job in &cancelled {
+                table::print_line(&format!("{} {}", text(&job["id"]), text(&job["state"])))?;
+            }
+        }
+        if refused.is_empty() {
+            Ok(())
+        } else {
+            Err(Failure::Refused(refused.join("\n")))
+        }
+    }
+}
+
+/// Say why a job waits, and what would start it.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  allot explain 0190b6f2-5c1e-7cc3-98c4-dc0c0c07398f")]
+pub struct Explain {
+    /// The job's id
+    id: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Explain {
+    /// Runs the command.
+    pub async fn run(self) -> Result<(), Failure> {
+        let verdict = Client::found()?
+            .get(&format!("/jobs/{}/explanation", part(&self.id)), &[])
+            .await?;
+        if self.json {
+            return table::print_json(&verdict);
+        }
+        table::print_line(&text(&verdict["message"]))?;
+        let lines = [
+            ("code", "code"),
+            ("scope", "scope"),
+            ("needs", "need"),
+            ("has", "have"),
+            ("rank", "rank"),
+            ("expected", "expected_start"),
+        ];
+        for (label, path) in lines {
+            if !at(&verdict, path).is_null() {
+                table::print_line(&format!("{label:<10} {}", text(at(&verdict, path))))?;
+            }
+        }
+        if let Some(counts) = verdict["counts"].as_object() {
+            for (filter, count) in counts {
+                table::print_line(&format!("{:>8}  {}", text(count), filter.replace('_', " ")))?;
+            }
+        }
+        for remedy in verdict["remedies"].as_array().into_iter().flatten() {
+            table::print_line(&format!(
+                "would help: {} ({})",
+                text(&remedy["change"]),
+                text(&remedy["effect"])
+            ))?;
+        }
+        Ok(())
+    }
+}

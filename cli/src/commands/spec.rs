@@ -1,0 +1,361 @@
+//! A job's spec from flags, or from a YAML file.
+
+use std::fs;
+use std::path::Path;
+
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use crate::failure::Failure;
+
+/// One flag for each key of a spec.
+#[derive(Debug, Default, Args)]
+pub struct SpecFlags {
+    /// The job's name [default: the program's]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// training, batch or interactive
+    #[arg(long)]
+    pub kind: Option<String>,
+    /// Priority class
+    #[arg(long)]
+    pub class: Option<String>,
+    /// Acceptable pool, best first; may be repeated
+    #[arg(long = "pool", value_name = "POOL")]
+    pub pools: Vec<String>,
+    /// Container image, with --runner container
+    #[arg(long)]
+    pub image: Option<String>,
+    /// process, container or vm
+    #[arg(long)]
+    pub runner: Option<String>,
+    /// Environment variable; may be repeated
+    #[arg(long = "env", short = 'e', value_name = "KEY=VALUE")]
+    pub env: Vec<String>,
+    /// Folder to start in, below a root that the agents allow
+    #[arg(long, value_name = "PATH")]
+    pub working_directory: Option<String>,
+    /// Text file to lay into the job's folder; may be repeated
+    #[arg(long = "file", value_name = "[NAME=]PATH")]
+    pub files: Vec<String>,
+    /// Workers, placed all or none
+    #[arg(long)]
+    pub workers: Option<u32>,
+    /// Elastic: the least workers it starts with
+    #[arg(long)]
+    pub min_workers: Option<u32>,
+    /// Devices per worker, or a fraction under 1
+    #[arg(long, short = 'g')]
+    pub gpus: Option<String>,
+    /// Device model it needs
+    #[arg(long)]
+    pub gpu_model: Option<String>,
+    /// Least device memory, such as 40GiB or a number of MiB
+    #[arg(long, value_name = "SIZE")]
+    pub gpu_memory: Option<String>,
+    /// MIG profile, such as 1g.10gb
+    #[arg(long)]
+    pub mig_profile: Option<String>,
+    /// Accepted sharing mode; may be repeated
+    #[arg(long = "sharing", value_name = "MODE")]
+    pub sharing: Vec<String>,
+    /// CPU cores per worker
+    #[arg(long)]
+    pub cpus: Option<String>,
+    /// Host memory per worker, such as 512GiB or a number of MiB
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<String>,
+    /// Node label that must match; may be repeated
+    #[arg(long = "selector", value_name = "LABEL=VALUE")]
+    pub selector: Vec<String>,
+    /// All workers in one domain of this node label
+    #[arg(long = "require", value_name = "LABEL")]
+    pub topology_require: Option<String>,
+    /// Workers in one domain of this node label where possible
+    #[arg(long = "prefer", value_name = "LABEL")]
+    pub topology_prefer: Option<String>,
+    /// prefer, require or any
+    #[arg(long)]
+    pub nvlink: Option<String>,
+    /// Label whose values workers must not share
+    #[arg(long, value_name = "LABEL")]
+    pub anti_affinity: Option<String>,
+    /// The one node it may run on
+    #[arg(long)]
+    pub node: Option<String>,
+    /// Not started before this time (RFC 3339)
+    #[arg(long, value_name = "TIME")]
+    pub not_before: Option<String>,
+    /// Job that must have ended well; may be repeated
+    #[arg(long = "after", value_name = "ID")]
+    pub after: Vec<String>,
+    /// Longest run, such as 90s, 30m, 12h, 2d
+    #[arg(long, value_name = "DURATION")]
+    pub time_limit: Option<String>,
+    /// How long it is expected to run
+    #[arg(long, value_name = "DURATION")]
+    pub predicted: Option<String>,
+    /// Whether it may be preempted [default: as its class says]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub preemptible: Option<bool>,
+    /// It saves its state every so often
+    #[arg(long, value_name = "DURATION")]
+    pub checkpoint: Option<String>,
+    /// What a restart costs
+    #[arg(long, value_name = "DURATION")]
+    pub restart: Option<String>,
+    /// Most further attempts
+    #[arg(long)]
+    pub retries: Option<u32>,
+    /// failure or time_limit; may be repeated [default with --retries: failure]
+    #[arg(long = "retry-on", value_name = "END")]
+    pub retry_on: Vec<String>,
+    /// What a cut-off node does with it: stop or keep
+    #[arg(long)]
+    pub on_partition: Option<String>,
+    /// Label for people; may be repeated
+    #[arg(long = "label", value_name = "KEY=VALUE")]
+    pub labels: Vec<String>,
+}
+
+impl SpecFlags {
+    /// Writes the flags over `spec`; what was not said stays as it is.
+    pub fn write(&self, spec: &mut Map<String, Value>) -> Result<(), Failure> {
+        let texts = [
+            ("name", &self.name),
+            ("kind", &self.kind),
+            ("class", &self.class),
+            ("image", &self.image),
+            ("runner", &self.runner),
+            ("working_directory", &self.working_directory),
+            ("nvlink", &self.nvlink),
+            ("anti_affinity", &self.anti_affinity),
+            ("node", &self.node),
+            ("not_before", &self.not_before),
+            ("on_partition", &self.on_partition),
+        ];
+        for (key, value) in texts {
+            if let Some(value) = value {
+                spec.insert(key.into(), json!(value));
+            }
+        }
+        for (key, values) in [("pools", &self.pools), ("after", &self.after)] {
+            if !values.is_empty() {
+                spec.insert(key.into(), json!(values));
+            }
+        }
+        for (key, values) in [
+            ("env", &self.env),
+            ("selector", &self.selector),
+            ("labels", &self.labels),
+        ] {
+            for pair in values {
+                let (name, value) = pair
+                    .split_once('=')
+                    .ok_or_else(|| Failure::Words(format!("--{key}: {pair} is not KEY=VALUE")))?;
+                object(spec, key).insert(name.into(), json!(value));
+            }
+        }
+        for (key, value) in [("workers", self.workers), ("min_workers", self.min_workers)] {
+            if let Some(value) = value {
+                spec.insert(key.into(), json!(value));
+            }
+        }
+        let durations = [
+            ("time_limit_seconds", &self.time_limit),
+            ("predicted_seconds", &self.predicted),
+            ("checkpoint_seconds", &self.checkpoint),
+            ("restart_seconds", &self.restart),
+        ];
+        for (key, value) in durations {
+            if let Some(value) = value {
+                spec.insert(key.into(), json!(seconds(value)?));
+            }
+        }
+        if let Some(preemptible) = self.preemptible {
+            spec.insert("preemptible".into(), json!(preemptible));
+        }
+        self.write_needs(spec)?;
+        self.write_retries(spec);
+        for file in &self.files {
+            let (name, path) = match file.split_once('=') {
+                Some((name, path)) => (name, path),
+                None => (file.rsplit('/').next().unwrap_or(file), file.as_str()),
+            };
+            object(spec, "files").insert(name.into(), json!(read_text(Path::new(path))?));
+        }
+        Ok(())
+    }
+
+    fn write_needs(&self, spec: &mut Map<String, Value>) -> Result<(), Failure> {
+        for (key, value) in [("gpus", &self.gpus), ("cpus", &self.cpus)] {
+            if let Some(value) = value {
+                object(spec, "per_worker").insert(key.into(), number(key, value)?);
+            }
+        }
+        for (key, value) in [
+            ("gpu_memory_mib", &self.gpu_memory),
+            ("memory_mib", &self.memory),
+        ] {
+            if let Some(value) = value {
+                object(spec, "per_worker").insert(key.into(), json!(mib(value)?));
+            }
+        }
+        for (key, value) in [
+            ("gpu_model", &self.gpu_model),
+            ("mig_profile", &self.mig_profile),
+        ] {
+            if let Some(value) = value {
+                object(spec, "per_worker").insert(key.into(), json!(value));
+            }
+        }
+        if !self.sharing.is_empty() {
+            object(spec, "per_worker").insert("sharing".into(), json!(self.sharing));
+        }
+        for (key, value) in [
+            ("require", &self.topology_require),
+            ("prefer", &self.topology_prefer),
+        ] {
+            if let Some(value) = value {
+                object(spec, "topology").insert(key.into(), json!(value));
+            }
+        }
+        Ok(())
+    }
+
+    fn write_retries(&self, spec: &mut Map<String, Value>) {
+        if let Some(limit) = self.retries {
+            object(spec, "retries").insert("limit".into(), json!(limit));
+            if self.retry_on.is_empty() {
+                object(spec, "retries")
+                    .entry("on")
+                    .or_insert(json!(["failure"]));
+            }
+        }
+        if !self.retry_on.is_empty() {
+            object(spec, "retries").insert("on".into(), json!(self.retry_on));
+        }
+    }
+}
+
+/// Reads a spec from a YAML or JSON file. A text in `files` that begins with `@` names a file
+/// beside it. The key `team`, which a spec does not have, is returned apart.
+pub fn read(path: &Path) -> Result<(Map<String, Value>, Option<String>), Failure> {
+    let text = read_text(path)?;
+    let value: Value = serde_saphyr::from_str(&text)
+        .map_err(|e| Failure::Refused(format!("{}: {e}", path.display())))?;
+    let Value::Object(mut spec) = value else {
+        return Err(Failure::Refused(format!(
+            "{}: a spec is a mapping of keys",
+            path.display()
+        )));
+    };
+    let team = match spec.remove("team") {
+        None => None,
+        Some(Value::String(team)) => Some(team),
+        Some(other) => {
+            return Err(Failure::Refused(format!(
+                "{}: team: {other} is not a name",
+                path.display()
+            )));
+        }
+    };
+    let folder = path.parent().unwrap_or(Path::new(""));
+    if let Some(Value::Object(files)) = spec.get_mut("files") {
+        for content in files.values_mut() {
+            if let Some(beside) = content.as_str().and_then(|text| text.strip_prefix('@')) {
+                *content = json!(read_text(&folder.join(beside))?);
+            }
+        }
+    }
+    Ok((spec, team))
+}
+
+fn read_text(path: &Path) -> Result<String, Failure> {
+    fs::read_to_string(path).map_err(|e| Failure::Refused(format!("{}: {e}", path.display())))
+}
+
+fn object<'a>(spec: &'a mut Map<String, Value>, key: &str) -> &'a mut Map<String, Value> {
+    let entry = spec.entry(key).or_insert_with(|| json!({}));
+    if !entry.is_object() {
+        *entry = json!({});
+    }
+    entry.as_object_mut().expect("it was just made one")
+}
+
+/// A plain decimal, passed on digit for digit.
+fn number(flag: &str, text: &str) -> Result<Value, Failure> {
+    let plain = text
+        .bytes()
+        .all(|b| b.is_ascii_digit() || b == b'.' || b == b'-');
+    text.parse::<serde_json::Number>()
+        .ok()
+        .filter(|_| plain)
+        .map(Value::Number)
+        .ok_or_else(|| Failure::Words(format!("--{flag}: {text} is not a number such as 4 or 0.5")))
+}
+
+/// Seconds of `90`, `90s`, `30m`, `12h` or `2d`.
+fn seconds(text: &str) -> Result<i64, Failure> {
+    scaled(text, &[("s", 1), ("m", 60), ("h", 3600), ("d", 86_400)]).ok_or_else(|| {
+        Failure::Words(format!(
+            "{text} is not a duration such as 90s, 30m, 12h or 2d"
+        ))
+    })
+}
+
+/// MiB of `32768`, `512MiB`, `64GiB` or `2TiB`.
+fn mib(text: &str) -> Result<i64, Failure> {
+    scaled(text, &[("MiB", 1), ("GiB", 1024), ("TiB", 1024 * 1024)]).ok_or_else(|| {
+        Failure::Words(format!(
+            "{text} is not a size such as 32768, 512MiB, 64GiB or 2TiB"
+        ))
+    })
+}
+
+fn scaled(text: &str, units: &[(&str, i64)]) -> Option<i64> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (amount, unit) = text.split_at(digits);
+    let factor = if unit.is_empty() {
+        1
+    } else {
+        units.iter().find(|(name, _)| *name == unit)?.1
+    };
+    amount.parse::<i64>().ok()?.checked_mul(factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_and_sizes_are_read_in_the_units_that_people_use() {
+        assert_eq!(seconds("12h").ok(), Some(43_200));
+        assert_eq!(seconds("90").ok(), Some(90));
+        assert!(seconds("1.5h").is_err() && seconds("h").is_err());
+        assert_eq!(mib("512GiB").ok(), Some(524_288));
+        assert!(mib("9999999999999TiB").is_err() && mib("512GB").is_err());
+    }
+
+    #[test]
+    fn flags_overwrite_a_file_and_leave_the_rest() {
+        let mut spec = json!({"name": "a", "per_worker": {"gpus": 8, "cpus": 4}})
+            .as_object()
+            .cloned()
+            .expect("an object");
+        let flags = SpecFlags {
+            gpus: Some("0.5".into()),
+            time_limit: Some("1h".into()),
+            retries: Some(2),
+            ..SpecFlags::default()
+        };
+        flags.write(&mut spec).expect("well-formed flags");
+        assert_eq!(
+            Value::Object(spec),
+            json!({
+                "name": "a", "per_worker": {"gpus": 0.5, "cpus": 4}, "time_limit_seconds": 3600,
+                "retries": {"limit": 2, "on": ["failure"]},
+            })
+        );
+    }
+}

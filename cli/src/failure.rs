@@ -1,0 +1,110 @@
+//! How a command ends other than well, and the exit status that tells it.
+
+use serde::Deserialize;
+
+/// Exit status of what was refused or failed.
+pub const REFUSED: u8 = 1;
+/// Exit status of wrong words on the command line.
+pub const WRONG_WORDS: u8 = 2;
+
+/// Why a command did not do what it was asked to do.
+#[derive(Debug)]
+pub enum Failure {
+    /// The words do not make sense: exit status 2.
+    Words(String),
+    /// It was refused, or failed: exit status 1.
+    Refused(String),
+}
+
+impl Failure {
+    /// The exit status.
+    pub fn status(&self) -> u8 {
+        match self {
+            Self::Words(_) => WRONG_WORDS,
+            Self::Refused(_) => REFUSED,
+        }
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Words(text) | Self::Refused(text) => f.write_str(text),
+        }
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Refused(format!("{error:#}"))
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::Refused(error.to_string())
+    }
+}
+
+/// The parts of a problem+json document that people read.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Problem {
+    title: String,
+    detail: String,
+    field: Option<String>,
+    remedy: Option<String>,
+}
+
+/// Turns a refusal of the server into words: what, where, and what to do.
+pub fn from_problem(status: u16, body: &str) -> Failure {
+    let Ok(problem) = serde_json::from_str::<Problem>(body) else {
+        return Failure::Refused(format!("the server answered {status}"));
+    };
+    let what = if problem.detail.is_empty() {
+        problem.title
+    } else {
+        problem.detail
+    };
+    let mut text = if what.is_empty() {
+        format!("the server answered {status}")
+    } else {
+        what
+    };
+    if let Some(field) = problem.field.filter(|field| !text.contains(field.as_str())) {
+        text = format!("{field}: {text}");
+    }
+    if let Some(remedy) = problem
+        .remedy
+        .filter(|remedy| !text.contains(remedy.as_str()))
+    {
+        text = format!("{text}; use {remedy}");
+    }
+    Failure::Refused(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_names_field_and_remedy_once() {
+        let failure = from_problem(
+            422,
+            r#"{"title": "Invalid value", "detail": "-1 is refused", "field": "per_worker.gpus", "remedy": "0 to 64"}"#,
+        );
+        assert_eq!(
+            failure.to_string(),
+            "per_worker.gpus: -1 is refused; use 0 to 64"
+        );
+        assert_eq!(failure.status(), REFUSED);
+    }
+
+    #[test]
+    fn an_answer_that_is_no_problem_is_told_by_its_status() {
+        assert_eq!(
+            from_problem(502, "<html>").to_string(),
+            "the server answered 502"
+        );
+    }
+}
