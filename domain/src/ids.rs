@@ -76,6 +76,10 @@ id! {
     RequestId,
     /// One life of an agent process.
     IncarnationId,
+    /// An agent's journal, within which its facts are numbered.
+    JournalId,
+    /// One life of a server process.
+    ReplicaId,
 }
 
 #[cfg(test)]

@@ -59,6 +59,12 @@ pub enum AppError {
     /// The database is away: 503 with Retry-After.
     #[error("the database does not answer: try again in a few seconds")]
     Unavailable(#[source] sqlx::Error),
+    /// A node that is needed cannot be reached now: 503 with Retry-After.
+    #[error("node {node} cannot be reached: try again when it is back")]
+    NodeAway {
+        /// The node's name.
+        node: String,
+    },
     /// Our fault: 500; nothing is told but the request's id.
     #[error("internal error")]
     Internal(#[source] anyhow::Error),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use domain::ids::ReplicaId;
 use tokio::sync::Notify;
 
 use crate::config::Config;
@@ -9,9 +10,11 @@ use crate::store::Database;
 
 pub mod asker;
 pub mod error;
+pub mod links;
 
 pub use asker::Asker;
 pub use error::AppError;
+pub use links::Links;
 
 /// What every front door shares. Cheap to clone.
 #[derive(Clone)]
@@ -22,6 +25,10 @@ pub struct App {
     pub config: Arc<Config>,
     /// Wakes this replica's loops after a commit; a hint, never a message.
     pub wake: Arc<Wake>,
+    /// This life of this server process.
+    pub replica: ReplicaId,
+    /// The nodes whose streams this replica holds, for reading their logs.
+    pub links: Arc<Links>,
 }
 
 /// One hint per loop. Whoever commits a change that a loop should see calls it after the commit.
@@ -53,6 +60,8 @@ impl App {
             db,
             config: Arc::new(config),
             wake: Arc::new(Wake::default()),
+            replica: ReplicaId::new(),
+            links: Arc::new(Links::default()),
         }
     }
 }

@@ -1,0 +1,90 @@
+//! The nodes whose streams this replica holds, and how a reader of logs gets at them.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use bytes::Bytes;
+use domain::ids::{AssignmentId, NodeId};
+use tokio::sync::mpsc;
+
+/// Chunks of a log that wait for a slow reader, of 64 KiB each; when they are full the reader
+/// is cut off, since the node's one stream must not wait for it.
+pub const CHUNKS_WAITING_MAX: usize = 64;
+/// Requests that wait for a node's stream to take them; more are refused.
+pub const REQUESTS_WAITING_MAX: usize = 64;
+
+/// One piece of a log, or how it ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LogPiece {
+    /// Bytes, in order.
+    Bytes(Bytes),
+    /// It is complete.
+    End,
+    /// It could not be read, or not to its end; the reason in words.
+    Broken(String),
+}
+
+/// A wish to read a log, as handed to the holder of the node's stream. It is over when the
+/// receiver of `pieces` is dropped.
+#[derive(Debug)]
+pub struct LogRequest {
+    /// Whose log.
+    pub assignment: AssignmentId,
+    /// The first byte wanted.
+    pub offset: i64,
+    /// Whether to go on as it grows.
+    pub follow: bool,
+    /// Where the pieces go.
+    pub pieces: mpsc::Sender<LogPiece>,
+}
+
+/// The streams by node. A node has at most one; a newer one replaces it.
+#[derive(Debug, Default)]
+pub struct Links {
+    nodes: Mutex<HashMap<NodeId, (u64, mpsc::Sender<LogRequest>)>>,
+}
+
+impl Links {
+    /// Adds the stream of a node under its session's number.
+    pub fn add(&self, node: NodeId, session: u64) -> mpsc::Receiver<LogRequest> {
+        let (sender, receiver) = mpsc::channel(REQUESTS_WAITING_MAX);
+        self.lock().insert(node, (session, sender));
+        receiver
+    }
+
+    /// Forgets a session's stream; a newer session's stays.
+    pub fn remove(&self, node: NodeId, session: u64) {
+        let mut nodes = self.lock();
+        if nodes.get(&node).is_some_and(|(held, _)| *held == session) {
+            nodes.remove(&node);
+        }
+    }
+
+    /// Asks a node for a log. Nothing when this replica does not hold its stream, or when too
+    /// many requests wait for it already.
+    pub fn request(
+        &self,
+        node: NodeId,
+        assignment: AssignmentId,
+        offset: i64,
+        follow: bool,
+    ) -> Option<mpsc::Receiver<LogPiece>> {
+        let (pieces, receiver) = mpsc::channel(CHUNKS_WAITING_MAX);
+        let request = LogRequest {
+            assignment,
+            offset,
+            follow,
+            pieces,
+        };
+        let nodes = self.lock();
+        let (_, sender) = nodes.get(&node)?;
+        sender.try_send(request).ok()?;
+        Some(receiver)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<NodeId, (u64, mpsc::Sender<LogRequest>)>> {
+        self.nodes
+            .lock()
+            .expect("no holder of this lock can panic: it only moves values")
+    }
+}
