@@ -18,7 +18,6 @@ macro_rules! milli {
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
         #[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(transparent))]
-        #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(value_type = f64, minimum = 0))]
         pub struct $name(i64);
 
         impl $name {
@@ -83,6 +82,20 @@ macro_rules! milli {
                 number.to_string().parse().map_err(serde::de::Error::custom)
             }
         }
+
+        #[cfg(feature = "openapi")]
+        impl utoipa::PartialSchema for $name {
+            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+                utoipa::openapi::ObjectBuilder::new()
+                    .schema_type(utoipa::openapi::schema::Type::Number)
+                    .minimum(Some(0))
+                    .maximum(Some(AMOUNT_MAX as isize))
+                    .description(Some("An amount with at most three decimals"))
+                    .into()
+            }
+        }
+        #[cfg(feature = "openapi")]
+        impl utoipa::ToSchema for $name {}
 
         impl Add for $name {
             type Output = Self;
