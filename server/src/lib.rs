@@ -1,7 +1,7 @@
 //! The control plane: REST, pages, agents, scheduler and accounts over one PostgreSQL.
 //!
 //! Calls go one way: `api | pages | agents | background → app → store`, and
-//! `scheduler | accounting → engine + store`. All SQL stands in `store`; nothing in it calls up.
+//! `scheduler | accounting → engine + store`; `lifecycle` changes states for all of them. All SQL stands in `store`; nothing in it calls up.
 
 pub mod accounting;
 pub mod agents;
@@ -9,6 +9,7 @@ pub mod api;
 pub mod app;
 pub mod background;
 pub mod config;
+pub mod lifecycle;
 pub mod pages;
 pub mod scheduler;
 pub mod serve;

@@ -3,6 +3,8 @@
 use domain::FieldError;
 use domain::state::IllegalStep;
 
+use crate::lifecycle::LifecycleError;
+
 /// A refusal or a failure; `api` renders it as problem+json, `pages` as a page.
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
@@ -106,6 +108,19 @@ impl From<sqlx::Error> for AppError {
             Self::Unavailable(error)
         } else {
             Self::Internal(error.into())
+        }
+    }
+}
+
+impl From<LifecycleError> for AppError {
+    fn from(error: LifecycleError) -> Self {
+        match error {
+            LifecycleError::Database(error) => error.into(),
+            LifecycleError::Illegal(error) => error.into(),
+            LifecycleError::Missed(_) | LifecycleError::Held(_) => Self::Conflict {
+                code: "changed_meanwhile",
+                message: format!("{error}: read it again and repeat"),
+            },
         }
     }
 }

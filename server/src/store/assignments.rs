@@ -134,6 +134,16 @@ pub async fn insert_share(
     Ok(())
 }
 
+/// The first places of a device's live shares.
+pub async fn slots_taken(tx: &mut Tx, device: DeviceId) -> Result<Vec<i32>, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"SELECT lower(slots) AS "slot!" FROM assignment_devices WHERE device_id = $1 AND live"#,
+        device as DeviceId,
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
 /// The assignments of an attempt, by worker, locked. The caller holds the job's lock.
 pub async fn lock_of_attempt(
     tx: &mut Tx,

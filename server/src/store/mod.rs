@@ -5,6 +5,9 @@
 //! for the scheduler, agents and accounts (role `allotment_system`).
 
 pub mod assignments;
+pub mod attempts;
+pub mod events;
+pub mod jobs;
 pub mod segments;
 
 use std::time::Duration;

@@ -1,0 +1,211 @@
+//! Granting: a waiting job gets an attempt, its workers their slices, all or none.
+
+use std::collections::BTreeMap;
+
+use domain::MilliCpu;
+use domain::ids::{AssignmentId, AttemptId, DeviceId, NodeId};
+use domain::sharing::SharingMode;
+use domain::state::{AttemptState, JobState};
+use serde_json::{Value, json};
+
+use super::{Actor, LifecycleError, step_job};
+use crate::store::assignments::{self, NewAssignment, NewShare};
+use crate::store::attempts::{self, NewAttempt};
+use crate::store::events::{self, NewEvent, Subject};
+use crate::store::jobs::{JobRow, JobStep};
+use crate::store::{self, Tx, violated};
+
+/// Where workers of one attempt meet; outside the range of ephemeral ports.
+const MASTER_PORTS: std::ops::RangeInclusive<i32> = 20_000..=29_999;
+/// The places of fractions on a device (assignment_devices.slots).
+const FRACTION_SLOTS: std::ops::Range<i32> = 1_000..2_000;
+/// The places that a whole device takes.
+const WHOLE_SLOTS: std::ops::Range<i32> = 0..2_000;
+
+/// A share of one device for one worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GrantDevice {
+    /// The device.
+    pub device_id: DeviceId,
+    /// The mode in which it is given out.
+    pub mode: SharingMode,
+    /// How much of it, in thousandths.
+    pub gpus_milli: i32,
+    /// How much of its memory.
+    pub memory_mib: i64,
+}
+
+/// One worker's place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GrantWorker {
+    /// Its node.
+    pub node_id: NodeId,
+    /// That node's name, for the event.
+    pub node: String,
+    /// Its shares of devices.
+    pub devices: Vec<GrantDevice>,
+}
+
+/// What a plan gives to a waiting job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant {
+    /// One entry for each worker, in order of rank.
+    pub workers: Vec<GrantWorker>,
+    /// Cores of each worker.
+    pub cpus: MilliCpu,
+    /// Host memory of each worker.
+    pub memory_mib: i64,
+    /// Between SIGTERM and SIGKILL.
+    pub grace_ms: i64,
+    /// What the event says besides, such as why the last node could not be had.
+    pub note: Value,
+}
+
+/// Begins an attempt of a queued job whose row is locked. Everything that it holds is written
+/// at once, under the constraints that give each device one holder; a constraint that
+/// refuses is [`LifecycleError::Held`].
+pub async fn grant(
+    tx: &mut Tx,
+    job: &mut JobRow,
+    grant: &Grant,
+    actor: &Actor,
+) -> Result<AttemptId, LifecycleError> {
+    let first = grant
+        .workers
+        .first()
+        .ok_or_else(|| LifecycleError::Held(format!("job {} was granted nothing", job.id)))?;
+    let id = AttemptId::new();
+    let attempt = NewAttempt {
+        id,
+        team_id: job.team_id,
+        job_id: job.id,
+        number: job.attempt + 1,
+        master_node_id: first.node_id,
+        master_port: free_master_port(tx, first.node_id, id).await?,
+        grace_ms: grant.grace_ms,
+    };
+    let step = JobStep {
+        begins_attempt: true,
+        ..JobStep::to(JobState::Starting)
+    };
+    step_job(tx, job, &step, actor, summary(grant)).await?;
+    attempts::insert(tx, &attempt).await.map_err(held)?;
+    let event = NewEvent {
+        subject: Subject::Attempt(id),
+        job: Some((job.team_id, job.id)),
+        node_id: Some(first.node_id),
+        from: None,
+        to: AttemptState::Starting.as_str(),
+        actor,
+        reason: "",
+        data: json!({ "attempt": attempt.number }),
+    };
+    events::insert(tx, &event).await?;
+    let mut ranks: BTreeMap<NodeId, i32> = BTreeMap::new();
+    for (worker, place) in (0..).zip(&grant.workers) {
+        let next = i32::try_from(ranks.len()).expect("a gang has at most 1,024 workers");
+        let node_rank = *ranks.entry(place.node_id).or_insert(next);
+        let assignment = NewAssignment {
+            id: AssignmentId::new(),
+            team_id: job.team_id,
+            job_id: job.id,
+            attempt_id: id,
+            node_id: place.node_id,
+            worker,
+            node_rank,
+            cpus_milli: grant.cpus.milli(),
+            memory_mib: grant.memory_mib,
+        };
+        grant_worker(tx, job, &assignment, place, actor).await?;
+    }
+    Ok(id)
+}
+
+async fn grant_worker(
+    tx: &mut Tx,
+    job: &JobRow,
+    assignment: &NewAssignment,
+    place: &GrantWorker,
+    actor: &Actor,
+) -> Result<(), LifecycleError> {
+    let now = store::clock(tx).await?;
+    assignments::insert(tx, assignment, now).await?;
+    for device in &place.devices {
+        let slots = if device.mode == SharingMode::Exclusive {
+            WHOLE_SLOTS
+        } else {
+            let slot = free_slot(tx, device.device_id).await?;
+            slot..slot + 1
+        };
+        let share = NewShare {
+            device_id: device.device_id,
+            mode: device.mode,
+            gpus_milli: device.gpus_milli,
+            memory_mib: device.memory_mib,
+            slot_first: slots.start,
+            slot_end: slots.end,
+        };
+        assignments::insert_share(tx, job.team_id, assignment.id, &share)
+            .await
+            .map_err(held)?;
+    }
+    crate::accounting::meter::reserve(tx, assignment.id, now)
+        .await
+        .map_err(held)?;
+    let event = NewEvent {
+        subject: Subject::Assignment(assignment.id),
+        job: Some((job.team_id, job.id)),
+        node_id: Some(place.node_id),
+        from: None,
+        to: "granted",
+        actor,
+        reason: "",
+        data: json!({ "worker": assignment.worker }),
+    };
+    Ok(events::insert(tx, &event).await?)
+}
+
+/// A port that no live attempt with rank 0 on this node has. The search begins at a place
+/// that differs between attempts, so that a port just left is not taken at once.
+async fn free_master_port(
+    tx: &mut Tx,
+    node_id: NodeId,
+    attempt_id: AttemptId,
+) -> Result<i32, LifecycleError> {
+    let taken = attempts::master_ports(tx, node_id).await?;
+    let count = MASTER_PORTS.end() - MASTER_PORTS.start() + 1;
+    let tail = attempt_id.as_bytes();
+    let offset = i32::from(u16::from_be_bytes([tail[14], tail[15]])) % count;
+    (0..count)
+        .map(|step| MASTER_PORTS.start() + (offset + step) % count)
+        .find(|port| !taken.contains(port))
+        .ok_or_else(|| LifecycleError::Held(format!("node {node_id} has no rendezvous port left")))
+}
+
+/// The lowest place for a fraction that nobody holds on a device.
+async fn free_slot(tx: &mut Tx, device_id: DeviceId) -> Result<i32, LifecycleError> {
+    let taken = assignments::slots_taken(tx, device_id).await?;
+    FRACTION_SLOTS
+        .clone()
+        .find(|slot| !taken.contains(slot))
+        .ok_or_else(|| LifecycleError::Held(format!("device {device_id} has no place left")))
+}
+
+/// What the job's event says of its placement.
+fn summary(grant: &Grant) -> Value {
+    let mut nodes: Vec<&str> = grant.workers.iter().map(|w| w.node.as_str()).collect();
+    nodes.dedup();
+    let mut data = json!({ "nodes": nodes, "workers": grant.workers.len() });
+    if let (Value::Object(data), Value::Object(note)) = (&mut data, &grant.note) {
+        data.extend(note.clone());
+    }
+    data
+}
+
+/// Tells a constraint that refuses a second holder from a database that is away.
+fn held(error: sqlx::Error) -> LifecycleError {
+    match violated(&error) {
+        Some(constraint) => LifecycleError::Held(format!("{constraint} refuses a second holder")),
+        None => LifecycleError::Database(error),
+    }
+}

@@ -1,0 +1,106 @@
+//! Stopping: an attempt is told to end, and its end is recorded before any process knows.
+
+use domain::state::{AttemptEnd, AttemptState, JobState};
+use serde_json::{Value, json};
+
+use super::{Actor, LifecycleError, step_attempt, step_job};
+use crate::store::Tx;
+use crate::store::attempts::{self, AttemptStep, Preempted};
+use crate::store::events::{self, NewEvent, Subject};
+use crate::store::jobs::{JobRow, JobStep};
+
+/// Why and how an attempt is to stop.
+#[derive(Debug, Clone)]
+pub struct Stop {
+    /// The end that it will have.
+    pub end: AttemptEnd,
+    /// The same in words.
+    pub message: String,
+    /// The exit code or signal that decided it, where one did.
+    pub exit: Option<(Option<i32>, Option<i32>)>,
+    /// For a preemption: for whom, by which rule, at what loss.
+    pub preempted: Option<Preempted>,
+    /// Another time between SIGTERM and SIGKILL than the attempt was granted with.
+    pub grace_ms: Option<i64>,
+    /// The state that the job goes to meanwhile; `None` leaves it where it is until the end.
+    pub job_to: Option<JobState>,
+}
+
+impl Stop {
+    /// A stop for one reason, with the attempt's own grace, that leaves the job's state.
+    pub fn because(end: AttemptEnd, message: impl Into<String>) -> Self {
+        Self {
+            end,
+            message: message.into(),
+            exit: None,
+            preempted: None,
+            grace_ms: None,
+            job_to: None,
+        }
+    }
+}
+
+/// Stops the live attempt of a job whose row is locked: the attempt is `stopping` with its end
+/// recorded, every worker that runs or was to run is `stopping`. An attempt that is stopping
+/// already keeps the end it has; only the job's state follows the new wish.
+///
+/// Says whether there was a live attempt. When the last worker has left, `lifecycle::end`
+/// decides by the job's state first (`cancelling` ends as cancelled, `suspended` stays) and
+/// by the attempt's end then.
+pub async fn stop(
+    tx: &mut Tx,
+    job: &mut JobRow,
+    wish: &Stop,
+    actor: &Actor,
+) -> Result<bool, LifecycleError> {
+    let Some(mut attempt) = attempts::lock_live(tx, job.id).await? else {
+        return Ok(false);
+    };
+    if attempt.state != AttemptState::Stopping {
+        let mut step =
+            AttemptStep::to(AttemptState::Stopping).because(wish.end, wish.message.clone());
+        (step.exit_code, step.exit_signal) = wish.exit.unwrap_or_default();
+        step.preempted = wish.preempted;
+        step.grace_ms = wish.grace_ms;
+        step_attempt(tx, &mut attempt, &step, actor, preemption(wish.preempted)).await?;
+        for worker in attempts::stop_workers(tx, attempt.id).await? {
+            let event = NewEvent {
+                subject: Subject::Assignment(worker.id),
+                job: Some((job.team_id, job.id)),
+                node_id: Some(worker.node_id),
+                from: Some(worker.phase.as_str()),
+                to: "stopping",
+                actor,
+                reason: wish.end.as_str(),
+                data: json!({}),
+            };
+            events::insert(tx, &event).await?;
+        }
+    }
+    if let Some(to) = wish.job_to
+        && to != job.state
+    {
+        let step = JobStep::to(to).because(wish.end.as_str(), wish.message.clone());
+        step_job(tx, job, &step, actor, preemption(wish.preempted)).await?;
+    }
+    Ok(true)
+}
+
+/// Cancels a job that has no live attempt: it ends at once.
+pub async fn cancel_waiting(
+    tx: &mut Tx,
+    job: &mut JobRow,
+    message: &str,
+    actor: &Actor,
+) -> Result<(), LifecycleError> {
+    let step = JobStep::to(JobState::Cancelled).because(AttemptEnd::Cancelled.as_str(), message);
+    step_job(tx, job, &step, actor, json!({})).await
+}
+
+/// What an event says of a preemption. Not the newcomer's id: it may be another team's.
+fn preemption(preempted: Option<Preempted>) -> Value {
+    preempted.map_or_else(
+        || json!({}),
+        |p| json!({ "rule": p.rule, "lost_gpu_milli_seconds": p.lost_gpu_milli_seconds }),
+    )
+}

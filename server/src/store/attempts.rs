@@ -1,0 +1,267 @@
+//! Attempts: the runs of a job, of which at most one is live.
+
+use domain::Timestamp;
+use domain::ids::{AssignmentId, AttemptId, JobId, NodeId, TeamId};
+use domain::state::{AssignmentPhase, AttemptEnd, AttemptState};
+
+use super::Tx;
+
+/// An attempt as stored.
+#[derive(Debug, Clone)]
+pub struct AttemptRow {
+    /// Its id.
+    pub id: AttemptId,
+    /// Its team.
+    pub team_id: TeamId,
+    /// Its job.
+    pub job_id: JobId,
+    /// Its number within the job, from 1.
+    pub number: i32,
+    /// Where it stands.
+    pub state: AttemptState,
+    /// The end it had, or will have once it has been stopped.
+    pub reason: Option<AttemptEnd>,
+    /// The same in words.
+    pub message: String,
+    /// The exit code.
+    pub exit_code: Option<i32>,
+    /// The signal that ended it.
+    pub exit_signal: Option<i32>,
+    /// The node of rank 0.
+    pub master_node_id: Option<NodeId>,
+    /// Where its workers meet.
+    pub master_port: Option<i32>,
+    /// Between SIGTERM and SIGKILL.
+    pub grace_ms: i64,
+    /// The job that it made room for.
+    pub preempted_for: Option<JobId>,
+    /// The rule by which it was preempted.
+    pub preemption_rule: Option<String>,
+    /// What its preemption destroyed.
+    pub lost_gpu_milli_seconds: Option<i64>,
+    /// When it was granted.
+    pub created_at: Timestamp,
+    /// When all its workers had started.
+    pub started_at: Option<Timestamp>,
+    /// When it was told to stop.
+    pub stop_asked_at: Option<Timestamp>,
+    /// When all its workers had left.
+    pub ended_at: Option<Timestamp>,
+    /// Rises with each change.
+    pub version: i64,
+}
+
+/// The columns of an [`AttemptRow`], so that they are written once.
+macro_rules! select_attempts {
+    ($rest:tt $(, $argument:expr)* $(,)?) => {
+        sqlx::query_as!(
+            AttemptRow,
+            r#"SELECT id AS "id: AttemptId", team_id AS "team_id: TeamId", job_id AS "job_id: JobId", number,
+                      state AS "state: AttemptState", reason AS "reason: AttemptEnd", message, exit_code, exit_signal,
+                      master_node_id AS "master_node_id: NodeId", master_port, grace_ms,
+                      preempted_for AS "preempted_for: JobId", preemption_rule, lost_gpu_milli_seconds,
+                      created_at, started_at, stop_asked_at, ended_at, version
+               FROM attempts "# + $rest
+            $(, $argument)*
+        )
+    };
+}
+
+/// A job's attempts, the first one first.
+pub async fn of_job(
+    tx: &mut Tx,
+    team_id: TeamId,
+    job_id: JobId,
+) -> Result<Vec<AttemptRow>, sqlx::Error> {
+    select_attempts!(
+        "WHERE team_id = $1 AND job_id = $2 ORDER BY number",
+        team_id as TeamId,
+        job_id as JobId,
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
+/// The live attempt of a job, locked; the job's row must be locked before.
+pub async fn lock_live(tx: &mut Tx, job_id: JobId) -> Result<Option<AttemptRow>, sqlx::Error> {
+    select_attempts!(
+        "WHERE job_id = $1 AND state <> 'ended' FOR UPDATE",
+        job_id as JobId
+    )
+    .fetch_optional(&mut **tx)
+    .await
+}
+
+/// An attempt to be written.
+#[derive(Debug, Clone, Copy)]
+pub struct NewAttempt {
+    /// Its id.
+    pub id: AttemptId,
+    /// Its team.
+    pub team_id: TeamId,
+    /// Its job.
+    pub job_id: JobId,
+    /// Its number within the job.
+    pub number: i32,
+    /// The node of rank 0.
+    pub master_node_id: NodeId,
+    /// Where its workers meet.
+    pub master_port: i32,
+    /// Between SIGTERM and SIGKILL.
+    pub grace_ms: i64,
+}
+
+/// Writes an attempt as `starting`.
+pub async fn insert(tx: &mut Tx, attempt: &NewAttempt) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "INSERT INTO attempts (id, team_id, job_id, number, master_node_id, master_port, grace_ms)
+         VALUES ($1, $2, $3, $4, $5, $6, $7)",
+        attempt.id as AttemptId,
+        attempt.team_id as TeamId,
+        attempt.job_id as JobId,
+        attempt.number,
+        attempt.master_node_id as NodeId,
+        attempt.master_port,
+        attempt.grace_ms,
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
+}
+
+/// The rendezvous ports of live attempts whose rank 0 is on a node.
+pub async fn master_ports(tx: &mut Tx, node_id: NodeId) -> Result<Vec<i32>, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"SELECT master_port AS "port!" FROM attempts
+           WHERE master_node_id = $1 AND state <> 'ended' AND master_port IS NOT NULL"#,
+        node_id as NodeId,
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
+/// A change of an attempt's state with all that belongs to it.
+#[derive(Debug, Clone)]
+pub struct AttemptStep {
+    /// The state to go to.
+    pub to: AttemptState,
+    /// Its end, once that is known; a known end is kept.
+    pub reason: Option<AttemptEnd>,
+    /// The same in words.
+    pub message: String,
+    /// The exit code that decided it.
+    pub exit_code: Option<i32>,
+    /// The signal that decided it.
+    pub exit_signal: Option<i32>,
+    /// For a preemption.
+    pub preempted: Option<Preempted>,
+    /// Another time between SIGTERM and SIGKILL.
+    pub grace_ms: Option<i64>,
+}
+
+/// What a preemption was for, and what it cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Preempted {
+    /// The job that room was made for; absent for a drain.
+    pub made_room_for: Option<JobId>,
+    /// The rule: `reclaim`, `priority` …
+    pub rule: &'static str,
+    /// Work that it destroyed, in thousandths of a GPU times seconds.
+    pub lost_gpu_milli_seconds: i64,
+}
+
+impl AttemptStep {
+    /// A step without an end.
+    pub fn to(to: AttemptState) -> Self {
+        Self {
+            to,
+            reason: None,
+            message: String::new(),
+            exit_code: None,
+            exit_signal: None,
+            preempted: None,
+            grace_ms: None,
+        }
+    }
+
+    /// The same with the attempt's end, as a word and as a sentence.
+    #[must_use]
+    pub fn because(mut self, end: AttemptEnd, message: impl Into<String>) -> Self {
+        self.reason = Some(end);
+        self.message = message.into();
+        self
+    }
+}
+
+/// Takes a step if the attempt still stands where it was seen. An end that was recorded
+/// earlier is kept: what stopped the attempt first is why it ended.
+pub async fn step(
+    tx: &mut Tx,
+    id: AttemptId,
+    from: AttemptState,
+    step: &AttemptStep,
+) -> Result<bool, sqlx::Error> {
+    let preempted_for = step.preempted.and_then(|p| p.made_room_for);
+    let changed = sqlx::query!(
+        "UPDATE attempts
+         SET state = $3,
+             message = CASE WHEN reason IS NULL THEN $5 ELSE message END,
+             exit_code = CASE WHEN reason IS NULL THEN $6 ELSE exit_code END,
+             exit_signal = CASE WHEN reason IS NULL THEN $7 ELSE exit_signal END,
+             reason = COALESCE(reason, $4),
+             preempted_for = COALESCE(preempted_for, $8),
+             preemption_rule = COALESCE(preemption_rule, $9),
+             lost_gpu_milli_seconds = COALESCE(lost_gpu_milli_seconds, $10),
+             grace_ms = COALESCE($11, grace_ms),
+             started_at = CASE WHEN $3 = 'running' THEN allotment.clock() ELSE started_at END,
+             stop_asked_at = CASE WHEN $3 = 'stopping' THEN allotment.clock() ELSE stop_asked_at END,
+             ended_at = CASE WHEN $3 = 'ended' THEN allotment.clock() END,
+             version = version + 1
+         WHERE id = $1 AND state = $2",
+        id as AttemptId,
+        from as AttemptState,
+        step.to as AttemptState,
+        step.reason as Option<AttemptEnd>,
+        step.message,
+        step.exit_code,
+        step.exit_signal,
+        preempted_for as Option<JobId>,
+        step.preempted.map(|p| p.rule),
+        step.preempted.map(|p| p.lost_gpu_milli_seconds),
+        step.grace_ms,
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(changed.rows_affected() == 1)
+}
+
+/// A worker that was told to stop.
+#[derive(Debug, Clone, Copy)]
+pub struct StoppedWorker {
+    /// Its assignment.
+    pub id: AssignmentId,
+    /// Its node.
+    pub node_id: NodeId,
+    /// Where it stood.
+    pub phase: AssignmentPhase,
+}
+
+/// Tells every worker of an attempt that has not ended to stop, in the order of their ids.
+pub async fn stop_workers(tx: &mut Tx, id: AttemptId) -> Result<Vec<StoppedWorker>, sqlx::Error> {
+    sqlx::query_as!(
+        StoppedWorker,
+        r#"WITH before AS (
+               SELECT id, phase FROM assignments
+               WHERE attempt_id = $1 AND phase IN ('granted', 'handed_over', 'running')
+               ORDER BY id
+               FOR UPDATE)
+           UPDATE assignments AS a
+           SET phase = 'stopping', version = a.version + 1
+           FROM before
+           WHERE a.id = before.id
+           RETURNING a.id AS "id: AssignmentId", a.node_id AS "node_id: NodeId", before.phase AS "phase: AssignmentPhase""#,
+        id as AttemptId,
+    )
+    .fetch_all(&mut **tx)
+    .await
+}

@@ -1,0 +1,347 @@
+//! Jobs: what people submitted, and where each stands.
+
+use domain::Timestamp;
+use domain::ids::{JobId, TeamId, UserId};
+use domain::spec::JobSpec;
+use domain::state::JobState;
+use serde_json::Value;
+
+use super::Tx;
+
+/// A job with the names of its team and user.
+#[derive(Debug, Clone)]
+pub struct JobRow {
+    /// Its id.
+    pub id: JobId,
+    /// Its team.
+    pub team_id: TeamId,
+    /// The team's name.
+    pub team: String,
+    /// Who submitted it.
+    pub user_id: UserId,
+    /// That user's name.
+    pub user: String,
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    pub kind: String,
+    /// Its priority class.
+    pub class: String,
+    /// The spec as stored; see [`JobRow::spec`].
+    pub spec: Value,
+    /// Where it stands.
+    pub state: JobState,
+    /// An attempt's end, or the waiting code.
+    pub reason: Option<String>,
+    /// The same in words.
+    pub message: String,
+    /// Attempts begun so far.
+    pub attempt: i32,
+    /// Retries spent of the spec's limit.
+    pub retries_used: i32,
+    /// Requeues that were nobody's fault.
+    pub requeues: i32,
+    /// The exit code of its last attempt.
+    pub exit_code: Option<i32>,
+    /// Not placed before this time.
+    pub not_before: Option<Timestamp>,
+    /// The engine's last verdict while it waits.
+    pub waiting: Option<Value>,
+    /// Room that a plan keeps for it.
+    pub nominated: Option<Value>,
+    /// When it was submitted; a requeue keeps it.
+    pub created_at: Timestamp,
+    /// When it last began to wait.
+    pub queued_at: Timestamp,
+    /// When its present or last attempt began to run.
+    pub started_at: Option<Timestamp>,
+    /// When it ended for good.
+    pub finished_at: Option<Timestamp>,
+    /// Rises with each change.
+    pub version: i64,
+}
+
+impl JobRow {
+    /// The spec; an error only where a row was written by something else than this program.
+    pub fn spec(&self) -> Result<JobSpec, serde_json::Error> {
+        serde::Deserialize::deserialize(&self.spec)
+    }
+}
+
+/// A job to be written.
+#[derive(Debug, Clone)]
+pub struct NewJob<'a> {
+    /// Its id.
+    pub id: JobId,
+    /// Its team.
+    pub team_id: TeamId,
+    /// Who submits it.
+    pub user_id: UserId,
+    /// Its checked spec.
+    pub spec: &'a JobSpec,
+}
+
+/// Writes a job as `queued`.
+pub async fn insert(tx: &mut Tx, job: &NewJob<'_>) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "INSERT INTO jobs (id, team_id, user_id, name, kind, class, spec, not_before)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+        job.id as JobId,
+        job.team_id as TeamId,
+        job.user_id as UserId,
+        job.spec.name.as_str(),
+        job.spec.kind.as_str(),
+        job.spec.class.as_str(),
+        sqlx::types::Json(job.spec) as _,
+        job.spec.not_before,
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
+}
+
+/// The columns of a [`JobRow`], so that they are written once.
+macro_rules! select_jobs {
+    ($rest:tt $(, $argument:expr)* $(,)?) => {
+        sqlx::query_as!(
+            JobRow,
+            r#"SELECT j.id AS "id: JobId", j.team_id AS "team_id: TeamId", t.name AS team, j.user_id AS "user_id: UserId",
+                      u.name AS "user", j.name, j.kind, j.class, j.spec, j.state AS "state: JobState", j.reason, j.message,
+                      j.attempt, j.retries_used, j.requeues, j.exit_code, j.not_before, j.waiting, j.nominated,
+                      j.created_at, j.queued_at, j.started_at, j.finished_at, j.version
+               FROM jobs AS j
+               JOIN teams AS t ON t.id = j.team_id
+               JOIN users AS u ON u.id = j.user_id "# + $rest
+            $(, $argument)*
+        )
+    };
+}
+
+/// The job of that id, as far as the transaction may see it.
+pub async fn find(tx: &mut Tx, id: JobId) -> Result<Option<JobRow>, sqlx::Error> {
+    select_jobs!("WHERE j.id = $1", id as JobId)
+        .fetch_optional(&mut **tx)
+        .await
+}
+
+/// The same, locked until the transaction ends: the first step of every change of a job, its
+/// attempts or its assignments.
+pub async fn lock(tx: &mut Tx, id: JobId) -> Result<Option<JobRow>, sqlx::Error> {
+    select_jobs!("WHERE j.id = $1 FOR UPDATE OF j", id as JobId)
+        .fetch_optional(&mut **tx)
+        .await
+}
+
+/// Which jobs a list shows; the newest first.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Of these teams only; empty is all that may be seen.
+    pub teams: Vec<TeamId>,
+    /// In these states only; empty is all.
+    pub states: Vec<JobState>,
+    /// Of this user only.
+    pub user_id: Option<UserId>,
+    /// Older than the job at which the page before ended.
+    pub before: Option<(Timestamp, JobId)>,
+}
+
+/// A page of jobs, the newest first.
+pub async fn list(tx: &mut Tx, filter: &Filter, limit: i64) -> Result<Vec<JobRow>, sqlx::Error> {
+    let (before_at, before_id) = filter.before.unzip();
+    select_jobs!(
+        "WHERE (cardinality($1::uuid[]) = 0 OR j.team_id = ANY ($1))
+           AND (cardinality($2::text[]) = 0 OR j.state = ANY ($2))
+           AND ($3::uuid IS NULL OR j.user_id = $3)
+           AND ($4::timestamptz IS NULL OR (j.created_at, j.id) < ($4, $5::uuid))
+         ORDER BY j.created_at DESC, j.id DESC
+         LIMIT $6",
+        &filter.teams as &[TeamId],
+        &filter.states as &[JobState],
+        filter.user_id as Option<UserId>,
+        before_at,
+        before_id as Option<JobId>,
+        limit,
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
+/// The state and version that a change was decided upon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JobGuard {
+    /// The job.
+    pub id: JobId,
+    /// The state that it was seen in.
+    pub state: JobState,
+    /// The version that it was seen with.
+    pub version: i64,
+}
+
+/// A change of a job's state with all that belongs to it.
+#[derive(Debug, Clone)]
+pub struct JobStep {
+    /// The state to go to.
+    pub to: JobState,
+    /// The end of an attempt or the waiting code.
+    pub reason: Option<String>,
+    /// The same in words.
+    pub message: String,
+    /// The exit code of the attempt that ended.
+    pub exit_code: Option<i32>,
+    /// For a job that queues again: not before.
+    pub not_before: Option<Timestamp>,
+    /// Whether an attempt begins with it.
+    pub begins_attempt: bool,
+    /// Whether it spends one of the spec's retries.
+    pub spends_retry: bool,
+    /// Whether it counts as a requeue that was nobody's fault.
+    pub counts_requeue: bool,
+}
+
+impl JobStep {
+    /// A step without reason, message or counts.
+    pub fn to(to: JobState) -> Self {
+        Self {
+            to,
+            reason: None,
+            message: String::new(),
+            exit_code: None,
+            not_before: None,
+            begins_attempt: false,
+            spends_retry: false,
+            counts_requeue: false,
+        }
+    }
+
+    /// The same with a reason, as a stable word and as a sentence.
+    #[must_use]
+    pub fn because(mut self, reason: &str, message: impl Into<String>) -> Self {
+        self.reason = Some(reason.to_owned());
+        self.message = message.into();
+        self
+    }
+
+    /// The same with the exit code of the attempt that ended.
+    #[must_use]
+    pub fn exit_code(mut self, code: Option<i32>) -> Self {
+        self.exit_code = code;
+        self
+    }
+}
+
+/// Takes a step if the job still stands where it was seen; its new version, or nothing.
+pub async fn step(
+    tx: &mut Tx,
+    guard: JobGuard,
+    step: &JobStep,
+) -> Result<Option<i64>, sqlx::Error> {
+    sqlx::query_scalar!(
+        "UPDATE jobs
+         SET state = $4,
+             reason = $5,
+             message = $6,
+             exit_code = $7,
+             not_before = $8,
+             attempt = attempt + $9::bool::int,
+             retries_used = retries_used + $10::bool::int,
+             requeues = requeues + $11::bool::int,
+             waiting = NULL,
+             nominated = CASE WHEN $4 = 'preempting' THEN nominated END,
+             queued_at = CASE WHEN $4 = 'queued' THEN allotment.clock() ELSE queued_at END,
+             started_at = CASE WHEN $4 = 'running' THEN allotment.clock()
+                               WHEN $4 IN ('queued', 'starting') THEN NULL
+                               ELSE started_at END,
+             finished_at = CASE WHEN $4 IN ('succeeded', 'failed', 'cancelled') THEN allotment.clock() END,
+             version = version + 1
+         WHERE id = $1 AND state = $2 AND version = $3
+         RETURNING version",
+        guard.id as JobId,
+        guard.state as JobState,
+        guard.version,
+        step.to as JobState,
+        step.reason,
+        step.message,
+        step.exit_code,
+        step.not_before,
+        step.begins_attempt,
+        step.spends_retry,
+        step.counts_requeue,
+    )
+    .fetch_optional(&mut **tx)
+    .await
+}
+
+/// Replaces the spec and class of a job that waits; its new version, or nothing.
+pub async fn change_spec(
+    tx: &mut Tx,
+    guard: JobGuard,
+    spec: &JobSpec,
+) -> Result<Option<i64>, sqlx::Error> {
+    sqlx::query_scalar!(
+        "UPDATE jobs SET spec = $4, class = $5, version = version + 1
+         WHERE id = $1 AND state = $2 AND version = $3
+         RETURNING version",
+        guard.id as JobId,
+        guard.state as JobState,
+        guard.version,
+        sqlx::types::Json(spec) as _,
+        spec.class.as_str(),
+    )
+    .fetch_optional(&mut **tx)
+    .await
+}
+
+/// Stores the engine's verdict on a waiting job if its code or sentence changed. The version
+/// stays: a verdict is no change that a person could collide with.
+pub async fn set_waiting(
+    tx: &mut Tx,
+    id: JobId,
+    code: &str,
+    message: &str,
+    verdict: &Value,
+) -> Result<bool, sqlx::Error> {
+    let changed = sqlx::query!(
+        "UPDATE jobs SET waiting = $4, reason = $2, message = $3
+         WHERE id = $1 AND state = 'queued' AND (reason IS DISTINCT FROM $2 OR message <> $3)",
+        id as JobId,
+        code,
+        message,
+        verdict,
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(changed.rows_affected() == 1)
+}
+
+/// Keeps, or with `None` gives up, room for a job that is to start when others have left.
+pub async fn set_nominated(
+    tx: &mut Tx,
+    id: JobId,
+    nominated: Option<&Value>,
+) -> Result<bool, sqlx::Error> {
+    let changed = sqlx::query!(
+        "UPDATE jobs SET nominated = $2
+         WHERE id = $1 AND state IN ('queued', 'preempting') AND nominated IS DISTINCT FROM $2",
+        id as JobId,
+        nominated,
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(changed.rows_affected() == 1)
+}
+
+/// Which of these jobs of a team are there, with their states.
+pub async fn states_of(
+    tx: &mut Tx,
+    team_id: TeamId,
+    ids: &[JobId],
+) -> Result<Vec<(JobId, JobState)>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"SELECT id AS "id: JobId", state AS "state: JobState" FROM jobs WHERE team_id = $1 AND id = ANY ($2)"#,
+        team_id as TeamId,
+        ids as &[JobId],
+    )
+    .fetch_all(&mut **tx)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.id, row.state)).collect())
+}
