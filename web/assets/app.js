@@ -1,0 +1,135 @@
+/* Allotment: theme, live updates, the log's tail. Pages work without it. */
+(() => {
+  "use strict";
+  const root = document.documentElement;
+  const $ = (selector, within = document) => within.querySelector(selector);
+  const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
+
+  /** At most one repaint of a page in this time. */
+  const REPAINT_MS = 1000;
+  /** Lines that the log keeps on the page; older ones are in the download. */
+  const LOG_LINES_MAX = 5000;
+
+  /* Times stand in UTC on the page; here they turn to the reader's zone. */
+  const localise = (within) => $$("time[data-moment]", within).forEach((element) => {
+    const at = new Date(element.dateTime);
+    if (Number.isNaN(at.getTime())) return;
+    const time = at.toLocaleTimeString(root.lang, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+    const today = at.toDateString() === new Date().toDateString();
+    const day = at.toLocaleDateString(root.lang === "en" ? "en-GB" : root.lang, { day: "numeric", month: "short" });
+    const shown = today ? time : `${day} ${time}`;
+    if (element.textContent !== shown) element.textContent = shown;
+  });
+
+  /* What only makes sense with or without scripts. */
+  const reveal = (within) => {
+    $$("[data-without-script]", within).forEach((element) => { element.hidden = true; });
+    $$("[data-with-script]", within).forEach((element) => { element.hidden = false; });
+  };
+
+  /* The theme's button asks for the other theme; when the system decides, only the browser knows which that is. */
+  const theme = () => $$("[data-theme-form] button").forEach((button) => {
+    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    button.value = dark ? "light" : "dark";
+  });
+
+  /* ---- live regions: an event says that something changed, the page is asked for again, and what differs is exchanged ---- */
+  const region = () => $("[data-live-region]");
+  let due = null;
+  let last = 0;
+
+  /* Rows do not move under the pointer or the focus: the changes wait behind a button. */
+  const held = (element) => {
+    const list = element.dataset.hold && $(element.dataset.hold);
+    return Boolean(list) && (list.matches(":hover") || list.contains(document.activeElement));
+  };
+  const busy = () => document.activeElement?.matches("select, input:not([type=checkbox]), textarea") || Boolean($(".pop:popover-open"));
+
+  const offer = (element) => {
+    if ($("#waiting")) return;
+    const button = document.createElement("button");
+    button.id = "waiting";
+    button.type = "button";
+    button.className = "btn waiting";
+    button.textContent = document.body.dataset.waiting;
+    button.addEventListener("click", () => refresh(element));
+    $("#main").insertBefore(button, $(element.dataset.hold));
+    $(element.dataset.hold).addEventListener("pointerleave", () => { if (!held(element)) refresh(element); }, { once: true });
+  };
+  const refresh = (element) => {
+    $("#waiting")?.remove();
+    last = Date.now();
+    window.htmx.trigger(element, "refresh");
+  };
+  const changed = () => {
+    if (due) return;
+    due = setTimeout(() => {
+      due = null;
+      const element = region();
+      if (!element || document.hidden) return;
+      if (busy()) { changed(); return; }
+      if (held(element)) offer(element); else refresh(element);
+    }, Math.max(0, last + REPAINT_MS - Date.now()));
+  };
+
+  const connect = () => {
+    const address = document.body.dataset.events;
+    const state = $("#live-state");
+    if (!address || !state || !region() || !window.htmx) return;
+    const source = new EventSource(address);
+    const show = (live) => {
+      state.hidden = false;
+      state.classList.toggle("off", !live);
+      const words = live ? document.body.dataset.live : document.body.dataset.notLive;
+      if (state.textContent !== words) state.textContent = words;
+    };
+    let lost = false;
+    source.addEventListener("open", () => { show(true); if (lost) changed(); lost = false; });
+    source.addEventListener("error", () => { show(false); lost = true; });
+    source.addEventListener("message", changed);
+    source.addEventListener("changed", changed);
+    document.addEventListener("visibilitychange", () => { if (!document.hidden) changed(); });
+    window.addEventListener("pagehide", () => source.close());
+  };
+
+  /* ---- the log: what follows arrives as finished lines ---- */
+  let tail = null;
+  const follow = () => {
+    const panel = $("#live-log");
+    const list = $("#log");
+    if (!panel || !list || !panel.dataset.stream) return;
+    if (tail && tail.key === panel.dataset.key) return;
+    if (tail) { tail.source.close(); list.replaceChildren(); }
+    const source = new EventSource(panel.dataset.stream);
+    tail = { key: panel.dataset.key, source };
+    const append = (event) => {
+      const near = $("#follow")?.checked ?? true;
+      list.insertAdjacentHTML("beforeend", event.data);
+      while (list.childElementCount > LOG_LINES_MAX) list.firstElementChild.remove();
+      if (near) list.scrollTop = list.scrollHeight;
+    };
+    source.addEventListener("lines", append);
+    source.addEventListener("end", () => { source.close(); changed(); });
+    window.addEventListener("pagehide", () => source.close());
+  };
+
+  document.addEventListener("change", (event) => {
+    if (event.target.matches?.("select[data-submit]")) event.target.form.requestSubmit();
+  });
+
+  document.addEventListener("DOMContentLoaded", () => {
+    localise(document);
+    reveal(document);
+    theme();
+    const list = $("#log");
+    if (list) list.scrollTop = list.scrollHeight;
+    if (window.Idiomorph) {
+      // What the reader opened stays open, and what scripts revealed stays revealed.
+      window.Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) =>
+        !((name === "open" && node.matches("details, dialog")) || (name === "hidden" && node.matches("[data-with-script], [data-without-script]")));
+    }
+    connect();
+    follow();
+  });
+  document.addEventListener("htmx:afterSettle", () => { localise(document); reveal(document); follow(); });
+})();

@@ -1,0 +1,293 @@
+//! Amounts, durations, money and times as every page writes them.
+
+use chrono::{DateTime, Datelike, Utc};
+use domain::money::{BILLED_DECIMALS, Money, SHOWN_DECIMALS};
+use rust_decimal::Decimal;
+
+use crate::messages::{Messages, Phrase, Whole};
+
+/// Thousandths in one GPU.
+const MILLI: i64 = 1000;
+/// Digits between two separators in a long number.
+const GROUP: usize = 3;
+/// From this many GPU-seconds on, work is told in hours.
+const SECONDS_PER_HOUR: i64 = 3600;
+
+/// What something cost: known, or in part without a price.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cost {
+    /// The priced part; `None` when no price covers any of it.
+    pub priced: Option<Money>,
+    /// Whether some of the use has no price.
+    pub unpriced: bool,
+}
+
+impl Cost {
+    /// A cost that prices cover in full.
+    pub fn priced(money: Money) -> Self {
+        Self {
+            priced: Some(money),
+            unpriced: false,
+        }
+    }
+
+    /// Use that no price covers.
+    pub fn unpriced() -> Self {
+        Self {
+            priced: None,
+            unpriced: true,
+        }
+    }
+}
+
+/// A whole number with a comma at every third digit.
+pub fn grouped(n: i64) -> String {
+    let digits = n.unsigned_abs().to_string();
+    let mut out = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(GROUP) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    if n < 0 { format!("\u{2212}{out}") } else { out }
+}
+
+/// An amount of GPUs, in thousandths, as a number: at most three decimals, no trailing zeros.
+pub fn amount(milli: impl Whole) -> String {
+    let milli = milli.whole();
+    let whole = grouped(milli / MILLI);
+    let rest = (milli % MILLI).unsigned_abs();
+    if rest == 0 {
+        return whole;
+    }
+    let sign = if milli < 0 && milli > -MILLI {
+        "\u{2212}"
+    } else {
+        ""
+    };
+    format!(
+        "{sign}{whole}.{}",
+        format!("{rest:03}").trim_end_matches('0')
+    )
+}
+
+/// Money as a statement writes it: the currency's sign, two decimals, four when it is less than a cent.
+pub fn money(money: &Money) -> String {
+    let small = !money.amount.is_zero() && money.amount.abs() < Decimal::new(1, 2);
+    let places = if small {
+        SHOWN_DECIMALS
+    } else {
+        BILLED_DECIMALS
+    };
+    let rounded = domain::money::round(money.amount, places);
+    let digits = format!("{:.*}", places as usize, rounded.abs());
+    let (whole, cents) = digits.split_once('.').unwrap_or((&digits, ""));
+    let whole = whole
+        .parse::<i64>()
+        .map_or_else(|_| whole.to_owned(), grouped);
+    let sign = if rounded.is_sign_negative() && !rounded.is_zero() {
+        "\u{2212}"
+    } else {
+        ""
+    };
+    format!(
+        "{sign}{}{whole}.{cents}",
+        currency_sign(money.currency.as_str())
+    )
+}
+
+fn currency_sign(code: &str) -> String {
+    match code {
+        "CNY" => "¥".into(),
+        "EUR" => "€".into(),
+        "USD" => "$".into(),
+        "GBP" => "£".into(),
+        other => format!("{other}\u{a0}"),
+    }
+}
+
+impl Messages {
+    /// An amount with its unit: `2 GPUs`, `0.125 GPU`.
+    pub fn gpus(&self, milli: impl Whole) -> Phrase {
+        let milli = milli.whole();
+        let number = if milli > 0 && milli <= MILLI { 1 } else { 2 };
+        let phrase = if number == 1 {
+            self.say("unit.gpu")
+        } else {
+            self.say("unit.gpus")
+        };
+        phrase.with("n", amount(milli))
+    }
+
+    /// The bare amount of GPUs.
+    pub fn amount(&self, milli: impl Whole) -> String {
+        amount(milli)
+    }
+
+    /// A whole number.
+    pub fn number(&self, n: impl Whole) -> String {
+        grouped(n.whole())
+    }
+
+    /// Work done, from GPU-seconds in thousandths: `48.5 GPU-h`, under an hour `40 GPU-s`.
+    pub fn work(&self, milli_seconds: impl Whole) -> Phrase {
+        let milli_seconds = milli_seconds.whole();
+        if milli_seconds < SECONDS_PER_HOUR * MILLI {
+            return self
+                .say("unit.gpu_seconds")
+                .with("n", amount((milli_seconds + 50) / 100 * 100));
+        }
+        // Thousandths of an hour, cut to hundredths.
+        let milli_hours = milli_seconds / SECONDS_PER_HOUR / 10 * 10;
+        self.say("unit.gpu_hours").with("n", amount(milli_hours))
+    }
+
+    /// A length of time in two units at most: `1 h 12 min`, `3 d 2 h`, `30 s`.
+    pub fn duration(&self, seconds: impl Whole) -> Phrase {
+        let seconds = seconds.whole().max(0);
+        let (days, hours, minutes, rest) = (
+            seconds / 86_400,
+            seconds / 3_600 % 24,
+            seconds / 60 % 60,
+            seconds % 60,
+        );
+        let units = [
+            ("unit.day", days),
+            ("unit.hour", hours),
+            ("unit.minute", minutes),
+            ("unit.second", rest),
+        ];
+        let first = units
+            .iter()
+            .position(|(_, n)| *n > 0)
+            .unwrap_or(units.len() - 1);
+        let one = |(key, n): (&str, i64)| self.say(key).with("n", n);
+        match units.get(first + 1).filter(|(_, n)| *n > 0) {
+            Some(second) => self
+                .say("unit.two")
+                .nest("first", one(units[first]))
+                .nest("second", one(*second)),
+            None => one(units[first]),
+        }
+    }
+
+    /// Memory, from MiB: in GiB when it is one or more, with one decimal at most.
+    pub fn memory(&self, mib: impl Whole) -> Phrase {
+        let mib = mib.whole();
+        if mib < 1024 {
+            return self.say("unit.mib").with("n", grouped(mib));
+        }
+        let tenths = (mib * 10 + 512) / 1024;
+        self.say("unit.gib").with("n", amount(tenths * 100))
+    }
+
+    /// Money, as a statement writes it.
+    pub fn money(&self, value: &Money) -> String {
+        money(value)
+    }
+
+    /// What something cost; what has no price says so.
+    pub fn cost(&self, cost: &Cost) -> Phrase {
+        match (&cost.priced, cost.unpriced) {
+            (Some(value), false) => Phrase::literal(&money(value)),
+            (Some(value), true) => self.say("cost.partly_unpriced").with("money", money(value)),
+            (None, true) => self.say("cost.unpriced"),
+            (None, false) => Phrase::literal("–"),
+        }
+    }
+
+    /// A moment: the time alone when it is today, else with its date; the browser turns it to the reader's zone.
+    pub fn moment(&self, at: &DateTime<Utc>, now: &DateTime<Utc>) -> Phrase {
+        let time = at.format("%H:%M").to_string();
+        let shown = if at.date_naive() == now.date_naive() {
+            Phrase::literal(&time)
+        } else {
+            let month = self.word("month", &at.month().to_string());
+            self.say("time.other_day")
+                .with("day", at.day())
+                .nest("month", month)
+                .with("time", time)
+        };
+        let exact = at.format("%Y-%m-%dT%H:%M:%SZ").to_string();
+        Phrase::markup("<time datetime=\"{exact}\" title=\"{title}\" data-moment>{shown}</time>")
+            .with("exact", exact)
+            .with("title", at.format("%Y-%m-%d %H:%M:%S UTC"))
+            .nest("shown", shown)
+    }
+
+    /// A month with its year.
+    pub fn month(&self, at: &DateTime<Utc>) -> Phrase {
+        self.say("time.month")
+            .nest("month", self.word("month_name", &at.month().to_string()))
+            .with("year", at.year())
+    }
+
+    /// How long ago something was.
+    pub fn ago(&self, at: &DateTime<Utc>, now: &DateTime<Utc>) -> Phrase {
+        self.say("time.ago")
+            .nest("duration", self.duration((*now - *at).num_seconds()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::TimeZone as _;
+
+    use super::*;
+
+    fn yuan(amount: Decimal) -> String {
+        money(&Money {
+            amount,
+            currency: "CNY".parse().unwrap(),
+        })
+    }
+
+    #[test]
+    fn amounts_have_at_most_three_decimals_and_no_trailing_zeros() {
+        let t = Messages::english();
+        assert_eq!(t.gpus(271_250).to_string(), "271.25 GPUs");
+        assert_eq!(t.gpus(125).to_string(), "0.125 GPU");
+        assert_eq!(t.gpus(1000).to_string(), "1 GPU");
+        assert_eq!(t.gpus(0).to_string(), "0 GPUs");
+        assert_eq!(amount(-500), "\u{2212}0.5");
+    }
+
+    #[test]
+    fn durations_have_two_units_at_most() {
+        let t = Messages::english();
+        let shown = |seconds: i64| t.duration(seconds).to_string();
+        assert_eq!(shown(0), "0 s");
+        assert_eq!(shown(4_320), "1 h 12 min");
+        assert_eq!(shown(3 * 86_400 + 2 * 3_600 + 59), "3 d 2 h");
+        assert_eq!(shown(3_600 + 5), "1 h");
+    }
+
+    #[test]
+    fn money_rounds_half_away_from_zero_and_shows_less_than_a_cent() {
+        assert_eq!(yuan(Decimal::new(128_450_5, 3)), "¥1,284.51");
+        assert_eq!(yuan(Decimal::new(-6_275, 3)), "\u{2212}¥6.28");
+        assert_eq!(yuan(Decimal::new(12, 4)), "¥0.0012");
+        assert_eq!(yuan(Decimal::ZERO), "¥0.00");
+    }
+
+    #[test]
+    fn work_is_told_in_hours_from_one_hour_on() {
+        let t = Messages::english();
+        assert_eq!(t.work(40_000).to_string(), "40 GPU-s");
+        assert_eq!(t.work(48 * 3_600_000 + 1_800_000).to_string(), "48.5 GPU-h");
+    }
+
+    #[test]
+    fn a_moment_of_another_day_carries_its_date() {
+        let t = Messages::english();
+        let now = Utc.with_ymd_and_hms(2026, 11, 29, 14, 55, 0).unwrap();
+        let other = Utc.with_ymd_and_hms(2026, 11, 28, 9, 5, 0).unwrap();
+        assert!(t.moment(&now, &now).to_string().contains(">14:55</time>"));
+        assert!(
+            t.moment(&other, &now)
+                .to_string()
+                .contains(">28 Nov 09:05</time>")
+        );
+    }
+}

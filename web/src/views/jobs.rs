@@ -1,0 +1,96 @@
+//! The list of jobs that the reader may see, newest first.
+
+use askama::Template;
+use chrono::{DateTime, Utc};
+use domain::state::JobState;
+
+use crate::format::Cost;
+use crate::parts::{State, Team};
+use crate::shell::{Section, Shell};
+
+/// A page of the list.
+#[derive(Debug, Clone, Template)]
+#[template(path = "jobs.html")]
+pub struct JobsView {
+    /// What surrounds the page.
+    pub shell: Shell,
+    /// What is filtered by.
+    pub filter: JobsFilter,
+    /// The teams that the reader may choose from.
+    pub teams: Vec<String>,
+    /// The jobs.
+    pub rows: Vec<JobRow>,
+    /// How many jobs wait and run now, of those that the filter's team and user leave.
+    pub waiting: i64,
+    /// How many run.
+    pub running: i64,
+    /// The address of the newest page, when this is a later one.
+    pub newest: Option<String>,
+    /// The address of the next page.
+    pub older: Option<String>,
+}
+
+/// What the list is filtered by; empty is all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct JobsFilter {
+    /// A team's name.
+    pub team: String,
+    /// A state's code.
+    pub state: String,
+    /// A user's name.
+    pub user: String,
+}
+
+/// One job in the list.
+#[derive(Debug, Clone)]
+pub struct JobRow {
+    /// The job's id.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// Its team.
+    pub team: Team,
+    /// Who submitted it.
+    pub user: String,
+    /// Its state.
+    pub state: JobState,
+    /// Why it waits or how it ended, in a few words.
+    pub why: Option<String>,
+    /// All that its workers ask for, in thousandths.
+    pub gpus_milli: i64,
+    /// The nodes that it runs on.
+    pub nodes: Vec<String>,
+    /// When it was submitted.
+    pub created_at: DateTime<Utc>,
+    /// How long it ran or has been running, in seconds.
+    pub ran_seconds: Option<i64>,
+    /// What it cost so far.
+    pub cost: Cost,
+}
+
+impl JobsFilter {
+    fn any(&self) -> bool {
+        *self != Self::default()
+    }
+
+    fn is_team(&self, team: &str) -> bool {
+        self.team == team
+    }
+
+    fn is_state(&self, state: &str) -> bool {
+        self.state == state
+    }
+}
+
+impl JobsView {
+    fn states(&self) -> Vec<&'static str> {
+        JobState::ALL.iter().map(|state| state.as_str()).collect()
+    }
+
+    fn submits(&self) -> bool {
+        self.shell
+            .reader
+            .as_ref()
+            .is_some_and(|reader| reader.submits)
+    }
+}

@@ -1,0 +1,176 @@
+//! One node: its devices, who is on them, how it is wired, and what is to be done about it.
+
+use askama::Template;
+use chrono::{DateTime, Utc};
+
+use crate::draw::{self, Device, Holder, Html};
+use crate::parts::{EventLine, State};
+use crate::shell::{Section, Shell};
+
+/// A node as the reader may see it.
+#[derive(Debug, Clone, Template)]
+#[template(path = "node.html")]
+pub struct NodeView {
+    /// What surrounds the page.
+    pub shell: Shell,
+    /// The node's name.
+    pub name: String,
+    /// Its pool.
+    pub pool: String,
+    /// Its state.
+    pub state: State,
+    /// When its agent was last heard.
+    pub heard_at: Option<DateTime<Utc>>,
+    /// The version of its agent.
+    pub agent_version: Option<String>,
+    /// The version of its GPU driver.
+    pub driver_version: Option<String>,
+    /// CPU cores, in thousandths: held and all.
+    pub cpus_milli: (i64, i64),
+    /// Memory in MiB: held and all.
+    pub memory_mib: (i64, i64),
+    /// Its labels.
+    pub labels: Vec<(String, String)>,
+    /// The codes of the runners that it can drive.
+    pub runners: Vec<String>,
+    /// The codes of the sharing modes that it can drive.
+    pub modes: Vec<String>,
+    /// What people should know of how it isolates work.
+    pub notes: Vec<NodeNote>,
+    /// Its devices.
+    pub devices: Vec<NodeDevice>,
+    /// What runs on it.
+    pub work: Vec<NodeWork>,
+    /// What happened to it, newest first.
+    pub events: Vec<EventLine>,
+    /// What the reader may do with it.
+    pub actions: Vec<NodeAction>,
+}
+
+/// A warning that a message says in words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeNote {
+    /// The agent is not root: all jobs run as its own user.
+    NoIsolation,
+    /// The host allows no cgroups: CPU and memory limits are not enforced.
+    NoLimits,
+}
+
+impl NodeNote {
+    fn code(self) -> &'static str {
+        match self {
+            Self::NoIsolation => "no_isolation",
+            Self::NoLimits => "no_limits",
+        }
+    }
+}
+
+/// A device with its particulars.
+#[derive(Debug, Clone)]
+pub struct NodeDevice {
+    /// The device as the map shows it.
+    pub cell: Device,
+    /// Its UUID.
+    pub uuid: String,
+    /// Its model.
+    pub model: String,
+    /// Its memory in MiB.
+    pub memory_mib: i64,
+    /// Its NUMA node.
+    pub numa: Option<u32>,
+    /// The NVLink clique that it is in.
+    pub clique: Option<u32>,
+    /// The mode's code in which it is given out now.
+    pub mode: String,
+}
+
+/// Work on a device of the node.
+#[derive(Debug, Clone)]
+pub struct NodeWork {
+    /// The device's index.
+    pub device: u32,
+    /// Who holds it.
+    pub holder: Holder,
+    /// How much of the device, in thousandths.
+    pub milli: u32,
+    /// The mode's code.
+    pub mode: String,
+    /// Since when, where the reader may know.
+    pub since: Option<DateTime<Utc>>,
+}
+
+/// Something that operators may do with a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeAction {
+    /// New work stays away.
+    Cordon,
+    /// New work may come again.
+    Uncordon,
+    /// Work is moved away or stopped.
+    Drain,
+}
+
+impl NodeAction {
+    fn code(self) -> &'static str {
+        match self {
+            Self::Cordon => "cordon",
+            Self::Uncordon => "uncordon",
+            Self::Drain => "drain",
+        }
+    }
+
+    fn interrupts(self) -> bool {
+        self == Self::Drain
+    }
+}
+
+/// Thousandths of a whole device.
+const WHOLE: i64 = 1000;
+
+impl NodeView {
+    fn held_milli(&self) -> i64 {
+        self.devices
+            .iter()
+            .map(|device| device.cell.held_milli())
+            .sum()
+    }
+
+    fn whole_milli(&self) -> i64 {
+        self.devices.len() as i64 * WHOLE
+    }
+
+    fn troubled(&self) -> usize {
+        self.devices
+            .iter()
+            .filter(|device| device.cell.health != domain::state::DeviceHealth::Healthy)
+            .count()
+    }
+
+    /// The devices by NUMA node; those whose place is unknown last.
+    fn domains(&self) -> Vec<(Option<u32>, Html)> {
+        let mut numas: Vec<Option<u32>> = self.devices.iter().map(|device| device.numa).collect();
+        numas.sort_by_key(|numa| (numa.is_none(), *numa));
+        numas.dedup();
+        numas
+            .into_iter()
+            .map(|numa| {
+                let cells: Vec<Device> = self
+                    .devices
+                    .iter()
+                    .filter(|device| device.numa == numa)
+                    .map(|device| device.cell.clone())
+                    .collect();
+                (numa, draw::devices(&self.shell.t, &cells))
+            })
+            .collect()
+    }
+
+    /// How many devices each clique links; a clique of one is none.
+    fn cliques(&self) -> Vec<usize> {
+        let mut sizes = std::collections::BTreeMap::<u32, usize>::new();
+        for clique in self.devices.iter().filter_map(|device| device.clique) {
+            *sizes.entry(clique).or_default() += 1;
+        }
+        sizes.into_values().filter(|size| *size > 1).collect()
+    }
+}

@@ -1,0 +1,288 @@
+//! The form that submits a job, beside a dry run of what it says.
+
+use std::collections::BTreeMap;
+
+use askama::Template;
+use chrono::{DateTime, Utc};
+use domain::money::Money;
+
+use crate::messages::Phrase;
+use crate::shell::{Section, Shell};
+
+/// The form as it stands, with what is wrong with it.
+#[derive(Debug, Clone, Template)]
+#[template(path = "submit.html")]
+pub struct SubmitView {
+    /// What surrounds the page.
+    pub shell: Shell,
+    /// The team that the job is for; `None` when the reader must choose one.
+    pub team: Option<String>,
+    /// The teams that the reader may submit for.
+    pub teams: Vec<String>,
+    /// The pools that the team may use.
+    pub pools: Vec<PoolChoice>,
+    /// The priority classes.
+    pub classes: Vec<ClassChoice>,
+    /// What was typed.
+    pub form: SubmitForm,
+    /// What is wrong with it.
+    pub errors: Vec<FieldError>,
+    /// What would happen.
+    pub dry_run: Option<DryRun>,
+    /// A key that makes a second press of the button the same submission.
+    pub idempotency_key: String,
+}
+
+/// A pool to choose.
+#[derive(Debug, Clone)]
+pub struct PoolChoice {
+    /// The pool's name.
+    pub name: String,
+    /// The model of its devices.
+    pub gpu_model: Option<String>,
+}
+
+/// A priority class to choose.
+#[derive(Debug, Clone)]
+pub struct ClassChoice {
+    /// The class's name.
+    pub name: String,
+    /// Whether its work may be preempted.
+    pub preemptible: bool,
+}
+
+/// The fields as text, as they were typed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(
+    missing_docs,
+    reason = "each field is named after the spec's key that it fills"
+)]
+pub struct SubmitForm {
+    pub name: String,
+    pub kind: String,
+    pub class: String,
+    pub pool: String,
+    pub command: String,
+    pub workers: String,
+    pub gpus: String,
+    pub cpus: String,
+    pub memory_gib: String,
+    pub gpu_memory_gib: String,
+    pub share: String,
+    pub time_limit_minutes: String,
+    pub checkpoint_minutes: String,
+    pub retries: String,
+    pub env: String,
+    pub file_name: String,
+    pub file_text: String,
+}
+
+impl Default for SubmitForm {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            kind: "training".into(),
+            class: String::new(),
+            pool: String::new(),
+            command: String::new(),
+            workers: "1".into(),
+            gpus: "1".into(),
+            cpus: String::new(),
+            memory_gib: String::new(),
+            gpu_memory_gib: String::new(),
+            share: "exclusive".into(),
+            time_limit_minutes: String::new(),
+            checkpoint_minutes: String::new(),
+            retries: "0".into(),
+            env: String::new(),
+            file_name: String::new(),
+            file_text: String::new(),
+        }
+    }
+}
+
+/// What is wrong with a field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldError {
+    /// The form's field; empty when it is of the whole.
+    pub field: String,
+    /// What is wrong, and the remedy.
+    pub message: String,
+}
+
+/// What would happen if the form were submitted now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DryRun {
+    /// Whether it would start, wait, or be refused.
+    pub outcome: Outcome,
+    /// The verdict in a sentence.
+    pub message: Option<String>,
+    /// Where it would run, or likely run.
+    pub nodes: Vec<String>,
+    /// Whom it would displace, in words that the reader may read.
+    pub displaces: Vec<String>,
+    /// What it would cost in an hour.
+    pub per_hour: Option<Money>,
+    /// What it would cost at most, when it has a time limit.
+    pub at_most: Option<Money>,
+    /// Changes that would start it now.
+    pub remedies: Vec<super::Remedy>,
+}
+
+/// What a submission would lead to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It would start at once.
+    Starts,
+    /// It would wait, perhaps until a known time.
+    Waits {
+        /// When it is expected to start.
+        until: Option<DateTime<Utc>>,
+    },
+    /// It would be refused.
+    Refused,
+    /// The form is not complete enough to tell.
+    Unknown,
+}
+
+/// The dry run alone, as the form asks for it while it is filled in.
+#[derive(Debug, Clone, Template)]
+#[template(path = "dry_run.html")]
+pub struct DryRunView {
+    /// For words and times.
+    pub shell: Shell,
+    /// What would happen.
+    pub dry_run: Option<DryRun>,
+}
+
+impl DryRun {
+    fn code(&self) -> &'static str {
+        match self.outcome {
+            Outcome::Starts => "starts",
+            Outcome::Waits { .. } => "waits",
+            Outcome::Refused => "refused",
+            Outcome::Unknown => "unknown",
+        }
+    }
+
+    fn tone(&self) -> &'static str {
+        match self.outcome {
+            Outcome::Starts => "ok",
+            Outcome::Waits { .. } => "info",
+            Outcome::Refused => "bad",
+            Outcome::Unknown => "muted",
+        }
+    }
+
+    fn shape(&self) -> &'static str {
+        match self.outcome {
+            Outcome::Starts => "run",
+            Outcome::Refused => "fail",
+            Outcome::Waits { .. } | Outcome::Unknown => "queued",
+        }
+    }
+
+    fn until(&self) -> Option<DateTime<Utc>> {
+        match self.outcome {
+            Outcome::Waits { until } => until,
+            _ => None,
+        }
+    }
+}
+
+impl SubmitView {
+    fn error(&self, field: &str) -> Option<&str> {
+        self.errors
+            .iter()
+            .find(|error| error.field == field)
+            .map(|error| error.message.as_str())
+    }
+
+    /// Errors of no field that the form shows.
+    fn general(&self) -> Vec<&str> {
+        let shown = SHOWN_FIELDS;
+        self.errors
+            .iter()
+            .filter(|error| !shown.contains(&error.field.as_str()))
+            .map(|error| error.message.as_str())
+            .collect()
+    }
+
+    fn invalid(&self, field: &str) -> bool {
+        self.error(field).is_some()
+    }
+
+    fn is(&self, value: &str, option: &str) -> bool {
+        value == option
+    }
+
+    fn kinds(&self) -> [&'static str; 3] {
+        ["training", "batch", "interactive"]
+    }
+
+    fn button(&self) -> Phrase {
+        let t = &self.shell.t;
+        match self.dry_run.as_ref().map(|dry_run| dry_run.outcome) {
+            Some(Outcome::Starts) => t.say("submit.button_starts"),
+            Some(Outcome::Waits { .. }) => t.say("submit.button_waits"),
+            _ => t.say("submit.button"),
+        }
+    }
+
+    /// Whether the folded part of the form has something to show.
+    fn more_open(&self) -> bool {
+        [
+            "env",
+            "file_name",
+            "file_text",
+            "checkpoint_minutes",
+            "retries",
+        ]
+        .iter()
+        .any(|field| self.invalid(field))
+            || !self.form.env.is_empty()
+            || !self.form.file_name.is_empty()
+            || !self.form.file_text.is_empty()
+    }
+}
+
+/// The fields that carry their own errors.
+const SHOWN_FIELDS: [&str; 17] = [
+    "name",
+    "kind",
+    "class",
+    "pool",
+    "command",
+    "workers",
+    "gpus",
+    "cpus",
+    "memory_gib",
+    "gpu_memory_gib",
+    "share",
+    "time_limit_minutes",
+    "checkpoint_minutes",
+    "retries",
+    "env",
+    "file_name",
+    "file_text",
+];
+
+/// The form's field for a key of a job's spec, as the server's errors name it.
+pub fn field_of(spec_key: &str) -> &str {
+    let fields: BTreeMap<&str, &str> = [
+        ("pools", "pool"),
+        ("per_worker.gpus", "gpus"),
+        ("gpus", "gpus"),
+        ("per_worker.cpus", "cpus"),
+        ("per_worker.memory_mib", "memory_gib"),
+        ("per_worker.gpu_memory_mib", "gpu_memory_gib"),
+        ("per_worker.sharing", "share"),
+        ("time_limit_seconds", "time_limit_minutes"),
+        ("checkpoint_seconds", "checkpoint_minutes"),
+        ("retries.limit", "retries"),
+        ("files", "file_name"),
+    ]
+    .into();
+    let key = spec_key.split('[').next().unwrap_or(spec_key);
+    fields.get(key).copied().unwrap_or(key)
+}

@@ -1,0 +1,160 @@
+//! One team: what it holds against what it was promised, what it spent, and who is in it.
+
+use askama::Template;
+use chrono::{DateTime, Utc};
+
+use crate::draw::{self, Html, Quota};
+use crate::format::Cost;
+use crate::parts::Team;
+use crate::shell::{Section, Shell};
+
+/// A team as its members see it.
+#[derive(Debug, Clone, Template)]
+#[template(path = "team.html")]
+pub struct TeamView {
+    /// What surrounds the page.
+    pub shell: Shell,
+    /// The team.
+    pub team: Team,
+    /// The teams above it, the root first, as far as the reader may open them.
+    pub ancestors: Vec<String>,
+    /// The teams below it.
+    pub children: Vec<Team>,
+    /// Its quotas, by pool.
+    pub quotas: Vec<QuotaRow>,
+    /// Jobs that wait and that run.
+    pub jobs: (i64, i64),
+    /// The month that the spend is of.
+    pub month: DateTime<Utc>,
+    /// What it spent in this month, by pool and mode.
+    pub spend: Vec<SpendLine>,
+    /// All of it.
+    pub total: Cost,
+    /// The same by user.
+    pub users: Vec<UserSpend>,
+    /// Its members.
+    pub members: Vec<MemberRow>,
+    /// The form that adds one, when the reader may.
+    pub add_member: Option<MemberForm>,
+    /// Whether the reader may submit a job for it.
+    pub submits: bool,
+}
+
+/// A team's quota in a pool, and what it holds of it; thousandths of a GPU.
+#[derive(Debug, Clone)]
+pub struct QuotaRow {
+    /// The pool.
+    pub pool: String,
+    /// What is promised and held.
+    pub quota: Quota,
+    /// What others may use of an idle guarantee; `None` is all.
+    pub lend_limit: Option<i64>,
+    /// Its claim on spare capacity.
+    pub weight: String,
+}
+
+/// A line of the spend statement.
+#[derive(Debug, Clone)]
+pub struct SpendLine {
+    /// The pool.
+    pub pool: String,
+    /// The sharing mode's code.
+    pub mode: String,
+    /// GPU-seconds in thousandths.
+    pub gpu_milli_seconds: i64,
+    /// What they cost.
+    pub cost: Cost,
+}
+
+/// What one user spent.
+#[derive(Debug, Clone)]
+pub struct UserSpend {
+    /// The user's name.
+    pub user: String,
+    /// GPU-seconds in thousandths.
+    pub gpu_milli_seconds: i64,
+    /// What they cost.
+    pub cost: Cost,
+}
+
+/// A member of the team.
+#[derive(Debug, Clone)]
+pub struct MemberRow {
+    /// The user's name.
+    pub user: String,
+    /// The role's code.
+    pub role: String,
+    /// Whether the reader may remove them.
+    pub removable: bool,
+}
+
+/// The form that adds a member.
+#[derive(Debug, Clone, Default)]
+pub struct MemberForm {
+    /// The name that was typed.
+    pub user: String,
+    /// The role's code that was chosen.
+    pub role: String,
+    /// What is wrong with it.
+    pub error: Option<String>,
+}
+
+impl MemberForm {
+    fn is_role(&self, role: &str) -> bool {
+        self.role == role || (self.role.is_empty() && role == "member")
+    }
+}
+
+impl QuotaRow {
+    fn words(&self, shell: &Shell) -> String {
+        let t = &shell.t;
+        let quota = &self.quota;
+        t.say("team.bar")
+            .with("pool", &self.pool)
+            .with("used", t.amount(quota.used))
+            .with("guaranteed", t.amount(quota.guaranteed))
+            .with("borrowed", t.amount(quota.borrowed()))
+            .with("lent", t.amount(quota.lent))
+            .to_string()
+    }
+}
+
+impl TeamView {
+    fn used(&self) -> i64 {
+        self.quotas.iter().map(|row| row.quota.used).sum()
+    }
+
+    fn guaranteed(&self) -> i64 {
+        self.quotas.iter().map(|row| row.quota.guaranteed).sum()
+    }
+
+    fn borrowed(&self) -> i64 {
+        self.quotas.iter().map(|row| row.quota.borrowed()).sum()
+    }
+
+    fn lent(&self) -> i64 {
+        self.quotas.iter().map(|row| row.quota.lent).sum()
+    }
+
+    fn work(&self) -> i64 {
+        self.spend.iter().map(|line| line.gpu_milli_seconds).sum()
+    }
+
+    fn bar(&self, row: &QuotaRow) -> Html {
+        let scale = self
+            .quotas
+            .iter()
+            .map(|row| row.quota.reach())
+            .max()
+            .unwrap_or(1);
+        draw::quota_bar(&row.words(&self.shell), self.team.hue, &row.quota, scale)
+    }
+
+    fn squares(&self, row: &QuotaRow) -> Option<Html> {
+        draw::squares(&row.words(&self.shell), self.team.hue, &row.quota)
+    }
+
+    fn roles(&self) -> [&'static str; 3] {
+        ["viewer", "member", "owner"]
+    }
+}

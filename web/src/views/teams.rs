@@ -1,0 +1,62 @@
+//! The teams that the reader may see, as a tree, and the form that makes one.
+
+use askama::Template;
+
+use crate::format::Cost;
+use crate::parts::Team;
+use crate::shell::{Section, Shell};
+
+/// The list of teams.
+#[derive(Debug, Clone, Template)]
+#[template(path = "teams.html")]
+pub struct TeamsView {
+    /// What surrounds the page.
+    pub shell: Shell,
+    /// The teams, each after its parent.
+    pub rows: Vec<TeamRow>,
+    /// The form that makes a team, when the reader may.
+    pub form: Option<TeamForm>,
+}
+
+/// A team in the list.
+#[derive(Debug, Clone)]
+pub struct TeamRow {
+    /// The team.
+    pub team: Team,
+    /// How deep it stands in the tree, from 0.
+    pub depth: usize,
+    /// What it is promised in all pools, in thousandths.
+    pub guaranteed_milli: i64,
+    /// What it holds.
+    pub used_milli: i64,
+    /// Jobs that wait.
+    pub waiting: i64,
+    /// What it spent this month.
+    pub spent: Cost,
+}
+
+/// The form that makes a team.
+#[derive(Debug, Clone, Default)]
+pub struct TeamForm {
+    /// The name that was typed.
+    pub name: String,
+    /// The parent that was chosen.
+    pub parent: String,
+    /// What is wrong with it.
+    pub error: Option<String>,
+}
+
+impl TeamForm {
+    fn is_parent(&self, name: &str) -> bool {
+        self.parent == name
+    }
+}
+
+/// Levels that are indented; deeper ones look like the last.
+const INDENTED_LEVELS: usize = 2;
+
+impl TeamRow {
+    fn level(&self) -> usize {
+        self.depth.min(INDENTED_LEVELS)
+    }
+}

@@ -1,0 +1,247 @@
+//! The pages, rendered without a server or a database.
+
+mod samples;
+
+use askama::Template as _;
+use samples::HOSTILE;
+
+fn attribute<'a>(tag: &'a str, name: &str) -> Option<&'a str> {
+    let start = tag.find(&format!(" {name}=\""))? + name.len() + 3;
+    tag[start..].split('"').next()
+}
+
+/// The opening tags of one kind, with their attributes.
+fn tags<'a>(html: &'a str, kind: &str) -> Vec<&'a str> {
+    html.match_indices(&format!("<{kind}"))
+        .filter(|(at, text)| html[at + text.len()..].starts_with([' ', '>']))
+        .map(|(at, _)| &html[at..at + html[at..].find('>').expect("a tag ends")])
+        .collect()
+}
+
+#[test]
+fn names_and_texts_that_people_chose_are_escaped_everywhere() {
+    let mut jobs = samples::jobs();
+    jobs.rows[0].name = HOSTILE.into();
+    jobs.rows[1].why = Some(HOSTILE.into());
+    jobs.filter.user = HOSTILE.into();
+    let mut job = samples::job();
+    job.name = HOSTILE.into();
+    job.command = HOSTILE.into();
+    job.events[0].detail = Some(HOSTILE.into());
+    job.log.lines = web::log::render(HOSTILE.as_bytes());
+    let mut fleet = samples::fleet();
+    fleet.pools[0].nodes[0].devices[0].shares = vec![samples::share(
+        "vision",
+        HOSTILE,
+        1000,
+        domain::sharing::SharingMode::Exclusive,
+    )];
+    let mut error = samples::error(422);
+    error.detail = Some(HOSTILE.into());
+    for html in [
+        jobs.render().unwrap(),
+        job.render().unwrap(),
+        fleet.render().unwrap(),
+        error.render().unwrap(),
+        samples::refused_submit().render().unwrap(),
+    ] {
+        assert!(!html.contains("<script>alert"), "{html}");
+        assert!(html.contains("script&"), "the text is still there, escaped");
+    }
+}
+
+#[test]
+fn every_page_has_one_h1_one_main_and_a_title() {
+    for (name, html) in samples::all() {
+        assert_eq!(tags(&html, "h1").len(), 1, "{name}");
+        assert_eq!(tags(&html, "main").len(), 1, "{name}");
+        assert!(
+            html.contains("· Allotment</title>") && !html.contains("<title> ·"),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn every_input_has_a_label_and_every_table_a_caption() {
+    for (name, html) in samples::all() {
+        for kind in ["input", "select", "textarea"] {
+            for tag in tags(&html, kind) {
+                let hidden = attribute(tag, "type") == Some("hidden");
+                let wrapped = matches!(attribute(tag, "type"), Some("checkbox" | "radio"));
+                let labelled =
+                    attribute(tag, "id").is_some_and(|id| html.contains(&format!("for=\"{id}\"")));
+                assert!(hidden || wrapped || labelled, "{name}: {tag}");
+            }
+        }
+        assert_eq!(
+            tags(&html, "table").len(),
+            tags(&html, "caption").len(),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn every_form_that_changes_something_carries_the_token() {
+    for (name, html) in samples::all() {
+        for form in html.split("<form").skip(1) {
+            let form = form.split("</form>").next().unwrap();
+            let posts = form.split('>').next().unwrap().contains("method=\"post\"");
+            assert_eq!(
+                posts,
+                form.contains("name=\"csrf\" value=\"token\""),
+                "{name}: {form}"
+            );
+        }
+    }
+}
+
+#[test]
+fn no_page_has_inline_style_or_script() {
+    for (name, html) in samples::all() {
+        assert!(
+            !html.contains(" style=") && !html.contains("<style"),
+            "{name}"
+        );
+        for tag in tags(&html, "script") {
+            assert!(attribute(tag, "src").is_some(), "{name}: {tag}");
+        }
+        for handler in [" onclick=", " onload=", " hx-on", "javascript:"] {
+            assert!(!html.contains(handler), "{name}: {handler}");
+        }
+    }
+}
+
+#[test]
+fn ids_are_unique_and_references_to_them_hold() {
+    for (name, html) in samples::all() {
+        let ids: Vec<&str> = html
+            .split(" id=\"")
+            .skip(1)
+            .filter_map(|rest| rest.split('"').next())
+            .collect();
+        let unique: std::collections::BTreeSet<_> = ids.iter().collect();
+        assert_eq!(ids.len(), unique.len(), "{name}: {ids:?}");
+        for reference in [
+            "aria-describedby",
+            "aria-labelledby",
+            "popovertarget",
+            "aria-controls",
+            "for",
+        ] {
+            for value in html
+                .split(&format!(" {reference}=\""))
+                .skip(1)
+                .filter_map(|rest| rest.split('"').next())
+            {
+                assert!(
+                    value.split(' ').all(|id| ids.contains(&id)),
+                    "{name}: {reference}={value}"
+                );
+            }
+        }
+        for symbol in html
+            .split("href=\"#")
+            .skip(1)
+            .filter_map(|rest| rest.split('"').next())
+        {
+            assert!(ids.contains(&symbol), "{name}: #{symbol}");
+        }
+    }
+}
+
+#[test]
+fn empty_lists_say_what_to_do_next() {
+    let pages = samples::all();
+    for name in ["fleet-empty", "jobs-empty", "team-empty", "node-empty"] {
+        let (_, html) = pages.iter().find(|(known, _)| *known == name).unwrap();
+        assert!(html.contains("class=\"empty\""), "{name}");
+    }
+}
+
+#[test]
+fn a_failure_is_told_in_words() {
+    use domain::state::AttemptEnd;
+    use web::messages::Messages;
+    use web::views::Ending;
+    let told = |end, exit_code, signal| {
+        Ending {
+            end,
+            exit_code,
+            signal,
+            message: None,
+        }
+        .explain(&Messages::english())
+        .to_string()
+    };
+    assert_eq!(
+        told(AttemptEnd::Exit, Some(127), None),
+        "The command was not found (exit code 127)."
+    );
+    assert_eq!(
+        told(AttemptEnd::Exit, Some(3), None),
+        "The command failed with exit code 3."
+    );
+    assert_eq!(
+        told(AttemptEnd::Exit, Some(139), None),
+        "The command failed with exit code 139, which says: invalid memory access."
+    );
+    assert_eq!(
+        told(AttemptEnd::Signal, None, Some(9)),
+        "It was ended by signal 9: killed."
+    );
+    assert_eq!(
+        told(AttemptEnd::Oom, Some(137), Some(9)),
+        "It ran out of memory and was stopped."
+    );
+    assert_eq!(
+        told(AttemptEnd::TimeLimit, None, None),
+        "It reached its time limit and was stopped."
+    );
+    assert!(
+        samples::failed_job()
+            .render()
+            .unwrap()
+            .contains("The command was not found")
+    );
+}
+
+#[test]
+fn a_waiting_job_says_why() {
+    let html = samples::waiting_job().render().unwrap();
+    for words in [
+        "Not enough GPUs are free.",
+        "8 GPUs",
+        "Too few free GPUs",
+        "pool h100",
+    ] {
+        assert!(html.contains(words), "{words}");
+    }
+}
+
+#[test]
+fn the_theme_of_the_cookie_is_on_the_page() {
+    use web::shell::Theme;
+    let mut view = samples::jobs();
+    assert!(!view.render().unwrap().contains("data-theme=\""));
+    view.shell.theme = Theme::from_cookie("dark");
+    assert!(
+        view.render()
+            .unwrap()
+            .contains("<html lang=\"en\" data-theme=\"dark\">")
+    );
+    assert_eq!(Theme::from_cookie("\"><script>"), Theme::System);
+}
+
+#[test]
+fn a_refused_field_is_marked_and_keeps_what_was_typed() {
+    let html = samples::refused_submit().render().unwrap();
+    assert!(html.contains("id=\"gpus\" name=\"gpus\" value=\"1e12\""));
+    assert!(
+        html.contains("aria-invalid=\"true\" aria-describedby=\"gpus-e gpus-h\""),
+        "{html}"
+    );
+    assert!(html.contains("per_worker.gpus is 1e12: use at most 64"));
+    assert!(html.contains("the team has no quota"));
+}
