@@ -9,6 +9,12 @@ pub mod wire {
     tonic::include_proto!("allotment.agent.v1");
 }
 
+/// The generated types of what replicas ask of one another.
+#[allow(missing_docs, clippy::all, clippy::pedantic, unused_qualifications)]
+pub mod replicas {
+    tonic::include_proto!("allotment.replicas.v1");
+}
+
 pub mod desired;
 pub mod report;
 

@@ -1,1 +1,510 @@
 //! What a node reports, checked on receipt by the server.
+
+use std::collections::BTreeSet;
+use std::str::FromStr;
+
+use domain::error::printable;
+use domain::ids::{AssignmentId, AttemptId, IncarnationId, JournalId};
+use domain::sharing::SharingMode;
+use domain::spec::Runner;
+use domain::state::{AssignmentPhase, DeviceHealth};
+
+use crate::{Malformed, wire};
+
+/// Most devices of a node; the largest machines sold have 16, and a MIG-cut one is still one.
+pub const DEVICES_MAX: usize = 1024;
+/// Most assignments that a node may say it holds: every share of every device, many times over.
+pub const HELD_MAX: usize = 16_384;
+/// Most facts in one message; an agent that was away for long sends several.
+pub const FACTS_MAX: usize = 4_096;
+/// Longest free text that is kept of a node, in characters; a sentence or two.
+pub const TEXT_CHARS_MAX: usize = 512;
+/// Most warnings of a node, each a sentence on its page.
+const WARNINGS_MAX: usize = 32;
+/// Largest amount of memory, in MiB, or of CPU, in thousandths, that is believed.
+const AMOUNT_MAX: i64 = 1 << 40;
+
+/// A message of a node's stream.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Message {
+    /// First, once.
+    Hello(Box<Hello>),
+    /// A heartbeat with its number.
+    Heartbeat(u64),
+    /// The machine changed.
+    Inventory(Box<Inventory>),
+    /// Things that happened, in order.
+    Facts(Vec<Fact>),
+    /// A piece of a log.
+    LogChunk(LogChunk),
+}
+
+/// What a node says when its stream begins.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Hello {
+    /// The agent's version, for people.
+    pub agent_version: String,
+    /// This life of the agent process.
+    pub incarnation: IncarnationId,
+    /// The kernel's boot.
+    pub boot_id: String,
+    /// The journal within which facts are numbered.
+    pub journal_id: JournalId,
+    /// The highest epoch that it has seen.
+    pub epoch: Option<Epoch>,
+    /// The machine.
+    pub inventory: Inventory,
+    /// What it holds.
+    pub held: Vec<Held>,
+}
+
+/// The pair that fences out a past leader; ordered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Epoch {
+    /// The database's timeline.
+    pub timeline: i64,
+    /// Rises with each leader.
+    pub number: i64,
+}
+
+/// What a node holds of one assignment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// The assignment.
+    pub assignment: AssignmentId,
+    /// Its attempt.
+    pub attempt: AttemptId,
+    /// Where it stands there.
+    pub phase: AssignmentPhase,
+}
+
+/// A machine.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Inventory {
+    /// Its devices, by index.
+    pub devices: Vec<Device>,
+    /// Groups of device indices that are linked by NVLink.
+    pub nvlink: Vec<Vec<u32>>,
+    /// Groups of device indices by NUMA node.
+    pub numa: Vec<Vec<u32>>,
+    /// The driver's version.
+    pub driver_version: String,
+    /// CPU, in thousandths of a core.
+    pub cpus_milli: i64,
+    /// Memory of the host.
+    pub memory_mib: i64,
+    /// Where other workers reach it.
+    pub address: String,
+    /// The sharing modes that its agent can drive.
+    pub sharing: Vec<SharingMode>,
+    /// The runners that its agent can drive.
+    pub runners: Vec<Runner>,
+    /// How CPU and memory limits are enforced: v2, v1 or none.
+    pub cgroup: String,
+    /// Whether jobs run as their team's own user.
+    pub isolated: bool,
+    /// Whether checkpoints lie on storage that all nodes share.
+    pub checkpoints_shared: bool,
+    /// Sentences for the node's page.
+    pub warnings: Vec<String>,
+}
+
+/// One device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// NVML's UUID.
+    pub uuid: String,
+    /// Its index on the node.
+    pub index: u32,
+    /// NVML's name.
+    pub product_name: String,
+    /// Its memory.
+    pub memory_mib: i64,
+    /// Where it sits.
+    pub pci_bus_id: String,
+    /// How it does.
+    pub health: DeviceHealth,
+    /// Why.
+    pub health_reason: String,
+}
+
+/// Something that happened to an assignment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fact {
+    /// Its number in the journal.
+    pub number: u64,
+    /// The assignment.
+    pub assignment: AssignmentId,
+    /// Its attempt.
+    pub attempt: AttemptId,
+    /// When, by the node's clock; evidence only.
+    pub at_micros: i64,
+    /// What.
+    pub kind: FactKind,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FactKind {
+    /// The node took it.
+    Accepted,
+    /// The node would not take it, or could not run it.
+    Refused {
+        /// Whether it could run nowhere.
+        invalid: bool,
+        /// Why, in words.
+        message: String,
+    },
+    /// Its process runs.
+    Started {
+        /// The process.
+        pid: i64,
+    },
+    /// Its process ended.
+    Exited(Exited),
+    /// What it held is clean.
+    Released,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exited {
+    /// Its exit code, unless a signal ended it.
+    pub code: Option<i32>,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// Whether it had used more memory than it had asked for.
+    pub out_of_memory: bool,
+    /// Whether the agent had begun to stop it.
+    pub asked: bool,
+    /// Whether the machine or the device went away under it, or its lease ended.
+    pub lost: bool,
+    /// In words.
+    pub message: String,
+}
+
+/// A piece of a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogChunk {
+    /// Which request it answers.
+    pub request: u64,
+    /// Where it begins.
+    pub offset: i64,
+    /// The bytes.
+    pub data: Vec<u8>,
+    /// Nothing follows.
+    pub end: bool,
+    /// Why nothing follows, when it is not the log's end.
+    pub error: String,
+}
+
+impl Message {
+    /// Checks a received message.
+    pub fn check(received: wire::FromAgent) -> Result<Self, Malformed> {
+        use wire::from_agent::Message as Wire;
+        Ok(
+            match received.message.ok_or(Malformed::Missing("message"))? {
+                Wire::Hello(hello) => Self::Hello(Box::new(Hello::check(hello)?)),
+                Wire::Heartbeat(heartbeat) => Self::Heartbeat(heartbeat.number),
+                Wire::Inventory(inventory) => {
+                    Self::Inventory(Box::new(Inventory::check(inventory)?))
+                }
+                Wire::Facts(facts) => Self::Facts(check_facts(facts.facts)?),
+                Wire::LogChunk(chunk) => Self::LogChunk(LogChunk {
+                    request: chunk.request,
+                    offset: chunk.offset,
+                    data: chunk.data,
+                    end: chunk.end,
+                    error: text(chunk.error),
+                }),
+            },
+        )
+    }
+}
+
+impl Hello {
+    fn check(hello: wire::Hello) -> Result<Self, Malformed> {
+        bounded("hello.held", hello.held.len(), HELD_MAX)?;
+        let boot_id = text(hello.boot_id);
+        if boot_id.is_empty() {
+            return Err(Malformed::Missing("hello.boot_id"));
+        }
+        Ok(Self {
+            agent_version: text(hello.agent_version),
+            incarnation: parsed("hello.incarnation", &hello.incarnation)?,
+            boot_id,
+            journal_id: parsed("hello.journal_id", &hello.journal_id)?,
+            epoch: hello.epoch.map(|epoch| Epoch {
+                timeline: epoch.timeline,
+                number: epoch.number,
+            }),
+            inventory: Inventory::check(
+                hello
+                    .inventory
+                    .ok_or(Malformed::Missing("hello.inventory"))?,
+            )?,
+            held: hello
+                .held
+                .into_iter()
+                .map(|held| {
+                    Ok(Held {
+                        assignment: parsed("held.assignment_id", &held.assignment_id)?,
+                        attempt: parsed("held.attempt_id", &held.attempt_id)?,
+                        phase: parsed("held.phase", &held.phase)?,
+                    })
+                })
+                .collect::<Result<_, Malformed>>()?,
+        })
+    }
+}
+
+impl Inventory {
+    /// Checks a received inventory.
+    pub fn check(inventory: wire::Inventory) -> Result<Self, Malformed> {
+        bounded("inventory.devices", inventory.devices.len(), DEVICES_MAX)?;
+        let mut devices = inventory
+            .devices
+            .into_iter()
+            .map(Device::check)
+            .collect::<Result<Vec<_>, _>>()?;
+        devices.sort_by_key(|device| device.index);
+        for pair in devices.windows(2) {
+            if pair[0].index == pair[1].index {
+                return Err(Malformed::invalid("device.index", pair[0].index));
+            }
+        }
+        let uuids: BTreeSet<&str> = devices.iter().map(|device| device.uuid.as_str()).collect();
+        if uuids.len() != devices.len() {
+            return Err(Malformed::invalid("device.uuid", "the same uuid twice"));
+        }
+        if !matches!(inventory.cgroup.as_str(), "v2" | "v1" | "none") {
+            return Err(Malformed::invalid("inventory.cgroup", inventory.cgroup));
+        }
+        Ok(Self {
+            nvlink: check_cliques("inventory.nvlink", inventory.nvlink, &devices)?,
+            numa: check_cliques("inventory.numa", inventory.numa, &devices)?,
+            devices,
+            driver_version: text(inventory.driver_version),
+            cpus_milli: amount("inventory.cpus_milli", inventory.cpus_milli)?,
+            memory_mib: amount("inventory.memory_mib", inventory.memory_mib)?,
+            address: text(inventory.address),
+            // A newer agent may know words that this server does not: it plans only what it knows.
+            sharing: known(&inventory.sharing),
+            runners: known(&inventory.runners),
+            cgroup: inventory.cgroup,
+            isolated: inventory.isolated,
+            checkpoints_shared: inventory.checkpoints_shared,
+            warnings: inventory
+                .warnings
+                .into_iter()
+                .take(WARNINGS_MAX)
+                .map(text)
+                .collect(),
+        })
+    }
+}
+
+impl Device {
+    fn check(device: wire::Device) -> Result<Self, Malformed> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        if device.uuid.is_empty() || device.uuid.len() > 96 || !device.uuid.bytes().all(plain) {
+            return Err(Malformed::invalid("device.uuid", device.uuid));
+        }
+        if device.index as usize >= DEVICES_MAX {
+            return Err(Malformed::invalid("device.index", device.index));
+        }
+        let memory_mib = amount("device.memory_mib", device.memory_mib)?;
+        if memory_mib == 0 {
+            return Err(Malformed::invalid("device.memory_mib", memory_mib));
+        }
+        Ok(Self {
+            uuid: device.uuid,
+            index: device.index,
+            product_name: text(device.product_name),
+            memory_mib,
+            pci_bus_id: text(device.pci_bus_id),
+            health: parsed("device.health", &device.health)?,
+            health_reason: text(device.health_reason),
+        })
+    }
+}
+
+fn check_facts(facts: Vec<wire::Fact>) -> Result<Vec<Fact>, Malformed> {
+    bounded("facts", facts.len(), FACTS_MAX)?;
+    facts.into_iter().map(check_fact).collect()
+}
+
+fn check_fact(fact: wire::Fact) -> Result<Fact, Malformed> {
+    use wire::fact::Kind;
+    if fact.number == 0 || i64::try_from(fact.number).is_err() {
+        return Err(Malformed::invalid("fact.number", fact.number));
+    }
+    let kind = match fact.kind.ok_or(Malformed::Missing("fact.kind"))? {
+        Kind::Accepted(_) => FactKind::Accepted,
+        Kind::Refused(refused) => FactKind::Refused {
+            invalid: refused.code == "invalid",
+            message: text(refused.message),
+        },
+        Kind::Started(started) => FactKind::Started { pid: started.pid },
+        Kind::Exited(exited) => FactKind::Exited(Exited {
+            code: exited.code,
+            signal: exited.signal,
+            out_of_memory: exited.out_of_memory,
+            asked: exited.asked,
+            lost: matches!(exited.reason.as_str(), "node_lost" | "lease_over"),
+            message: text(exited.message),
+        }),
+        Kind::Released(_) => FactKind::Released,
+    };
+    Ok(Fact {
+        number: fact.number,
+        assignment: parsed("fact.assignment_id", &fact.assignment_id)?,
+        attempt: parsed("fact.attempt_id", &fact.attempt_id)?,
+        at_micros: fact.at_micros,
+        kind,
+    })
+}
+
+fn check_cliques(
+    field: &'static str,
+    cliques: Vec<wire::Clique>,
+    devices: &[Device],
+) -> Result<Vec<Vec<u32>>, Malformed> {
+    bounded(field, cliques.len(), DEVICES_MAX)?;
+    let present: BTreeSet<u32> = devices.iter().map(|device| device.index).collect();
+    let mut seen = BTreeSet::new();
+    let mut checked = Vec::with_capacity(cliques.len());
+    for clique in cliques {
+        for index in &clique.indices {
+            if !present.contains(index) || !seen.insert(*index) {
+                return Err(Malformed::invalid(field, index));
+            }
+        }
+        checked.push(clique.indices);
+    }
+    Ok(checked)
+}
+
+fn bounded(field: &'static str, count: usize, max: usize) -> Result<(), Malformed> {
+    if count > max {
+        return Err(Malformed::invalid(
+            field,
+            format!("{count} entries, at most {max}"),
+        ));
+    }
+    Ok(())
+}
+
+fn amount(field: &'static str, value: i64) -> Result<i64, Malformed> {
+    if (0..=AMOUNT_MAX).contains(&value) {
+        Ok(value)
+    } else {
+        Err(Malformed::invalid(field, value))
+    }
+}
+
+fn parsed<T: FromStr>(field: &'static str, value: &str) -> Result<T, Malformed> {
+    if value.is_empty() {
+        return Err(Malformed::Missing(field));
+    }
+    value
+        .parse()
+        .ok()
+        .ok_or_else(|| Malformed::invalid(field, value))
+}
+
+fn known<T: FromStr + Ord>(words: &[String]) -> Vec<T> {
+    let known: BTreeSet<T> = words.iter().filter_map(|word| word.parse().ok()).collect();
+    known.into_iter().collect()
+}
+
+/// A foreign text as it is kept: short, without control or direction characters.
+fn text(text: String) -> String {
+    text.chars()
+        .map(|c| if printable(c) { c } else { '\u{fffd}' })
+        .take(TEXT_CHARS_MAX)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(index: u32, uuid: &str) -> wire::Device {
+        wire::Device {
+            uuid: uuid.into(),
+            index,
+            product_name: "NVIDIA H100 80GB HBM3".into(),
+            memory_mib: 81_559,
+            pci_bus_id: String::new(),
+            health: "healthy".into(),
+            health_reason: String::new(),
+        }
+    }
+
+    fn inventory(devices: Vec<wire::Device>) -> wire::Inventory {
+        wire::Inventory {
+            devices,
+            cgroup: "none".into(),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn an_inventory_that_names_a_device_twice_is_refused() {
+        assert!(Inventory::check(inventory(vec![device(0, "GPU-a"), device(1, "GPU-b")])).is_ok());
+        assert!(Inventory::check(inventory(vec![device(0, "GPU-a"), device(0, "GPU-b")])).is_err());
+        assert!(Inventory::check(inventory(vec![device(0, "GPU-a"), device(1, "GPU-a")])).is_err());
+        assert!(Inventory::check(inventory(vec![device(0, "../x")])).is_err());
+    }
+
+    #[test]
+    fn a_clique_names_each_present_device_at_most_once() {
+        let mut machine = inventory(vec![device(0, "GPU-a"), device(1, "GPU-b")]);
+        machine.nvlink = vec![wire::Clique {
+            indices: vec![0, 1],
+        }];
+        assert!(Inventory::check(machine.clone()).is_ok());
+        machine.nvlink.push(wire::Clique { indices: vec![1] });
+        assert!(Inventory::check(machine.clone()).is_err());
+        machine.nvlink = vec![wire::Clique { indices: vec![7] }];
+        assert!(Inventory::check(machine).is_err());
+    }
+
+    #[test]
+    fn words_that_are_not_known_yet_are_left_out() {
+        let mut machine = inventory(vec![]);
+        machine.sharing = vec!["exclusive".into(), "quantum".into()];
+        let checked = Inventory::check(machine).expect("well-formed");
+        assert_eq!(checked.sharing, vec![SharingMode::Exclusive]);
+    }
+
+    #[test]
+    fn a_fact_without_a_kind_or_with_number_zero_is_refused() {
+        let fact = wire::Fact {
+            number: 1,
+            assignment_id: AssignmentId::new().to_string(),
+            attempt_id: AttemptId::new().to_string(),
+            at_micros: 0,
+            kind: None,
+        };
+        assert_eq!(
+            check_fact(fact.clone()),
+            Err(Malformed::Missing("fact.kind"))
+        );
+        let zero = wire::Fact {
+            number: 0,
+            kind: Some(wire::fact::Kind::Released(wire::Released {})),
+            ..fact
+        };
+        assert!(check_fact(zero).is_err());
+    }
+
+    #[test]
+    fn texts_of_a_node_are_short_and_printable() {
+        let long = format!("a\r\n{}", "x".repeat(2000));
+        let kept = text(long);
+        assert_eq!(kept.chars().count(), TEXT_CHARS_MAX);
+        assert!(!kept.contains('\n'));
+    }
+}
