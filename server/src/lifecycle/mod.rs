@@ -6,8 +6,11 @@
 //! one event. Devices and usage segments change in the same transaction, so that metering
 //! cannot drift from state.
 
+pub mod end;
 mod grant;
+pub mod report;
 mod stop;
+pub mod words;
 
 use domain::state::IllegalStep;
 use serde_json::Value;

@@ -236,6 +236,16 @@ pub async fn step(
     Ok(done.rows_affected() == 1)
 }
 
+/// Whether its node ever acknowledged an assignment.
+pub async fn accepted(tx: &mut Tx, id: AssignmentId) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"SELECT handed_over_at IS NOT NULL AS "accepted!" FROM assignments WHERE id = $1"#,
+        id as AssignmentId,
+    )
+    .fetch_one(&mut **tx)
+    .await
+}
+
 /// Notes the process that carries an assignment.
 pub async fn note_pid(tx: &mut Tx, id: AssignmentId, pid: i64) -> Result<(), sqlx::Error> {
     sqlx::query!(

@@ -265,3 +265,15 @@ pub async fn stop_workers(tx: &mut Tx, id: AttemptId) -> Result<Vec<StoppedWorke
     .fetch_all(&mut **tx)
     .await
 }
+
+/// Forgets the end that a stop had recorded, since the work was done before it arrived.
+pub async fn amend_as_done(tx: &mut Tx, id: AttemptId) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "UPDATE attempts SET reason = NULL, message = '', version = version + 1
+         WHERE id = $1 AND state = 'stopping'",
+        id as AttemptId,
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
+}

@@ -1,0 +1,208 @@
+//! How an attempt ends, what its job does then, and workers whose node is gone.
+
+use domain::Timestamp;
+use domain::ids::{JobId, NodeId};
+use domain::spec::{JobSpec, RetryOn};
+use domain::state::{AssignmentPhase, AttemptEnd, AttemptState, JobState};
+use serde_json::json;
+
+use super::report::{settle, step_worker};
+use super::{Actor, LifecycleError, Stop, step_attempt, step_job, stop};
+use crate::accounting::meter;
+use crate::config::Timers;
+use crate::store::assignments::{self, Assignment};
+use crate::store::attempts::{self, AttemptRow, AttemptStep};
+use crate::store::jobs::{self, JobRow, JobStep};
+use crate::store::{self, Tx};
+
+/// Most requeues that were nobody's fault; after them something is wrong with the job or the
+/// fleet, and a person should look.
+pub const REQUEUES_MAX: i32 = 5;
+/// Longest back-off before a retry.
+const BACKOFF_MS_MAX: i64 = 600_000;
+
+/// Ends an attempt all of whose workers have left, and decides in the same transaction what
+/// its job does next. All three are locked.
+pub(super) async fn end(
+    tx: &mut Tx,
+    timers: &Timers,
+    job: &mut JobRow,
+    attempt: &mut AttemptRow,
+    workers: &[Assignment],
+    actor: &Actor,
+) -> Result<(), LifecycleError> {
+    let well = workers
+        .iter()
+        .all(|worker| worker.exit_code == Some(0) && !worker.exit_asked);
+    // Every worker ended well by itself before the stop reached it: it is done, and running
+    // it again would do its work twice. A cancel stands, since it was promised.
+    if well && job.state != JobState::Cancelling && attempt.reason != Some(AttemptEnd::Cancelled) {
+        if attempt.reason.is_some() {
+            attempts::amend_as_done(tx, attempt.id).await?;
+            attempt.reason = None;
+        }
+        let step = AttemptStep {
+            exit_code: Some(0),
+            ..AttemptStep::to(AttemptState::Ended).because(AttemptEnd::Exit, "")
+        };
+        step_attempt(tx, attempt, &step, actor, json!({})).await?;
+    } else {
+        let step = AttemptStep::to(AttemptState::Ended)
+            .because(AttemptEnd::NodeLost, "it ended without a reason");
+        step_attempt(tx, attempt, &step, actor, json!({})).await?;
+    }
+    let now = store::clock(tx).await?;
+    if let Some(step) = next_step(timers, job, attempt, now) {
+        step_job(tx, job, &step, actor, json!({ "attempt": attempt.number })).await?;
+    }
+    Ok(())
+}
+
+/// What a job does after its attempt ended; nothing when it stays where it is.
+fn next_step(
+    timers: &Timers,
+    job: &JobRow,
+    attempt: &AttemptRow,
+    now: Timestamp,
+) -> Option<JobStep> {
+    let end = attempt.reason.unwrap_or(AttemptEnd::NodeLost);
+    let done = end == AttemptEnd::Exit && attempt.exit_code == Some(0);
+    let step = |to: JobState| {
+        let because = if done { "exit" } else { end.as_str() };
+        JobStep::to(to)
+            .because(because, attempt.message.clone())
+            .exit_code(attempt.exit_code)
+    };
+    match job.state {
+        JobState::Cancelling => return Some(step(JobState::Cancelled)),
+        // It was suspended, or resumed again since; it waits as people want it.
+        JobState::Suspended if !done => return None,
+        JobState::Queued => return None,
+        _ => {}
+    }
+    if done {
+        return Some(step(JobState::Succeeded));
+    }
+    Some(match end {
+        AttemptEnd::Exit | AttemptEnd::Signal | AttemptEnd::Oom => {
+            retry(timers, job, now, RetryOn::Failure, step)
+        }
+        AttemptEnd::TimeLimit => retry(timers, job, now, RetryOn::TimeLimit, step),
+        AttemptEnd::NodeLost | AttemptEnd::StartRefused if job.requeues < REQUEUES_MAX => JobStep {
+            counts_requeue: true,
+            // The same node may refuse again at once; a lost one will not be asked.
+            not_before: (end == AttemptEnd::StartRefused)
+                .then(|| backoff(timers, job.requeues, now)),
+            ..step(JobState::Queued)
+        },
+        AttemptEnd::NodeLost | AttemptEnd::StartRefused => {
+            let mut last = step(JobState::Failed);
+            last.message = format!("{}, after {REQUEUES_MAX} requeues", attempt.message);
+            last
+        }
+        AttemptEnd::Preempted => step(JobState::Queued),
+        AttemptEnd::Cancelled => step(JobState::Cancelled),
+        AttemptEnd::Invalid => step(JobState::Failed),
+    })
+}
+
+/// Queues a job again where its spec pays for that, else fails it.
+fn retry(
+    timers: &Timers,
+    job: &JobRow,
+    now: Timestamp,
+    on: RetryOn,
+    step: impl Fn(JobState) -> JobStep,
+) -> JobStep {
+    // A spec that cannot be read was written by something else; it is not tried again.
+    let retries = job.spec().ok().map(|spec: JobSpec| spec.retries);
+    let allowed = retries.is_some_and(|retries| {
+        retries.on.contains(&on) && i64::from(job.retries_used) < i64::from(retries.limit)
+    });
+    if !allowed {
+        return step(JobState::Failed);
+    }
+    JobStep {
+        spends_retry: true,
+        not_before: Some(backoff(timers, job.retries_used, now)),
+        ..step(JobState::Queued)
+    }
+}
+
+/// The first back-off, doubled for each time before.
+fn backoff(timers: &Timers, times_before: i32, now: Timestamp) -> Timestamp {
+    let doublings = times_before.clamp(0, 30).unsigned_abs();
+    let ms = timers
+        .retry_backoff_ms
+        .saturating_mul(1_i64 << doublings)
+        .clamp(0, BACKOFF_MS_MAX);
+    now + chrono::TimeDelta::milliseconds(ms)
+}
+
+/// What is to happen to the workers of a job on a node that is gone.
+#[derive(Debug, Clone)]
+pub struct Loss {
+    /// The node.
+    pub node_id: NodeId,
+    /// Its last heartbeat: what came after it, the operator pays.
+    pub last_heartbeat_at: Option<Timestamp>,
+    /// Why, in words.
+    pub message: String,
+}
+
+/// Fences a job's workers on a node that is gone, stops the rest of its gang, and ends the
+/// attempt when nobody is left. Nothing happens when none of its live workers is there.
+pub async fn lose_workers(
+    tx: &mut Tx,
+    timers: &Timers,
+    job: JobId,
+    loss: &Loss,
+    actor: &Actor,
+) -> Result<bool, LifecycleError> {
+    let Some(mut job) = jobs::lock(tx, job).await? else {
+        return Ok(false);
+    };
+    let Some(attempt) = attempts::lock_live(tx, job.id).await? else {
+        return Ok(false);
+    };
+    let mut lost = false;
+    for mut worker in assignments::lock_of_attempt(tx, attempt.id).await? {
+        if worker.node_id != loss.node_id || worker.phase.terminal() {
+            continue;
+        }
+        // Its process had ended and was reported: nothing of it was lost.
+        lost |= worker.phase != AssignmentPhase::Cleaning;
+        let now = store::clock(tx).await?;
+        meter::fence(tx, worker.id, loss.last_heartbeat_at, now).await?;
+        step_worker(
+            tx,
+            &mut worker,
+            AssignmentPhase::Fenced,
+            actor,
+            AttemptEnd::NodeLost.as_str(),
+        )
+        .await?;
+    }
+    if lost {
+        let wish = Stop::because(AttemptEnd::NodeLost, loss.message.clone());
+        stop(tx, &mut job, &wish, actor).await?;
+    }
+    settle(tx, timers, &mut job, actor).await?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_backoff_doubles_up_to_ten_minutes() {
+        let timers = Timers::default();
+        let now = Timestamp::UNIX_EPOCH;
+        let seconds = |before| (backoff(&timers, before, now) - now).num_seconds();
+        assert_eq!(
+            [seconds(0), seconds(1), seconds(2), seconds(6), seconds(99)],
+            [10, 20, 40, 600, 600]
+        );
+    }
+}
