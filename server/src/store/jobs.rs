@@ -246,7 +246,7 @@ pub async fn step(
              retries_used = retries_used + $10::bool::int,
              requeues = requeues + $11::bool::int,
              waiting = NULL,
-             nominated = CASE WHEN $4 = 'preempting' THEN nominated END,
+             nominated = CASE WHEN $4 IN ('preempting', 'queued') THEN nominated END,
              queued_at = CASE WHEN $4 = 'queued' THEN allotment.clock() ELSE queued_at END,
              started_at = CASE WHEN $4 = 'running' THEN allotment.clock()
                                WHEN $4 IN ('queued', 'starting') THEN NULL
@@ -291,26 +291,38 @@ pub async fn change_spec(
     .await
 }
 
-/// Stores the engine's verdict on a waiting job if its code or sentence changed. The version
-/// stays: a verdict is no change that a person could collide with.
-pub async fn set_waiting(
-    tx: &mut Tx,
-    id: JobId,
-    code: &str,
-    message: &str,
-    verdict: &Value,
-) -> Result<bool, sqlx::Error> {
+/// The engine's verdict on a waiting job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Verdict {
+    /// The job.
+    pub id: JobId,
+    /// The waiting code.
+    pub code: String,
+    /// The same in words.
+    pub message: String,
+    /// All of it.
+    pub whole: Value,
+}
+
+/// Stores verdicts on jobs that still wait, where code or sentence changed. Versions stay: a
+/// verdict is no change that a person could collide with.
+pub async fn set_waiting(tx: &mut Tx, verdicts: &[Verdict]) -> Result<u64, sqlx::Error> {
+    let ids: Vec<JobId> = verdicts.iter().map(|v| v.id).collect();
+    let codes: Vec<String> = verdicts.iter().map(|v| v.code.clone()).collect();
+    let messages: Vec<String> = verdicts.iter().map(|v| v.message.clone()).collect();
+    let wholes: Vec<Value> = verdicts.iter().map(|v| v.whole.clone()).collect();
     let changed = sqlx::query!(
-        "UPDATE jobs SET waiting = $4, reason = $2, message = $3
-         WHERE id = $1 AND state = 'queued' AND (reason IS DISTINCT FROM $2 OR message <> $3)",
-        id as JobId,
-        code,
-        message,
-        verdict,
+        "UPDATE jobs AS j SET waiting = v.whole, reason = v.code, message = v.message
+         FROM unnest($1::uuid[], $2::text[], $3::text[], $4::jsonb[]) AS v (id, code, message, whole)
+         WHERE j.id = v.id AND j.state = 'queued' AND (j.reason IS DISTINCT FROM v.code OR j.message <> v.message)",
+        &ids as &[JobId],
+        &codes,
+        &messages,
+        &wholes,
     )
     .execute(&mut **tx)
     .await?;
-    Ok(changed.rows_affected() == 1)
+    Ok(changed.rows_affected())
 }
 
 /// Keeps, or with `None` gives up, room for a job that is to start when others have left.

@@ -6,9 +6,12 @@
 
 pub mod assignments;
 pub mod attempts;
+pub mod changes;
+pub mod epochs;
 pub mod events;
 pub mod jobs;
 pub mod segments;
+pub mod world;
 
 use std::time::Duration;
 
@@ -97,6 +100,28 @@ pub async fn clock(tx: &mut Tx) -> Result<Timestamp, sqlx::Error> {
     sqlx::query_scalar!(r#"SELECT allotment.clock() AS "now!""#)
         .fetch_one(&mut **tx)
         .await
+}
+
+/// Marks a place in a transaction that [`undo_to_mark`] returns to.
+pub async fn mark(tx: &mut Tx) -> Result<(), sqlx::Error> {
+    sqlx::query!("SAVEPOINT mark").execute(&mut **tx).await?;
+    Ok(())
+}
+
+/// Undoes what was done since [`mark`], and takes the mark away.
+pub async fn undo_to_mark(tx: &mut Tx) -> Result<(), sqlx::Error> {
+    sqlx::query!("ROLLBACK TO SAVEPOINT mark")
+        .execute(&mut **tx)
+        .await?;
+    release_mark(tx).await
+}
+
+/// Keeps what was done since [`mark`], and takes the mark away.
+pub async fn release_mark(tx: &mut Tx) -> Result<(), sqlx::Error> {
+    sqlx::query!("RELEASE SAVEPOINT mark")
+        .execute(&mut **tx)
+        .await?;
+    Ok(())
 }
 
 /// The name of the constraint that refused a statement, if one did.
