@@ -60,8 +60,9 @@ const LAYERS: &[(&str, &[&str])] = &[
             "store",
         ],
     ),
-    ("api", &["api", "app"]),
-    ("pages", &["app", "pages"]),
+    ("front", &["app", "front"]),
+    ("api", &["api", "app", "front"]),
+    ("pages", &["app", "front", "pages"]),
 ];
 
 fn root() -> PathBuf {

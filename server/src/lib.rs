@@ -9,6 +9,7 @@ pub mod api;
 pub mod app;
 pub mod background;
 pub mod config;
+pub mod front;
 pub mod lifecycle;
 pub mod pages;
 pub mod scheduler;

@@ -1,1 +1,40 @@
 //! REST under /api/v1: handlers read the request, call `app`, and write the answer.
+
+use axum::Router;
+use axum::http::StatusCode;
+use axum::middleware::from_fn_with_state;
+use tower_http::catch_panic::CatchPanicLayer;
+use utoipa::openapi::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::app::App;
+
+pub mod auth;
+pub mod extract;
+pub mod json;
+pub mod openapi;
+pub mod problem;
+pub mod reply;
+
+/// Where the API stands.
+pub const PREFIX: &str = "/api/v1";
+
+/// Every operation; a new one is added to its noun's `routes`.
+fn operations() -> OpenApiRouter<App> {
+    OpenApiRouter::with_openapi(openapi::base()).merge(auth::routes())
+}
+
+/// The API's document, as generated from the handlers.
+pub fn document() -> OpenApi {
+    operations().into_openapi()
+}
+
+/// The API, to be nested under [`PREFIX`].
+pub fn router(app: App) -> Router {
+    let (router, _) = operations().split_for_parts();
+    router
+        .fallback(|| async { StatusCode::NOT_FOUND })
+        .layer(CatchPanicLayer::custom(problem::answer_panic))
+        .layer(from_fn_with_state(app.clone(), problem::render))
+        .with_state(app)
+}

@@ -17,6 +17,9 @@ pub enum AppError {
     /// Nobody is signed in: 401.
     #[error("sign in first: send a bearer token or use the sign-in page")]
     Unauthenticated,
+    /// A name or a password is wrong, which of them is not told: 401.
+    #[error("the name or the password is wrong")]
+    WrongCredentials,
     /// Known and visible, but not for this person: 403.
     #[error("{action} needs {needs}")]
     Forbidden {
@@ -57,6 +60,18 @@ pub enum AppError {
     TooMany {
         /// When to try again.
         retry_after_seconds: u64,
+    },
+    /// The body is larger than is read: 413.
+    #[error("the body is larger than {limit_bytes} bytes: send less, or in parts")]
+    TooLarge {
+        /// The most that is read.
+        limit_bytes: usize,
+    },
+    /// The body is of a kind that is not read: 415.
+    #[error("{given:?} is not read: send Content-Type: application/json")]
+    MediaType {
+        /// As given.
+        given: String,
     },
     /// The database is away: 503 with Retry-After.
     #[error("the database does not answer: try again in a few seconds")]

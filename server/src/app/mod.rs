@@ -9,8 +9,17 @@ use crate::config::Config;
 use crate::store::Database;
 
 pub mod asker;
+pub mod audit;
+pub mod authorise;
 pub mod error;
+pub mod idempotency;
 pub mod links;
+pub mod page;
+pub mod passwords;
+pub mod pulse;
+pub mod sessions;
+pub mod throttle;
+pub mod users;
 
 pub use asker::Asker;
 pub use error::AppError;
@@ -29,6 +38,10 @@ pub struct App {
     pub replica: ReplicaId,
     /// The nodes whose streams this replica holds, for reading their logs.
     pub links: Arc<Links>,
+    /// Who guesses passwords.
+    pub throttle: Arc<throttle::Throttle>,
+    /// What the loops last achieved, for `/readyz`.
+    pub pulse: Arc<pulse::Pulse>,
 }
 
 /// One hint per loop. Whoever commits a change that a loop should see calls it after the commit.
@@ -62,6 +75,17 @@ impl App {
             wake: Arc::new(Wake::default()),
             replica: ReplicaId::new(),
             links: Arc::new(Links::default()),
+            throttle: Arc::default(),
+            pulse: Arc::default(),
         }
     }
+}
+
+/// Tells a field that is null from one that is absent, for changes in which absent means "stays".
+pub fn some<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    T: serde::Deserialize<'de>,
+    D: serde::Deserializer<'de>,
+{
+    T::deserialize(deserializer).map(Some)
 }

@@ -6,11 +6,16 @@
 
 pub mod assignments;
 pub mod attempts;
+pub mod audit;
 pub mod changes;
 pub mod epochs;
 pub mod events;
+pub mod idempotency;
 pub mod jobs;
 pub mod segments;
+pub mod sessions;
+pub mod teams;
+pub mod users;
 pub mod world;
 
 use std::time::Duration;
@@ -30,6 +35,17 @@ const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Database {
     app: PgPool,
     system: PgPool,
+}
+
+/// The connections of one pool.
+#[derive(Debug, Clone, Copy)]
+pub struct PoolUse {
+    /// The role that it connects as.
+    pub role: &'static str,
+    /// Connections that are open.
+    pub open: u32,
+    /// Those of them that nobody uses now.
+    pub idle: u32,
 }
 
 /// What a person's transaction may see: set once when it begins, read by every policy.
@@ -87,6 +103,15 @@ impl Database {
     /// Begins a transaction of the system's own.
     pub async fn begin_system(&self) -> Result<Tx, sqlx::Error> {
         self.system.begin().await
+    }
+
+    /// How many connections each pool holds.
+    pub fn pools_in_use(&self) -> [PoolUse; 2] {
+        [("app", &self.app), ("system", &self.system)].map(|(role, pool)| PoolUse {
+            role,
+            open: pool.size(),
+            idle: u32::try_from(pool.num_idle()).unwrap_or(u32::MAX),
+        })
     }
 
     /// The system pool, for connections that are held: the leader's lock and LISTEN.

@@ -1,0 +1,233 @@
+//! Faults in what was sent, told by field: where it stands, what it held, and what would be accepted.
+
+use domain::FieldError;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use serde_json::error::Category;
+
+use crate::app::AppError;
+
+/// Reads a body: what is not JSON is unreadable (400), what is JSON but wrong is invalid (422).
+pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, AppError> {
+    let text = std::str::from_utf8(bytes).map_err(|e| {
+        let at = format!("byte {} is not UTF-8", e.valid_up_to() + 1);
+        AppError::Unreadable(FieldError::new("body", at, "JSON in UTF-8"))
+    })?;
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let fault = match serde_path_to_error::deserialize(&mut deserializer) {
+        Ok(value) => match deserializer.end() {
+            Ok(()) => return Ok(value),
+            Err(error) => return Err(unreadable("body", &error)),
+        },
+        Err(fault) => fault,
+    };
+    let path = fault.path().to_string();
+    let path = if path == "." { String::new() } else { path };
+    let error = fault.into_inner();
+    if error.classify() != Category::Data {
+        let field = if path.is_empty() { "body" } else { &path };
+        return Err(unreadable(field, &error));
+    }
+    let whole = serde_json::from_str::<Value>(text).unwrap_or(Value::Null);
+    Err(AppError::Invalid(field_fault(
+        &path,
+        &message(&error),
+        |field| look_up(&whole, field).map(ToString::to_string),
+    )))
+}
+
+fn unreadable(field: &str, error: &serde_json::Error) -> AppError {
+    let place = format!("line {} column {}", error.line(), error.column());
+    AppError::Unreadable(FieldError::new(
+        field,
+        place,
+        format!("JSON: {}", message(error)),
+    ))
+}
+
+/// What the parser said, without its place.
+fn message(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    match text.rfind(" at line ") {
+        Some(end) => text[..end].to_owned(),
+        None => text,
+    }
+}
+
+/// A fault of the query, from what axum says of it.
+pub fn query_fault(rejection: &str, query: &str) -> FieldError {
+    let text = rejection
+        .strip_prefix("Failed to deserialize query string: ")
+        .unwrap_or(rejection);
+    let (path, message) = match text.split_once(": ") {
+        Some((path, rest)) if !path.contains(' ') => (path, rest),
+        _ => ("", text),
+    };
+    field_fault(path, message, |field| {
+        query
+            .split('&')
+            .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+            .find_map(|(key, value)| (key == field).then(|| value.to_owned()))
+    })
+}
+
+/// Turns a parser's message into field, value and remedy.
+fn field_fault(path: &str, message: &str, value_at: impl Fn(&str) -> Option<String>) -> FieldError {
+    if let Some(name) = quoted_after(message, "missing field ") {
+        let field = below(path, name);
+        return FieldError::new(field, "nothing", "a value; this field is required");
+    }
+    if let Some(name) = quoted_after(message, "duplicate field ") {
+        return FieldError::new(below(path, name), "given twice", "once only");
+    }
+    if let Some(name) = quoted_after(message, "unknown field ") {
+        let field = below(path, name);
+        let remedy = message.split_once(", expected ").map_or_else(
+            || "none: nothing is accepted here".to_owned(),
+            |(_, expected)| format!("leave it out; accepted is {}", expected.replace('`', "")),
+        );
+        let value = value_at(&field).unwrap_or_else(|| "a value".into());
+        return FieldError::new(field, value, remedy);
+    }
+    let value = value_at(path);
+    let field = if path.is_empty() { "body" } else { path };
+    // Our own types say `field: value is refused: remedy`.
+    if let Some((head, remedy)) = message.split_once(" is refused: ") {
+        let own = head.split_once(": ").map_or(head, |(_, value)| value);
+        return FieldError::new(field, value.as_deref().unwrap_or(own), remedy);
+    }
+    let remedy = match message.split_once(", expected ") {
+        Some((_, expected)) => plain(expected),
+        None => message.to_owned(),
+    };
+    FieldError::new(field, value.as_deref().unwrap_or("a value"), remedy)
+}
+
+/// What a parser expected, without the names of our types.
+fn plain(expected: &str) -> String {
+    let expected = expected.replace('`', "");
+    match expected.as_str() {
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, not negative".into(),
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number".into(),
+        "a sequence" => "an array".into(),
+        "a map" => "an object".into(),
+        "a boolean" => "true or false".into(),
+        other if other.starts_with("struct ") => "an object".into(),
+        other => other.to_owned(),
+    }
+}
+
+fn quoted_after<'a>(message: &'a str, words: &str) -> Option<&'a str> {
+    message
+        .strip_prefix(words)?
+        .strip_prefix('`')?
+        .split('`')
+        .next()
+}
+
+fn below(path: &str, name: &str) -> String {
+    if path.is_empty() || path == name || path.ends_with(&format!(".{name}")) {
+        return if path.is_empty() {
+            name.to_owned()
+        } else {
+            path.to_owned()
+        };
+    }
+    format!("{path}.{name}")
+}
+
+/// The value at a path such as `jobs[3].per_worker.gpus`.
+fn look_up<'a>(whole: &'a Value, path: &str) -> Option<&'a Value> {
+    let mut value = whole;
+    for part in path.split('.').filter(|p| !p.is_empty()) {
+        let (key, indices) = part.split_once('[').map_or((part, ""), |(k, i)| (k, i));
+        if !key.is_empty() {
+            value = value.get(key)?;
+        }
+        for index in indices.split(['[', ']']).filter(|i| !i.is_empty()) {
+            value = value.get(index.parse::<usize>().ok()?)?;
+        }
+    }
+    Some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use domain::spec::JobSpec;
+
+    fn fault(text: &str) -> (String, String, String) {
+        match read::<JobSpec>(text.as_bytes()) {
+            Err(AppError::Invalid(e)) => (e.field, e.value, e.remedy),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_wrong_value_is_named_by_path_value_and_remedy() {
+        let (field, value, remedy) =
+            fault(r#"{"name": "a", "command": ["true"], "per_worker": {"gpus": 0.0001}}"#);
+        assert_eq!(
+            (field.as_str(), value.as_str()),
+            ("per_worker.gpus", "0.0001")
+        );
+        assert!(remedy.contains("three decimals"), "{remedy}");
+        let (field, value, remedy) = fault(r#"{"name": "a", "command": "true"}"#);
+        assert_eq!(
+            (field.as_str(), value.as_str(), remedy.as_str()),
+            ("command", "\"true\"", "an array")
+        );
+        let (field, _, remedy) = fault(r#"{"name": "a", "command": ["x"], "workers": -1}"#);
+        assert_eq!(
+            (field.as_str(), remedy.as_str()),
+            ("workers", "a whole number, not negative")
+        );
+    }
+
+    #[test]
+    fn unknown_missing_and_repeated_fields_are_named() {
+        let (field, value, remedy) =
+            fault(r#"{"name": "a", "command": [], "per_worker": {"gpu": 1}}"#);
+        assert_eq!((field.as_str(), value.as_str()), ("per_worker.gpu", "1"));
+        assert!(remedy.contains("gpus"), "{remedy}");
+        assert_eq!(fault(r#"{"name": "a"}"#).0, "command");
+        assert_eq!(fault(r#"{"name": "a", "name": "b"}"#).0, "name");
+    }
+
+    #[test]
+    fn what_is_not_json_is_unreadable_with_its_place() {
+        for text in [
+            &b"{\"name\": NaN}"[..],
+            b"{",
+            b"\xff",
+            b"{} x",
+            b"{\"name\":\"\x01\"}",
+        ] {
+            match read::<JobSpec>(text) {
+                Err(AppError::Unreadable(e)) => assert!(!e.value.is_empty()),
+                // Deep trees and such are judged as data where they are JSON.
+                other => assert!(matches!(other, Err(AppError::Invalid(_))), "{other:?}"),
+            }
+        }
+        let deep = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
+        assert!(read::<Value>(deep.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn a_fault_of_the_query_names_its_parameter() {
+        let fault = query_fault(
+            "Failed to deserialize query string: colour: unknown field `colour`, expected `limit` or `cursor`",
+            "limit=3&colour=red",
+        );
+        assert_eq!(
+            (fault.field.as_str(), fault.value.as_str()),
+            ("colour", "red")
+        );
+        assert!(fault.remedy.contains("limit"), "{}", fault.remedy);
+        let fault = query_fault(
+            "Failed to deserialize query string: limit: invalid digit found in string",
+            "limit=x",
+        );
+        assert_eq!((fault.field.as_str(), fault.value.as_str()), ("limit", "x"));
+    }
+}

@@ -1,0 +1,275 @@
+//! Who may do what: one table, one function, and what is not in the table is denied.
+//!
+//! A row's name is the operation id of its handler and of the OpenAPI document; a test walks
+//! every operation of that document and fails on one without a row. Roles are inherited down the
+//! tree of teams, which `app::sessions` has already worked into [`Asker::teams`].
+
+use domain::ids::{TeamId, UserId};
+use domain::role::{PlatformRole, TeamRole};
+
+use super::{AppError, Asker};
+
+use PlatformRole::{Admin, Auditor, Finance, Operator};
+
+/// Platform roles that see every team's work.
+const SEE: &[PlatformRole] = &[Admin, Operator, Finance, Auditor];
+/// Platform roles that may read what the work itself writes.
+const SEE_INSIDE: &[PlatformRole] = &[Admin, Operator, Auditor];
+/// Platform roles that steer nodes, pools and every team's work.
+const STEER: &[PlatformRole] = &[Admin, Operator];
+/// Platform roles that set prices.
+const PRICE: &[PlatformRole] = &[Admin, Finance];
+/// Platform roles that read the audit log.
+const REVIEW: &[PlatformRole] = &[Admin, Auditor];
+/// The administrator alone.
+const ADMIN: &[PlatformRole] = &[Admin];
+
+/// What an action needs of its asker.
+#[derive(Debug, Clone, Copy)]
+pub enum Rule {
+    /// Nobody needs to be signed in.
+    Open,
+    /// Anybody who is signed in; what they see is limited to their own.
+    SignedIn,
+    /// One of these platform roles.
+    Platform(&'static [PlatformRole]),
+    /// At least this role in the team in question, or one of these platform roles.
+    Team(TeamRole, &'static [PlatformRole]),
+    /// A member for its own work, an owner for all work of the team, or one of these platform roles.
+    Work(&'static [PlatformRole]),
+}
+
+/// On what something is to be done.
+#[derive(Debug, Clone, Copy)]
+pub enum Target {
+    /// On nothing of any team.
+    Platform,
+    /// On a team or what belongs to it.
+    Team(TeamId),
+    /// On one person's work.
+    Work {
+        /// The team that it belongs to.
+        team: TeamId,
+        /// Whose it is.
+        user: UserId,
+    },
+}
+
+macro_rules! actions {
+    ($($name:ident $operation:literal $rule:expr;)+) => {
+        /// Something that a person can do; one per operation of the API.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Action {
+            $(#[doc = concat!("`", $operation, "`")] $name,)+
+        }
+
+        impl Action {
+            /// Every action.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)+];
+
+            /// The operation id.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $operation,)+ }
+            }
+
+            /// The row of the table.
+            pub fn rule(self) -> Rule {
+                match self { $(Self::$name => $rule,)+ }
+            }
+        }
+    };
+}
+
+use Rule::{Open, Platform, SignedIn, Team, Work};
+use TeamRole::{Member, Owner, Viewer};
+
+actions! {
+    LogIn "log_in" Open;
+    LogOut "log_out" SignedIn;
+    GetWhoami "get_whoami" SignedIn;
+    ChangePassword "change_password" SignedIn;
+
+    ListTeams "list_teams" SignedIn;
+    CreateTeam "create_team" Platform(ADMIN);
+    GetTeam "get_team" Team(Viewer, SEE);
+    UpdateTeam "update_team" Platform(ADMIN);
+    ListMembers "list_members" Team(Viewer, SEE);
+    AddMember "add_member" Team(Owner, ADMIN);
+    RemoveMember "remove_member" Team(Owner, ADMIN);
+    ListQuotas "list_quotas" Team(Viewer, SEE);
+    PutQuota "put_quota" Platform(STEER);
+
+    ListUsers "list_users" SignedIn;
+    GetUser "get_user" SignedIn;
+    CreateUser "create_user" Platform(ADMIN);
+    UpdateUser "update_user" Platform(ADMIN);
+
+    ListPools "list_pools" SignedIn;
+    GetPool "get_pool" SignedIn;
+    CreatePool "create_pool" Platform(STEER);
+    UpdatePool "update_pool" Platform(STEER);
+    ListClasses "list_classes" SignedIn;
+    CreateClass "create_class" Platform(STEER);
+    UpdateClass "update_class" Platform(STEER);
+    DeleteClass "delete_class" Platform(STEER);
+    ListPrices "list_prices" SignedIn;
+    CreatePrice "create_price" Platform(PRICE);
+    ListAudit "list_audit" Platform(REVIEW);
+
+    ListNodes "list_nodes" SignedIn;
+    GetNode "get_node" SignedIn;
+    CordonNode "cordon_node" Platform(STEER);
+    UncordonNode "uncordon_node" Platform(STEER);
+    DrainNode "drain_node" Platform(STEER);
+    CreateJoinToken "create_join_token" Platform(STEER);
+
+    SubmitJob "submit_job" Team(Member, STEER);
+    DryRunJob "dry_run_job" Team(Member, STEER);
+    ListJobs "list_jobs" SignedIn;
+    GetJob "get_job" Team(Viewer, SEE);
+    UpdateJob "update_job" Work(STEER);
+    CancelJob "cancel_job" Work(STEER);
+    SuspendJob "suspend_job" Work(STEER);
+    ResumeJob "resume_job" Work(STEER);
+    ListJobEvents "list_job_events" Team(Viewer, SEE);
+    ListJobAttempts "list_job_attempts" Team(Viewer, SEE);
+    ExplainJob "explain_job" Team(Viewer, SEE);
+    GetJobLogs "get_job_logs" Team(Viewer, SEE_INSIDE);
+    GetScenario "get_scenario" Platform(SEE_INSIDE);
+    StreamEvents "stream_events" SignedIn;
+
+    GetTeamUsage "get_team_usage" Team(Viewer, SEE);
+    GetUsage "get_usage" SignedIn;
+}
+
+/// Lets `asker` do `action` on `target`, or refuses. A team that the asker cannot see is not
+/// there: 404, never 403.
+pub fn authorise(asker: &Asker, action: Action, target: Target) -> Result<(), AppError> {
+    let platform = |roles: &[PlatformRole]| asker.platform_role.is_some_and(|r| roles.contains(&r));
+    let in_team = |team: TeamId| asker.teams.get(&team).copied();
+    let (allowed, needs) = match (action.rule(), target) {
+        (Open | SignedIn, _) => (true, ""),
+        (Platform(roles), _) => (platform(roles), platform_needs(roles)),
+        (Team(least, roles), Target::Team(team) | Target::Work { team, .. }) => (
+            platform(roles) || in_team(team).is_some_and(|role| role >= least),
+            team_needs(least),
+        ),
+        (Work(roles), Target::Work { team, user }) => {
+            let role = in_team(team);
+            let own = user == asker.user_id && role >= Some(Member);
+            (
+                platform(roles) || own || role >= Some(Owner),
+                "its submitter, or the role owner in its team",
+            )
+        }
+        // A row that needs a team, asked without one: our mistake, and denied.
+        (Team(..) | Work(_), Target::Platform) | (Work(_), Target::Team(_)) => {
+            (false, "a role in a team")
+        }
+    };
+    if allowed {
+        return Ok(());
+    }
+    if let Target::Team(team) | Target::Work { team, .. } = target
+        && asker.platform_role.is_none()
+        && in_team(team).is_none()
+    {
+        return Err(AppError::not_found("team", team));
+    }
+    Err(AppError::Forbidden {
+        action: action.as_str(),
+        needs,
+    })
+}
+
+fn team_needs(least: TeamRole) -> &'static str {
+    match least {
+        Viewer => "a role in this team",
+        Member => "the role member or owner in this team",
+        Owner => "the role owner in this team",
+    }
+}
+
+fn platform_needs(roles: &[PlatformRole]) -> &'static str {
+    match roles {
+        [Admin] => "the platform role admin",
+        [Admin, Operator] => "the platform role admin or operator",
+        [Admin, Finance] => "the platform role admin or finance",
+        [Admin, Auditor] => "the platform role admin or auditor",
+        _ => "a platform role",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use domain::ids::{RequestId, SessionId};
+
+    fn asker(platform_role: Option<PlatformRole>, teams: &[(TeamId, TeamRole)]) -> Asker {
+        Asker {
+            user_id: UserId::new(),
+            name: "ada".parse().expect("a name"),
+            platform_role,
+            teams: teams.iter().copied().collect(),
+            ancestors: Vec::new(),
+            session_id: SessionId::new(),
+            request_id: RequestId::new(),
+        }
+    }
+
+    #[test]
+    fn a_member_steers_its_own_work_and_an_owner_everybodys() {
+        let team = TeamId::new();
+        let member = asker(None, &[(team, Member)]);
+        let mine = Target::Work {
+            team,
+            user: member.user_id,
+        };
+        let other = Target::Work {
+            team,
+            user: UserId::new(),
+        };
+        assert!(authorise(&member, Action::CancelJob, mine).is_ok());
+        assert!(matches!(
+            authorise(&member, Action::CancelJob, other),
+            Err(AppError::Forbidden { .. })
+        ));
+        let owner = asker(None, &[(team, Owner)]);
+        assert!(authorise(&owner, Action::CancelJob, other).is_ok());
+    }
+
+    #[test]
+    fn another_teams_work_is_not_there() {
+        let stranger = asker(None, &[(TeamId::new(), Owner)]);
+        let target = Target::Team(TeamId::new());
+        assert!(matches!(
+            authorise(&stranger, Action::SubmitJob, target),
+            Err(AppError::NotFound { .. })
+        ));
+    }
+
+    #[test]
+    fn a_person_who_left_a_team_no_longer_steers_the_work_it_left_there() {
+        let gone = asker(None, &[]);
+        let target = Target::Work {
+            team: TeamId::new(),
+            user: gone.user_id,
+        };
+        assert!(authorise(&gone, Action::CancelJob, target).is_err());
+    }
+
+    #[test]
+    fn an_auditor_changes_nothing() {
+        let auditor = asker(Some(Auditor), &[]);
+        let team = Target::Team(TeamId::new());
+        for action in [
+            Action::SubmitJob,
+            Action::PutQuota,
+            Action::CreatePrice,
+            Action::AddMember,
+        ] {
+            assert!(authorise(&auditor, action, team).is_err(), "{action:?}");
+        }
+        assert!(authorise(&auditor, Action::GetJob, team).is_ok());
+    }
+}

@@ -1,0 +1,102 @@
+//! The audit log's rows: written once, read newest first.
+
+use domain::Timestamp;
+use domain::ids::{RequestId, TeamId, UserId};
+use serde_json::Value;
+
+use super::Tx;
+
+/// A row to be written.
+#[derive(Debug)]
+pub struct NewEntry<'a> {
+    /// The person.
+    pub actor_id: Option<UserId>,
+    /// The person's name at that time.
+    pub actor_name: &'a str,
+    /// The operation.
+    pub action: &'a str,
+    /// On what.
+    pub object: &'a str,
+    /// The team that may read of it.
+    pub team_id: Option<TeamId>,
+    /// The request.
+    pub request_id: RequestId,
+    /// `done` or `denied`.
+    pub outcome: &'a str,
+    /// Why.
+    pub reason: &'a str,
+    /// How it was.
+    pub before: Option<Value>,
+    /// How it is.
+    pub after: Option<Value>,
+}
+
+/// A row as it is read.
+#[derive(Debug)]
+pub struct Entry {
+    /// Its number.
+    pub id: i64,
+    /// When.
+    pub at: Timestamp,
+    /// Who.
+    pub actor_name: String,
+    /// The operation.
+    pub action: String,
+    /// On what.
+    pub object: String,
+    /// `done` or `denied`.
+    pub outcome: String,
+    /// Why.
+    pub reason: String,
+    /// The request.
+    pub request_id: Option<RequestId>,
+    /// How it was.
+    pub before: Option<Value>,
+    /// How it became.
+    pub after: Option<Value>,
+}
+
+/// Writes a row.
+pub async fn insert(tx: &mut Tx, entry: NewEntry<'_>) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "INSERT INTO audit (actor_kind, actor_id, actor_name, action, object, team_id, request_id, outcome, reason, before, after)
+         VALUES ('user', $1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+        entry.actor_id as Option<UserId>,
+        entry.actor_name,
+        entry.action,
+        entry.object,
+        entry.team_id as Option<TeamId>,
+        entry.request_id as RequestId,
+        entry.outcome,
+        entry.reason,
+        entry.before,
+        entry.after,
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
+}
+
+/// Reads up to `rows` entries older than `before`, newest first.
+pub async fn page(
+    tx: &mut Tx,
+    object: Option<&str>,
+    before: Option<i64>,
+    rows: i64,
+) -> Result<Vec<Entry>, sqlx::Error> {
+    sqlx::query_as!(
+        Entry,
+        r#"SELECT id, at, actor_name, action, object, outcome, reason,
+                  request_id AS "request_id: RequestId", before, after
+           FROM audit
+           WHERE ($1::text IS NULL OR object = $1)
+             AND ($2::bigint IS NULL OR id < $2)
+           ORDER BY id DESC
+           LIMIT $3"#,
+        object,
+        before,
+        rows,
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
