@@ -125,7 +125,7 @@ impl IntoResponse for AppError {
             } => {
                 headers.insert(RETRY_AFTER, HeaderValue::from(*retry_after_seconds));
             }
-            Self::Unavailable(_) => {
+            Self::Unavailable(_) | Self::NodeAway { .. } => {
                 headers.insert(RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
             }
             _ => {}
@@ -202,6 +202,11 @@ fn classify(error: &AppError) -> (StatusCode, String, &'static str) {
             StatusCode::SERVICE_UNAVAILABLE,
             "unavailable",
             "the database is away",
+        ),
+        AppError::NodeAway { .. } => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "node-away",
+            "the node does not answer",
         ),
         AppError::Internal(_) => (
             StatusCode::INTERNAL_SERVER_ERROR,
