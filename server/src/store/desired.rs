@@ -1,0 +1,149 @@
+//! What each node is to hold and run: a view of assignments, attempts and jobs.
+
+use std::collections::BTreeMap;
+
+use domain::ids::{AssignmentId, AttemptId, JobId, NodeId, TeamId};
+use domain::sharing::SharingMode;
+use domain::spec::JobSpec;
+use domain::state::{AssignmentPhase, AttemptEnd, AttemptState};
+use sqlx::types::Json;
+
+use super::Tx;
+
+/// Little enough of a live assignment to see whether its node must be told something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mark {
+    /// The assignment.
+    pub id: AssignmentId,
+    /// Its node.
+    pub node_id: NodeId,
+    /// Where it stands.
+    pub phase: AssignmentPhase,
+    /// Where its attempt stands.
+    pub attempt_state: AttemptState,
+    /// The end that the attempt will have.
+    pub reason: Option<AttemptEnd>,
+    /// Whether every worker of its gang was taken by its node.
+    pub all_taken: bool,
+}
+
+/// The live assignments of nodes.
+pub async fn marks(tx: &mut Tx, nodes: &[NodeId]) -> Result<Vec<Mark>, sqlx::Error> {
+    sqlx::query_as!(
+        Mark,
+        r#"SELECT a.id AS "id: AssignmentId", a.node_id AS "node_id: NodeId", a.phase AS "phase: AssignmentPhase",
+                  t.state AS "attempt_state: AttemptState", t.reason AS "reason: AttemptEnd",
+                  NOT EXISTS (SELECT FROM assignments AS g
+                              WHERE g.attempt_id = a.attempt_id AND g.phase = 'granted') AS "all_taken!"
+           FROM assignments AS a
+           JOIN attempts AS t ON t.id = a.attempt_id
+           WHERE a.node_id = ANY ($1) AND a.phase NOT IN ('released', 'fenced')
+           ORDER BY a.node_id, a.id"#,
+        nodes as &[NodeId],
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
+/// Everything that a node needs for one worker.
+#[derive(Debug, Clone)]
+pub struct Order {
+    /// The assignment.
+    pub id: AssignmentId,
+    /// Its attempt.
+    pub attempt_id: AttemptId,
+    /// Which attempt of the job it is.
+    pub attempt: i32,
+    /// Between SIGTERM and SIGKILL.
+    pub grace_ms: i64,
+    /// Its job.
+    pub job_id: JobId,
+    /// What the job asks for.
+    pub spec: Json<JobSpec>,
+    /// The team.
+    pub team_id: TeamId,
+    /// The team's name.
+    pub team: String,
+    /// The team's place in the range of Unix users.
+    pub unix_slot: i32,
+    /// Which worker it is.
+    pub worker: i32,
+    /// The place of its node in the job.
+    pub node_rank: i32,
+    /// Workers of the attempt.
+    pub workers: i64,
+    /// CPU that it holds.
+    pub cpus_milli: i64,
+    /// Memory that it holds.
+    pub memory_mib: i64,
+    /// The address of rank 0's node.
+    pub master_address: Option<String>,
+    /// The port there.
+    pub master_port: Option<i32>,
+}
+
+/// The orders for these assignments.
+pub async fn orders(tx: &mut Tx, ids: &[AssignmentId]) -> Result<Vec<Order>, sqlx::Error> {
+    sqlx::query_as!(
+        Order,
+        r#"SELECT a.id AS "id: AssignmentId", a.attempt_id AS "attempt_id: AttemptId", t.number AS attempt, t.grace_ms,
+                  j.id AS "job_id: JobId", j.spec AS "spec: Json<JobSpec>", a.team_id AS "team_id: TeamId",
+                  team.name AS team, team.unix_slot, a.worker, a.node_rank,
+                  (SELECT count(*) FROM assignments AS g WHERE g.attempt_id = a.attempt_id) AS "workers!",
+                  a.cpus_milli, a.memory_mib, m.address AS "master_address?", t.master_port
+           FROM assignments AS a
+           JOIN attempts AS t ON t.id = a.attempt_id
+           JOIN jobs AS j ON j.id = a.job_id
+           JOIN teams AS team ON team.id = a.team_id
+           LEFT JOIN nodes AS m ON m.id = t.master_node_id
+           WHERE a.id = ANY ($1)
+           ORDER BY a.id"#,
+        ids as &[AssignmentId],
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
+/// A share as its node knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Share {
+    /// NVML's UUID of the device.
+    pub uuid: String,
+    /// The device's index on its node.
+    pub index: i32,
+    /// The way in which it is given out.
+    pub mode: SharingMode,
+    /// How much of it.
+    pub gpus_milli: i32,
+    /// How much of its memory.
+    pub memory_mib: i64,
+}
+
+/// The shares of these assignments, by the device's index.
+pub async fn shares(
+    tx: &mut Tx,
+    ids: &[AssignmentId],
+) -> Result<BTreeMap<AssignmentId, Vec<Share>>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"SELECT s.assignment_id AS "assignment_id: AssignmentId", d.uuid, d.index, s.mode AS "mode: SharingMode",
+                  s.gpus_milli, s.memory_mib
+           FROM assignment_devices AS s
+           JOIN devices AS d ON d.id = s.device_id
+           WHERE s.assignment_id = ANY ($1)
+           ORDER BY s.assignment_id, d.index, d.id"#,
+        ids as &[AssignmentId],
+    )
+    .fetch_all(&mut **tx)
+    .await?;
+    let mut shares: BTreeMap<AssignmentId, Vec<Share>> = BTreeMap::new();
+    for row in rows {
+        shares.entry(row.assignment_id).or_default().push(Share {
+            uuid: row.uuid,
+            index: row.index,
+            mode: row.mode,
+            gpus_milli: row.gpus_milli,
+            memory_mib: row.memory_mib,
+        });
+    }
+    Ok(shares)
+}

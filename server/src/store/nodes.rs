@@ -1,0 +1,411 @@
+//! Nodes: what each machine is, what people want of it, and whether it answers.
+
+use domain::Timestamp;
+use domain::ids::{IncarnationId, JournalId, NodeId, PoolId, ReplicaId};
+use domain::sharing::SharingMode;
+use domain::spec::Runner;
+use domain::state::{NodeIntent, Reachability};
+use serde_json::Value;
+
+use super::Tx;
+
+/// A node as it is shown.
+#[derive(Debug, Clone)]
+pub struct NodeRow {
+    /// Its id.
+    pub id: NodeId,
+    /// Its name.
+    pub name: String,
+    /// Its pool.
+    pub pool_id: PoolId,
+    /// The pool's name.
+    pub pool: String,
+    /// What people want of it.
+    pub intent: NodeIntent,
+    /// Why.
+    pub intent_reason: String,
+    /// Whether it answers.
+    pub reachability: Reachability,
+    /// The last time that it did.
+    pub last_heartbeat_at: Option<Timestamp>,
+    /// Until when it may run what it holds.
+    pub lease_until: Option<Timestamp>,
+    /// Its agent's version.
+    pub agent_version: String,
+    /// Where other workers reach it.
+    pub address: String,
+    /// Its driver's version.
+    pub driver_version: String,
+    /// CPU, in thousandths of a core.
+    pub cpus_milli: i64,
+    /// Memory of the host.
+    pub memory_mib: i64,
+    /// The sharing modes that its agent can drive.
+    pub sharing: Vec<SharingMode>,
+    /// The runners that its agent can drive.
+    pub runners: Vec<Runner>,
+    /// How CPU and memory limits are enforced.
+    pub cgroup: String,
+    /// Whether jobs run as their team's own user.
+    pub isolated: bool,
+    /// Whether checkpoints lie on storage that all nodes share.
+    pub checkpoints_shared: bool,
+    /// Sentences for its page.
+    pub warnings: Vec<String>,
+    /// Labels, a flat object of texts.
+    pub labels: Value,
+    /// When it first joined.
+    pub enrolled_at: Timestamp,
+    /// Rises with each change but a heartbeat.
+    pub version: i64,
+}
+
+/// The columns of a [`NodeRow`], so that they are written once.
+macro_rules! select_nodes {
+    ($rest:literal $(, $argument:expr)* $(,)?) => {
+        sqlx::query_as!(
+            NodeRow,
+            r#"SELECT n.id AS "id: NodeId", n.name, n.pool_id AS "pool_id: PoolId", p.name AS pool,
+                      n.intent AS "intent: NodeIntent", n.intent_reason, n.reachability AS "reachability: Reachability",
+                      n.last_heartbeat_at, n.lease_until, n.agent_version, n.address, n.driver_version,
+                      n.cpus_milli, n.memory_mib, n.sharing AS "sharing: Vec<SharingMode>",
+                      n.runners AS "runners: Vec<Runner>", n.cgroup, n.isolated, n.checkpoints_shared,
+                      n.warnings, n.labels, n.enrolled_at, n.version
+               FROM nodes AS n
+               JOIN pools AS p ON p.id = n.pool_id "# + $rest
+            $(, $argument)*
+        )
+    };
+}
+
+/// Which nodes a list shows.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Of this pool only.
+    pub pool_id: Option<PoolId>,
+    /// Also those that are gone for good.
+    pub retired: bool,
+    /// After the node at which the page before ended, by name.
+    pub after: Option<String>,
+}
+
+/// A page of nodes, by name.
+pub async fn list(tx: &mut Tx, filter: &Filter, limit: i64) -> Result<Vec<NodeRow>, sqlx::Error> {
+    select_nodes!(
+        "WHERE ($1::uuid IS NULL OR n.pool_id = $1)
+           AND ($2 OR n.intent <> 'retired')
+           AND ($3::text IS NULL OR n.name > $3)
+         ORDER BY n.name
+         LIMIT $4",
+        filter.pool_id as Option<PoolId>,
+        filter.retired,
+        filter.after.as_deref(),
+        limit,
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
+/// The node of that name.
+pub async fn find_by_name(tx: &mut Tx, name: &str) -> Result<Option<NodeRow>, sqlx::Error> {
+    select_nodes!("WHERE n.name = $1", name)
+        .fetch_optional(&mut **tx)
+        .await
+}
+
+/// The same, locked.
+pub async fn lock_by_name(tx: &mut Tx, name: &str) -> Result<Option<NodeRow>, sqlx::Error> {
+    select_nodes!("WHERE n.name = $1 FOR UPDATE OF n", name)
+        .fetch_optional(&mut **tx)
+        .await
+}
+
+/// The node of that id, locked.
+pub async fn lock(tx: &mut Tx, id: NodeId) -> Result<Option<NodeRow>, sqlx::Error> {
+    select_nodes!("WHERE n.id = $1 FOR UPDATE OF n", id as NodeId)
+        .fetch_optional(&mut **tx)
+        .await
+}
+
+/// Writes a node that has just enrolled; false when the name is taken.
+pub async fn insert(
+    tx: &mut Tx,
+    id: NodeId,
+    name: &str,
+    pool: PoolId,
+) -> Result<bool, sqlx::Error> {
+    let done = sqlx::query!(
+        "INSERT INTO nodes (id, name, pool_id) VALUES ($1, $2, $3) ON CONFLICT ON CONSTRAINT node_name_taken DO NOTHING",
+        id as NodeId,
+        name,
+        pool as PoolId,
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// Whose word on a node counts now, and how far its facts are known.
+#[derive(Debug, Clone)]
+pub struct Voice {
+    /// The life of the agent process that spoke last.
+    pub incarnation: Option<IncarnationId>,
+    /// The replica that holds its stream.
+    pub replica: Option<ReplicaId>,
+    /// The kernel's boot.
+    pub boot_id: String,
+    /// The journal within which its facts are numbered.
+    pub journal_id: Option<JournalId>,
+    /// Facts up to this number are known.
+    pub last_fact: i64,
+}
+
+/// Whose word on a node counts; the caller holds the node's lock.
+pub async fn voice(tx: &mut Tx, id: NodeId) -> Result<Voice, sqlx::Error> {
+    sqlx::query_as!(
+        Voice,
+        r#"SELECT incarnation AS "incarnation: IncarnationId", replica AS "replica: ReplicaId", boot_id,
+                  journal_id AS "journal_id: JournalId", last_fact
+           FROM nodes WHERE id = $1"#,
+        id as NodeId,
+    )
+    .fetch_one(&mut **tx)
+    .await
+}
+
+/// Gives a node's voice to the session that says hello; facts of another journal count anew.
+pub async fn begin_session(
+    tx: &mut Tx,
+    id: NodeId,
+    voice: &Voice,
+    agent_version: &str,
+) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "UPDATE nodes
+         SET incarnation = $2, replica = $3, boot_id = $4, journal_id = $5, last_fact = $6, agent_version = $7,
+             version = version + 1
+         WHERE id = $1",
+        id as NodeId,
+        voice.incarnation as Option<IncarnationId>,
+        voice.replica as Option<ReplicaId>,
+        voice.boot_id,
+        voice.journal_id as Option<JournalId>,
+        voice.last_fact,
+        agent_version,
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
+}
+
+/// Notes that facts up to `to` of a journal are known; false when another session has the
+/// node's voice by now, or knew them.
+pub async fn advance_facts(
+    tx: &mut Tx,
+    id: NodeId,
+    incarnation: IncarnationId,
+    journal: JournalId,
+    to: i64,
+) -> Result<bool, sqlx::Error> {
+    let done = sqlx::query!(
+        "UPDATE nodes SET last_fact = $4
+         WHERE id = $1 AND incarnation = $2 AND journal_id = $3 AND last_fact < $4",
+        id as NodeId,
+        incarnation as IncarnationId,
+        journal as JournalId,
+        to,
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// What a node says it is.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    /// Its driver's version.
+    pub driver_version: String,
+    /// CPU, in thousandths of a core.
+    pub cpus_milli: i64,
+    /// Memory of the host.
+    pub memory_mib: i64,
+    /// Where other workers reach it.
+    pub address: String,
+    /// The sharing modes that its agent can drive.
+    pub sharing: Vec<SharingMode>,
+    /// The runners that its agent can drive.
+    pub runners: Vec<Runner>,
+    /// How CPU and memory limits are enforced.
+    pub cgroup: String,
+    /// Whether jobs run as their team's own user.
+    pub isolated: bool,
+    /// Whether checkpoints lie on storage that all nodes share.
+    pub checkpoints_shared: bool,
+    /// Sentences for its page.
+    pub warnings: Vec<String>,
+    /// Groups of device indices that are linked.
+    pub nvlink: Value,
+    /// Groups of device indices by NUMA node.
+    pub numa: Value,
+}
+
+/// Writes what a node says it is; false when that was known.
+pub async fn set_machine(tx: &mut Tx, id: NodeId, machine: &Machine) -> Result<bool, sqlx::Error> {
+    let done = sqlx::query!(
+        "UPDATE nodes
+         SET driver_version = $2, cpus_milli = $3, memory_mib = $4, address = $5, sharing = $6, runners = $7,
+             cgroup = $8, isolated = $9, checkpoints_shared = $10, warnings = $11, nvlink = $12, numa = $13,
+             version = version + 1
+         WHERE id = $1
+           AND (driver_version, cpus_milli, memory_mib, address, sharing, runners, cgroup, isolated,
+                checkpoints_shared, warnings, nvlink, numa)
+               IS DISTINCT FROM ($2, $3, $4, $5, $6::text[], $7::text[], $8, $9, $10, $11::text[], $12::jsonb, $13::jsonb)",
+        id as NodeId,
+        machine.driver_version,
+        machine.cpus_milli,
+        machine.memory_mib,
+        machine.address,
+        &machine.sharing as &[SharingMode],
+        &machine.runners as &[Runner],
+        machine.cgroup,
+        machine.isolated,
+        machine.checkpoints_shared,
+        &machine.warnings,
+        machine.nvlink,
+        machine.numa,
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// A session whose heartbeat is to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Beat {
+    /// The node.
+    pub node_id: NodeId,
+    /// The life of the agent process that beats.
+    pub incarnation: IncarnationId,
+}
+
+/// Renews the leases of nodes whose voice is still the given session's; returns those.
+pub async fn renew_leases(
+    tx: &mut Tx,
+    replica: ReplicaId,
+    beats: &[Beat],
+    lease_ms: i64,
+) -> Result<Vec<NodeId>, sqlx::Error> {
+    let nodes: Vec<NodeId> = beats.iter().map(|beat| beat.node_id).collect();
+    let lives: Vec<IncarnationId> = beats.iter().map(|beat| beat.incarnation).collect();
+    sqlx::query_scalar!(
+        r#"UPDATE nodes AS n
+           SET last_heartbeat_at = now.at, lease_until = now.at + $4::bigint * interval '1 millisecond'
+           FROM (SELECT b.node_id, b.incarnation FROM unnest($1::uuid[], $2::uuid[]) AS b (node_id, incarnation)
+                 ORDER BY b.node_id) AS b,
+                (SELECT allotment.clock() AS at) AS now
+           WHERE n.id = b.node_id AND n.incarnation = b.incarnation AND n.replica = $3 AND n.intent <> 'retired'
+           RETURNING n.id AS "id: NodeId""#,
+        &nodes as &[NodeId],
+        &lives as &[IncarnationId],
+        replica as ReplicaId,
+        lease_ms,
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
+/// Steps a node's reachability; false when it stands elsewhere by now.
+pub async fn step_reachability(
+    tx: &mut Tx,
+    id: NodeId,
+    from: Reachability,
+    to: Reachability,
+) -> Result<bool, sqlx::Error> {
+    let done = sqlx::query!(
+        "UPDATE nodes SET reachability = $3, version = version + 1 WHERE id = $1 AND reachability = $2",
+        id as NodeId,
+        from as Reachability,
+        to as Reachability,
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// Steps what people want of a node; its new version, or nothing when it stands elsewhere.
+pub async fn step_intent(
+    tx: &mut Tx,
+    id: NodeId,
+    version: i64,
+    to: NodeIntent,
+    reason: &str,
+) -> Result<Option<i64>, sqlx::Error> {
+    sqlx::query_scalar!(
+        "UPDATE nodes SET intent = $3, intent_reason = $4, version = version + 1
+         WHERE id = $1 AND version = $2
+         RETURNING version",
+        id as NodeId,
+        version,
+        to as NodeIntent,
+        reason,
+    )
+    .fetch_optional(&mut **tx)
+    .await
+}
+
+/// Replaces a node's labels; its new version, or nothing when it changed meanwhile.
+pub async fn set_labels(
+    tx: &mut Tx,
+    id: NodeId,
+    version: i64,
+    labels: &Value,
+) -> Result<Option<i64>, sqlx::Error> {
+    sqlx::query_scalar!(
+        "UPDATE nodes SET labels = $3, version = version + 1
+         WHERE id = $1 AND version = $2
+         RETURNING version",
+        id as NodeId,
+        version,
+        labels,
+    )
+    .fetch_optional(&mut **tx)
+    .await
+}
+
+/// Nodes that count as ready though their lease is over.
+pub async fn silent(tx: &mut Tx) -> Result<Vec<NodeId>, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"SELECT id AS "id: NodeId" FROM nodes
+           WHERE reachability = 'ready' AND (lease_until IS NULL OR lease_until < allotment.clock())
+           ORDER BY id"#,
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
+/// Nodes that are unreachable for longer than their lease and `margin_ms`, and once answered.
+pub async fn overdue(tx: &mut Tx, margin_ms: i64) -> Result<Vec<NodeId>, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"SELECT id AS "id: NodeId" FROM nodes
+           WHERE reachability = 'unreachable'
+             AND lease_until + $1::bigint * interval '1 millisecond' < allotment.clock()
+           ORDER BY id"#,
+        margin_ms,
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
+/// Where a node's stream is held, for reading its logs.
+pub async fn holder(tx: &mut Tx, id: NodeId) -> Result<Option<(ReplicaId, String)>, sqlx::Error> {
+    let row = sqlx::query!(
+        r#"SELECT r.id AS "id: ReplicaId", r.internal_address
+           FROM nodes AS n
+           JOIN replicas AS r ON r.id = n.replica
+           WHERE n.id = $1"#,
+        id as NodeId,
+    )
+    .fetch_optional(&mut **tx)
+    .await?;
+    Ok(row.map(|row| (row.id, row.internal_address)))
+}
