@@ -1,1 +1,3 @@
 //! The listener for agents: enrolment, sessions, desired sets and facts.
+
+pub mod authority;
