@@ -1,3 +1,4 @@
 //! The listener for agents: enrolment, sessions, desired sets and facts.
 
 pub mod authority;
+pub mod desired;

@@ -77,6 +77,29 @@ pub async fn insert(tx: &mut Tx, entry: NewEntry<'_>) -> Result<(), sqlx::Error>
     Ok(())
 }
 
+/// Writes a row of what a machine did or tried, under the name that it gave.
+pub async fn insert_of_agent(
+    tx: &mut Tx,
+    name: &str,
+    action: &str,
+    object: &str,
+    outcome: &str,
+    reason: &str,
+) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "INSERT INTO audit (actor_kind, actor_name, action, object, outcome, reason)
+         VALUES ('agent', $1, $2, $3, $4, $5)",
+        name,
+        action,
+        object,
+        outcome,
+        reason,
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
+}
+
 /// Reads up to `rows` entries older than `before`, newest first.
 pub async fn page(
     tx: &mut Tx,

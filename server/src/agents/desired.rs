@@ -1,0 +1,245 @@
+//! Desired sets: what a node is to hold and run, told whole at first and by differences after.
+
+use std::collections::BTreeMap;
+
+use domain::ids::AssignmentId;
+use domain::spec::PartitionPolicy;
+use domain::state::{AssignmentPhase, AttemptEnd, AttemptState};
+use protocol::wire;
+
+use crate::store::Tx;
+use crate::store::desired::{self, Mark, Order, Share};
+use crate::store::epochs::Epoch;
+
+/// Unix users of one team: a range, so that a job may have some of its own later.
+const UNIX_USERS_PER_TEAM: u32 = 1_000;
+
+/// What is wanted of one assignment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Want {
+    /// Take it, start nothing.
+    Hold,
+    /// Run it.
+    Run,
+    /// Stop it, for this end of its attempt.
+    Stop(Option<AttemptEnd>),
+}
+
+impl Want {
+    /// What a mark means: stop what is being stopped, run what its whole gang was taken of.
+    pub fn of(mark: &Mark) -> Self {
+        let leaving = matches!(
+            mark.phase,
+            AssignmentPhase::Stopping | AssignmentPhase::Cleaning
+        ) || mark.attempt_state == AttemptState::Stopping;
+        if leaving {
+            Self::Stop(mark.reason)
+        } else if mark.all_taken {
+            Self::Run
+        } else {
+            Self::Hold
+        }
+    }
+}
+
+/// Everything that one node is to hold, with the epoch that it is told under.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// The present leader's epoch.
+    pub epoch: Epoch,
+    /// By assignment.
+    pub wants: BTreeMap<AssignmentId, Want>,
+}
+
+/// What a session has told its node so far.
+#[derive(Debug, Default)]
+pub struct Told {
+    revision: u64,
+    epoch: Option<Epoch>,
+    wants: BTreeMap<AssignmentId, Want>,
+}
+
+/// What must be told to bring a node from what it was told to what is wanted.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// New or changed.
+    pub changed: Vec<AssignmentId>,
+    /// Ended.
+    pub forgotten: Vec<AssignmentId>,
+}
+
+impl Told {
+    /// The difference to `wanted`; nothing when it is known and no epoch has changed.
+    pub fn difference(&self, wanted: &Wanted) -> Option<Difference> {
+        let changed: Vec<_> = wanted
+            .wants
+            .iter()
+            .filter(|(id, want)| self.wants.get(id) != Some(want))
+            .map(|(id, _)| *id)
+            .collect();
+        let forgotten: Vec<_> = self
+            .wants
+            .keys()
+            .filter(|id| !wanted.wants.contains_key(id))
+            .copied()
+            .collect();
+        let first = self.revision == 0;
+        let known = !first && self.epoch == Some(wanted.epoch);
+        if known && changed.is_empty() && forgotten.is_empty() {
+            return None;
+        }
+        Some(Difference { changed, forgotten })
+    }
+
+    /// Builds the message for a difference and takes it for told.
+    pub async fn tell(
+        &mut self,
+        tx: &mut Tx,
+        unix_user_base: u32,
+        wanted: &Wanted,
+        difference: &Difference,
+    ) -> Result<wire::DesiredSet, sqlx::Error> {
+        let orders = desired::orders(tx, &difference.changed).await?;
+        let mut shares = desired::shares(tx, &difference.changed).await?;
+        let assignments = orders
+            .into_iter()
+            .filter_map(|order| {
+                let want = *wanted.wants.get(&order.id)?;
+                let shares = shares.remove(&order.id).unwrap_or_default();
+                Some(assignment(unix_user_base, order, shares, want))
+            })
+            .collect();
+        let full = self.revision == 0;
+        self.revision += 1;
+        self.epoch = Some(wanted.epoch);
+        self.wants.clone_from(&wanted.wants);
+        Ok(wire::DesiredSet {
+            epoch: Some(wire::Epoch {
+                timeline: wanted.epoch.timeline,
+                number: wanted.epoch.number,
+            }),
+            revision: self.revision,
+            full,
+            assignments,
+            forgotten: difference
+                .forgotten
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
+        })
+    }
+}
+
+fn assignment(
+    unix_user_base: u32,
+    order: Order,
+    shares: Vec<Share>,
+    want: Want,
+) -> wire::Assignment {
+    let spec = order.spec.0;
+    let (want, stop_reason) = match want {
+        Want::Hold => (wire::Want::Hold, ""),
+        Want::Run => (wire::Want::Run, ""),
+        Want::Stop(end) => (wire::Want::Stop, end.map_or("", AttemptEnd::as_str)),
+    };
+    let slot = order.unix_slot.unsigned_abs();
+    wire::Assignment {
+        id: order.id.to_string(),
+        attempt_id: order.attempt_id.to_string(),
+        job_id: order.job_id.to_string(),
+        job_name: spec.name.to_string(),
+        team: order.team,
+        team_id: order.team_id.to_string(),
+        attempt: order.attempt.unsigned_abs(),
+        want: want.into(),
+        stop_reason: stop_reason.to_owned(),
+        grace_ms: order.grace_ms,
+        worker: order.worker.unsigned_abs(),
+        workers: u32::try_from(order.workers).unwrap_or(u32::MAX),
+        node_rank: order.node_rank.unsigned_abs(),
+        devices: shares
+            .into_iter()
+            .map(|share| wire::DeviceShare {
+                uuid: share.uuid,
+                index: share.index.unsigned_abs(),
+                mode: share.mode.to_string(),
+                gpus_milli: share.gpus_milli.into(),
+                memory_mib: share.memory_mib,
+            })
+            .collect(),
+        cpus_milli: order.cpus_milli,
+        memory_mib: order.memory_mib,
+        command: spec.command,
+        env: spec.env.into_iter().collect(),
+        files: spec.files.into_iter().collect(),
+        working_directory: spec.working_directory.unwrap_or_default(),
+        runner: spec.runner.to_string(),
+        image: spec.image.unwrap_or_default(),
+        uid: unix_user_base.saturating_add(slot.saturating_mul(UNIX_USERS_PER_TEAM)),
+        master_addr: order.master_address.unwrap_or_default(),
+        master_port: order.master_port.unwrap_or_default().unsigned_abs(),
+        keep_on_partition: spec.on_partition == PartitionPolicy::Keep,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mark(phase: AssignmentPhase, attempt_state: AttemptState, all_taken: bool) -> Mark {
+        Mark {
+            id: AssignmentId::new(),
+            node_id: domain::ids::NodeId::new(),
+            phase,
+            attempt_state,
+            reason: None,
+            all_taken,
+        }
+    }
+
+    #[test]
+    fn nobody_runs_before_the_whole_gang_was_taken() {
+        let held = mark(AssignmentPhase::HandedOver, AttemptState::Starting, false);
+        assert_eq!(Want::of(&held), Want::Hold);
+        let taken = mark(AssignmentPhase::HandedOver, AttemptState::Starting, true);
+        assert_eq!(Want::of(&taken), Want::Run);
+        let stopped = mark(AssignmentPhase::Stopping, AttemptState::Stopping, true);
+        assert_eq!(Want::of(&stopped), Want::Stop(None));
+        let left = mark(AssignmentPhase::Cleaning, AttemptState::Running, true);
+        assert_eq!(Want::of(&left), Want::Stop(None));
+    }
+
+    #[test]
+    fn the_first_set_is_told_even_when_it_is_empty_and_nothing_is_told_twice() {
+        let epoch = Epoch {
+            timeline: 1,
+            number: 1,
+        };
+        let id = AssignmentId::new();
+        let mut wanted = Wanted {
+            epoch,
+            wants: BTreeMap::new(),
+        };
+        let mut told = Told::default();
+        assert!(told.difference(&wanted).is_some());
+        told.revision = 1;
+        told.epoch = Some(epoch);
+        assert_eq!(told.difference(&wanted), None);
+        wanted.wants.insert(id, Want::Hold);
+        let difference = told.difference(&wanted).expect("something is new");
+        assert_eq!(
+            (difference.changed, difference.forgotten),
+            (vec![id], vec![])
+        );
+        told.wants.insert(id, Want::Hold);
+        wanted.wants.clear();
+        let difference = told.difference(&wanted).expect("something has ended");
+        assert_eq!(
+            (difference.changed, difference.forgotten),
+            (vec![], vec![id])
+        );
+        told.wants.clear();
+        wanted.epoch.number = 2;
+        assert!(told.difference(&wanted).is_some(), "another leader");
+    }
+}
