@@ -1,1 +1,149 @@
-fn main() {}
+//! `allotment-rig`: what `./dev` calls to start, stop and measure the product of a checkout.
+
+use std::path::PathBuf;
+use std::process::{ExitCode, Stdio};
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{Args, Parser, Subcommand};
+use rig::paths::Paths;
+use rig::postgres::{Passwords, Postgres, Setup};
+use rig::up::{self, Up};
+use rig::up_file::UpFile;
+use rig::{measure, who};
+
+/// Starts, stops and measures the product of a checkout.
+#[derive(Parser)]
+#[command(name = "allotment-rig", version)]
+struct Arguments {
+    /// The checkout.
+    #[arg(long, global = true, default_value = ".")]
+    checkout: PathBuf,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Starts the product and stays in the foreground.
+    Up(UpArguments),
+    /// Stops the product.
+    Down,
+    /// Runs a command beside a private PostgreSQL, named to it by DATABASE_URL.
+    WithPostgres {
+        /// The command.
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+    /// Measures the running product: from a job's submission to its first line of log.
+    Measure {
+        /// How many jobs.
+        #[arg(long, default_value_t = 50)]
+        count: usize,
+    },
+}
+
+#[derive(Args)]
+struct UpArguments {
+    /// Returns when the product answers, and leaves it running.
+    #[arg(long)]
+    detach: bool,
+    /// Forgets the state of earlier starts.
+    #[arg(long)]
+    fresh: bool,
+    /// Simulates GPUs even where the machine has its own.
+    #[arg(long)]
+    simulated: bool,
+    /// Port of pages and REST; 0 takes free ports.
+    #[arg(long, default_value_t = 8080)]
+    port: u16,
+    /// A YAML list of simulated machines: - {name: n1, model: dgx-h100, pool: h100, count: 10}
+    #[arg(long)]
+    agents: Option<PathBuf>,
+    /// Seconds that have passed since the start.
+    #[arg(long, default_value_t = 0, hide = true)]
+    elapsed: u64,
+    /// We are the one in the background.
+    #[arg(long, hide = true)]
+    detached: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(arguments) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let checkout = arguments
+        .checkout
+        .canonicalize()
+        .with_context(|| format!("find the checkout {}", arguments.checkout.display()))?;
+    // One thread: the kernel ends the children when the thread that started them ends.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
+    match arguments.command {
+        Command::Up(words) => {
+            let up = Up {
+                checkout,
+                fresh: words.fresh,
+                simulated: words.simulated,
+                port: words.port,
+                agents: words.agents,
+                before: Duration::from_secs(words.elapsed),
+                detached: words.detached,
+            };
+            if words.detach {
+                return up::start_detached(&up);
+            }
+            let lived = async {
+                if up.detached { up::run_detached(&up).await } else { up::run(&up, || Ok(())).await }
+            };
+            runtime.block_on(lived).map(|()| ExitCode::SUCCESS)
+        }
+        Command::Down => runtime.block_on(up::down(&checkout)).map(|()| ExitCode::SUCCESS),
+        Command::WithPostgres { command } => runtime.block_on(with_postgres(&command)),
+        Command::Measure { count } => {
+            let times = runtime.block_on(measure::first_lines(&UpFile::read(&checkout)?, count))?;
+            println!(
+                "from submission to the first line of log: median {} ms, fastest {} ms, slowest {} ms, of {count} jobs",
+                measure::median(&times).as_millis(),
+                times[0].as_millis(),
+                times[times.len() - 1].as_millis(),
+            );
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Tests make databases of their own and connect as every role without a password: the
+/// socket's folder keeps others out.
+async fn with_postgres(words: &[String]) -> anyhow::Result<ExitCode> {
+    let state = PathBuf::from(format!("/tmp/allotment-pg-{}", std::process::id()));
+    let tools = rig::paths::checkout_of_build().join(".allotment/tools");
+    let paths = Paths::at(&state, tools)?;
+    who::make_folder(&paths.state, who::PASSABLE)?;
+    who::make_folder(&paths.logs(), who::PRIVATE)?;
+    let setup = Setup { durable: false, passwords: false };
+    let mut postgres = Postgres::start(&paths, &Passwords::random(), setup).await?;
+    let status = tokio::process::Command::new(&words[0])
+        .args(&words[1..])
+        .env("DATABASE_URL", postgres.owner_url(rig::postgres::DATABASE))
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .status()
+        .await
+        .with_context(|| format!("start {}", words[0]));
+    let stopped = postgres.stop().await;
+    std::fs::remove_dir_all(&state).context("remove PostgreSQL's folder")?;
+    stopped?;
+    let code = status?.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
+    Ok(ExitCode::from(code))
+}

@@ -1,0 +1,210 @@
+//! One node agent: its machine, its enrolment, its process.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::agents_file::Machine;
+use crate::api::{Api, text};
+use crate::child::{Child, Program, finish};
+use crate::paths::Paths;
+use crate::who;
+
+/// An agent leaves its jobs running and has only to sync its journal.
+const STOP_BOUND: Duration = Duration::from_secs(15);
+
+/// How an agent finds and is found.
+#[derive(Debug, Clone)]
+pub struct Reach {
+    /// The server's URL for agents.
+    pub server_url: String,
+    /// The address by which other workers reach the node.
+    pub address: String,
+    /// The network namespace that it runs in.
+    pub namespace: Option<String>,
+}
+
+/// An agent that was enrolled.
+#[derive(Debug)]
+pub struct Agent {
+    /// The machine that it speaks for.
+    pub machine: Machine,
+    folder: PathBuf,
+    config: PathBuf,
+    program: PathBuf,
+    log: PathBuf,
+    reach: Reach,
+    process: Option<Child>,
+}
+
+/// CPU cores and memory that a simulated machine says it has: those of the real model, so
+/// that requests made for it fit, whatever the machine below.
+fn figures(model: &str) -> (u32, i64) {
+    const GIB: i64 = 1024;
+    match model {
+        "dgx-a100" => (128, 2_048 * GIB),
+        "dgx-h100" | "dgx-h200" => (112, 2_048 * GIB),
+        "a100-pcie-8" => (128, 1_024 * GIB),
+        "l40s-8" => (128, 1_024 * GIB),
+        _ => (64, 512 * GIB),
+    }
+}
+
+impl Agent {
+    /// Writes the machine's files; nothing is started.
+    pub async fn prepare(paths: &Paths, machine: Machine, reach: Reach) -> anyhow::Result<Self> {
+        let folder = paths.agents().join(&machine.name);
+        who::make_folder(&folder, who::PASSABLE)?;
+        let agent = Self {
+            config: folder.join("agent.toml"),
+            program: paths.binary("allotment-agent")?,
+            log: paths.logs().join(format!("agent-{}.log", machine.name)),
+            machine,
+            folder,
+            reach,
+            process: None,
+        };
+        let mut lines = vec![
+            format!("state_dir = {}", quoted(&agent.state_folder())),
+            format!("address = {}", Value::from(agent.reach.address.as_str())),
+            format!("allow_unisolated = {}", !who::root()),
+        ];
+        if let Some(model) = &agent.machine.model {
+            let (cpus, memory_mib) = figures(model);
+            lines.push(format!("nvml_library = {}", quoted(&paths.binary("libnvml_sim.so")?)));
+            lines.push(format!("cpus = {cpus}\nmemory_mib = {memory_mib}"));
+            if !agent.machine_file().exists() {
+                let mut command = Command::new(paths.binary("nvml-sim-machine")?);
+                command.args(["--model", model, "--seed", &agent.machine.name]);
+                let text = finish("nvml-sim-machine", command).await?;
+                agent.write_machine(&text)?;
+            }
+        }
+        who::write_private(&agent.config, &(lines.join("\n") + "\n"))?;
+        Ok(agent)
+    }
+
+    /// Joins the machine's pool with a token from `admin`, once in the life of its state folder.
+    pub async fn enrol(&self, admin: &Api, ca: &Path) -> anyhow::Result<()> {
+        if self.state_folder().join("identity/identity.json").exists() {
+            return Ok(());
+        }
+        let answer = admin.post("/nodes/join-tokens", &json!({"pool": self.machine.pool})).await?;
+        let mut command = self.command();
+        command
+            .arg("enrol")
+            .args(["--server", &self.reach.server_url])
+            .args(["--token", text(&answer, "token")?])
+            .arg("--ca")
+            .arg(ca)
+            .args(["--name", &self.machine.name])
+            .arg("--state-dir")
+            .arg(self.state_folder());
+        finish(&format!("enrolment of {}", self.machine.name), command).await?;
+        Ok(())
+    }
+
+    /// Starts the agent's process.
+    pub fn begin(&mut self) -> anyhow::Result<()> {
+        let mut command = self.command();
+        command.arg("run").arg("--config").arg(&self.config);
+        self.process = Some(Child::start(Program {
+            name: format!("agent {}", self.machine.name),
+            command,
+            log: self.log.clone(),
+            owner: None,
+            stop_signal: Signal::SIGTERM,
+        })?);
+        Ok(())
+    }
+
+    /// Fails, naming the process and its log, when it has ended by itself.
+    pub fn check(&mut self) -> anyhow::Result<()> {
+        self.process.as_mut().map_or(Ok(()), Child::check)
+    }
+
+    /// Stops it; its jobs go on.
+    pub async fn stop(&mut self) -> anyhow::Result<()> {
+        if let Some(mut process) = self.process.take() {
+            process.stop(STOP_BOUND).await?;
+        }
+        Ok(())
+    }
+
+    /// `kill -9` of the agent alone; its jobs go on.
+    pub async fn kill(&mut self) -> anyhow::Result<()> {
+        if let Some(mut process) = self.process.take() {
+            process.kill().await?;
+        }
+        Ok(())
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        self.process.as_ref().context("the agent does not run")?.signal(signal)
+    }
+
+    /// Its process id, 0 while it is stopped.
+    pub fn pid(&self) -> u32 {
+        self.process.as_ref().map_or(0, Child::pid)
+    }
+
+    /// Its log file.
+    pub fn log(&self) -> &Path {
+        &self.log
+    }
+
+    /// The agent's own state folder, with journal, logs and checkpoints.
+    pub fn state_folder(&self) -> PathBuf {
+        self.folder.join("state")
+    }
+
+    /// The simulated machine's file.
+    pub fn machine_file(&self) -> PathBuf {
+        self.folder.join("machine.json")
+    }
+
+    /// Rewrites the simulated machine while the agent runs.
+    pub fn write_machine(&self, text: &str) -> anyhow::Result<()> {
+        who::write_private(&self.machine_file(), text)
+    }
+
+    /// Takes devices out of the simulated machine, by index, as if they had fallen off the bus.
+    pub fn lose_devices(&self, indices: &[usize]) -> anyhow::Result<()> {
+        let text = std::fs::read_to_string(self.machine_file()).context("read the machine file")?;
+        let mut machine: Value = serde_json::from_str(&text).context("the machine file")?;
+        let Some(devices) = machine["devices"].as_array_mut() else {
+            bail!("the machine file has no devices");
+        };
+        let mut place = 0;
+        devices.retain(|_| {
+            place += 1;
+            !indices.contains(&(place - 1))
+        });
+        self.write_machine(&machine.to_string())
+    }
+
+    fn command(&self) -> Command {
+        let mut command = match &self.reach.namespace {
+            Some(namespace) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", namespace]).arg(&self.program);
+                command
+            }
+            None => Command::new(&self.program),
+        };
+        if self.machine.model.is_some() {
+            command.env("ALLOTMENT_NVML_SIM_MACHINE", self.machine_file());
+        }
+        command
+    }
+}
+
+/// A path as a TOML basic string; JSON's escapes are a subset of TOML's.
+fn quoted(path: &Path) -> String {
+    Value::from(path.display().to_string()).to_string()
+}

@@ -1,0 +1,148 @@
+//! Ends what a product left running: processes that a killed rig could not end, and the jobs of its agents.
+//!
+//! Jobs outlive their agent by design, so that whoever stops the whole product must end
+//! them. They are known by what the agent gave them: a checkpoint folder below the state
+//! folder. A job's small parent is killed first: it then writes no exit record, and the
+//! agent's next life reports the attempt as lost with its node, which requeues it from its
+//! checkpoint. The job itself is asked by SIGTERM to save.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::wait;
+
+/// A job that saves at SIGTERM does so within this; who stops a product does not wait longer.
+const SAVE_BOUND: Duration = Duration::from_secs(5);
+/// After SIGKILL.
+const REAP_BOUND: Duration = Duration::from_secs(10);
+
+/// The processes that belong to one state folder.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Leftovers {
+    /// Processes whose command line names the folder: servers, agents, jobs' parents.
+    pub ours: BTreeSet<i32>,
+    /// Processes of jobs.
+    pub jobs: BTreeSet<i32>,
+}
+
+impl Leftovers {
+    /// Finds what belongs to `state`, ourselves left out.
+    pub fn find(state: &Path) -> Self {
+        let own = std::process::id().cast_signed();
+        let folder = format!("{}/", state.display());
+        let mut found = Self::default();
+        for pid in all_processes() {
+            if pid == own {
+                continue;
+            }
+            let proc = PathBuf::from(format!("/proc/{pid}"));
+            if names_folder(&proc.join("environ"), "ALLOTMENT_CHECKPOINT_DIR=", &folder) {
+                found.jobs.insert(pid);
+            } else if product_names(&proc, &folder) {
+                found.ours.insert(pid);
+            }
+        }
+        found
+    }
+
+    fn any(&self) -> bool {
+        !self.ours.is_empty() || !self.jobs.is_empty()
+    }
+}
+
+/// Ends the jobs of `state`'s agents, which must have ended already.
+pub async fn end_jobs(state: &Path) -> anyhow::Result<()> {
+    let found = Leftovers::find(state);
+    send(&found.ours, Signal::SIGKILL);
+    send(&found.jobs, Signal::SIGTERM);
+    let saved = wait::until_true("jobs end by SIGTERM", SAVE_BOUND, || Leftovers::find(state).jobs.is_empty());
+    if saved.await.is_err() {
+        kill_all(state).await?;
+    }
+    Ok(())
+}
+
+/// Kills everything that belongs to `state`, again and again while more of it appears.
+pub async fn kill_all(state: &Path) -> anyhow::Result<()> {
+    wait::until_true("what was left running ends by SIGKILL", REAP_BOUND, || {
+        let found = Leftovers::find(state);
+        send(&found.ours, Signal::SIGKILL);
+        send(&found.jobs, Signal::SIGKILL);
+        !found.any()
+    })
+    .await
+}
+
+/// Kills once, without waiting: for a test that unwinds.
+pub fn kill_now(state: &Path) {
+    let found = Leftovers::find(state);
+    send(&found.ours, Signal::SIGKILL);
+    send(&found.jobs, Signal::SIGKILL);
+}
+
+fn send(pids: &BTreeSet<i32>, signal: Signal) {
+    for pid in pids {
+        // It may have ended since it was seen.
+        let _ = kill(Pid::from_raw(*pid), signal);
+    }
+}
+
+fn all_processes() -> Vec<i32> {
+    std::fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+/// Whether one of the zero-separated strings in `file` is `key` followed by a path in `folder`.
+fn names_folder(file: &Path, key: &str, folder: &str) -> bool {
+    let wanted = format!("{key}{folder}");
+    std::fs::read(file)
+        .unwrap_or_default()
+        .split(|byte| *byte == 0)
+        .any(|text| text.starts_with(wanted.as_bytes()))
+}
+
+/// Whether this is a program of the product, or PostgreSQL, that was started for `folder`.
+fn product_names(proc: &Path, folder: &str) -> bool {
+    let command_line = std::fs::read(proc.join("cmdline")).unwrap_or_default();
+    let mut words = command_line.split(|byte| *byte == 0);
+    let Some(program) = words.next().and_then(|word| std::str::from_utf8(word).ok()) else {
+        return false;
+    };
+    let name = Path::new(program).file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    ["allotment-server", "allotment-agent", "postgres"].contains(&name)
+        && words.any(|word| word.windows(folder.len()).any(|part| part == folder.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_job_is_found_by_its_checkpoint_folder_and_ends_by_sigterm() {
+        let state = PathBuf::from(format!("/tmp/allotment-rig-leftovers-{}", std::process::id()));
+        let mut job = std::process::Command::new("sleep")
+            .arg("60")
+            .env("ALLOTMENT_CHECKPOINT_DIR", state.join("checkpoints/team/job"))
+            .spawn()
+            .unwrap();
+        let pid = job.id().cast_signed();
+        wait::until_true("the job is seen", Duration::from_secs(5), || {
+            Leftovers::find(&state).jobs.contains(&pid)
+        })
+        .await
+        .unwrap();
+        let reaper = std::thread::spawn(move || job.wait().unwrap());
+        end_jobs(&state).await.unwrap();
+        let status = reaper.join().unwrap();
+        assert_eq!(crate::child::in_words(status), "killed by SIGTERM");
+        assert_eq!(Leftovers::find(&state), Leftovers::default());
+    }
+}

@@ -1,0 +1,45 @@
+//! `./dev up --detach`: starts this program once more in a session of its own, and passes on what it says until it is ready.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::Context;
+
+use super::Up;
+use crate::paths::Paths;
+
+/// The word that tells this program that it is the one in the background.
+pub const FLAG: &str = "--detached";
+
+/// Starts the product in the background and returns when it is ready, or with its exit status.
+pub fn start(up: &Up) -> anyhow::Result<ExitCode> {
+    let program = std::env::current_exe().context("find this program's own file")?;
+    let mut command = Command::new(program);
+    command.args(std::env::args_os().skip(1).filter(|word| word != "--detach"));
+    command.arg(FLAG).current_dir(&up.checkout).stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().context("start the product in the background")?;
+    let mut said = child.stdout.take().expect("its output is piped");
+    // Ends when the other is ready and turns its output away from us, or has ended.
+    std::io::copy(&mut said, &mut std::io::stdout()).context("pass on what the product says")?;
+    match child.try_wait().context("look at the product")? {
+        None => Ok(ExitCode::SUCCESS),
+        Some(status) if status.success() => Ok(ExitCode::SUCCESS),
+        Some(_) => Ok(ExitCode::FAILURE),
+    }
+}
+
+/// Runs as the one in the background: once ready, its words go to a log.
+pub async fn run_detached(up: &Up) -> anyhow::Result<()> {
+    let log = Paths::of_checkout(&up.checkout)?.logs().join("up.log");
+    super::run(up, || {
+        let file = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .with_context(|| format!("open {}", log.display()))?;
+        nix::unistd::dup2_stdout(&file).context("turn the output to the log")?;
+        nix::unistd::dup2_stderr(&file).context("turn the errors to the log")?;
+        Ok(())
+    })
+    .await
+}

@@ -1,0 +1,129 @@
+//! One product per state folder: a lock that the kernel gives back when its holder dies, and the ports it had.
+
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+use crate::ports::Ports;
+use crate::server::Addresses;
+use crate::{wait, who};
+
+/// The file that is held, in the state folder.
+pub const FILE: &str = "lock";
+
+/// The lock of a running product.
+pub struct Hold {
+    _lock: Flock<File>,
+}
+
+impl Hold {
+    /// Takes it; `None` when another holds it.
+    pub fn take(state: &Path) -> anyhow::Result<Option<Self>> {
+        match Flock::lock(open(state)?, FlockArg::LockExclusiveNonblock) {
+            Ok(mut lock) => {
+                lock.set_len(0).context("write the lock file")?;
+                lock.rewind().context("write the lock file")?;
+                write!(lock, "{}", std::process::id()).context("write the lock file")?;
+                Ok(Some(Self { _lock: lock }))
+            }
+            Err((_, Errno::EWOULDBLOCK)) => Ok(None),
+            Err((_, error)) => Err(error).context("take the lock file"),
+        }
+    }
+}
+
+/// Asks the holder to end and waits for it; whether there was one.
+pub async fn end_holder(state: &Path, bound: Duration) -> anyhow::Result<bool> {
+    if free(state)? {
+        return Ok(false);
+    }
+    let mut text = String::new();
+    open(state)?.read_to_string(&mut text).context("read the lock file")?;
+    let pid: i32 = match text.trim().parse() {
+        Ok(pid) => pid,
+        Err(_) => bail!("the lock file in {} names no process: {text:?}", state.display()),
+    };
+    match kill(Pid::from_raw(pid), Signal::SIGTERM) {
+        Ok(()) | Err(Errno::ESRCH) => {}
+        Err(error) => return Err(error).with_context(|| format!("ask process {pid} to end")),
+    }
+    wait::until("the product stops", bound, || async { Ok(free(state)?.then_some(())) }).await?;
+    Ok(true)
+}
+
+fn free(state: &Path) -> anyhow::Result<bool> {
+    match Flock::lock(open(state)?, FlockArg::LockExclusiveNonblock) {
+        Ok(_) => Ok(true),
+        Err((_, Errno::EWOULDBLOCK)) => Ok(false),
+        Err((_, error)) => Err(error).context("look at the lock file"),
+    }
+}
+
+fn open(state: &Path) -> anyhow::Result<File> {
+    let path = state.join(FILE);
+    File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .with_context(|| format!("open {}", path.display()))
+}
+
+#[derive(Serialize, Deserialize)]
+struct Remembered {
+    http: u16,
+    agents: u16,
+    metrics: u16,
+    internal: u16,
+}
+
+/// Keeps the ports for a next start with free ones.
+pub fn remember(state: &Path, addresses: Addresses) -> anyhow::Result<()> {
+    let ports = Remembered {
+        http: addresses.http.port(),
+        agents: addresses.agents.port(),
+        metrics: addresses.metrics.port(),
+        internal: addresses.internal.port(),
+    };
+    let text = serde_json::to_string(&ports).context("write the ports")?;
+    who::write_private(&state.join("ports.json"), &text)
+}
+
+/// For free ports those of the last start, while they are free: people have them in their
+/// browsers.
+pub fn remembered(state: &Path, ports: Ports) -> anyhow::Result<Ports> {
+    if ports != Ports::FREE {
+        return Ok(ports);
+    }
+    let Ok(text) = std::fs::read_to_string(state.join("ports.json")) else { return Ok(ports) };
+    let Ok(Remembered { http, agents, metrics, internal }) = serde_json::from_str(&text) else {
+        return Ok(ports);
+    };
+    let last = Ports { http, agents, metrics, internal };
+    Ok(if last.check_free().is_ok() { last } else { ports })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_to_take_it_gets_nothing_until_the_first_lets_go() {
+        let state = std::env::temp_dir().join(format!("allotment-rig-hold-{}", std::process::id()));
+        who::make_folder(&state, who::PRIVATE).unwrap();
+        let first = Hold::take(&state).unwrap().expect("nobody holds it");
+        assert!(Hold::take(&state).unwrap().is_none());
+        drop(first);
+        assert!(Hold::take(&state).unwrap().is_some());
+        std::fs::remove_dir_all(&state).unwrap();
+    }
+}
