@@ -20,8 +20,9 @@ BEGIN
             END;
         END IF;
     END LOOP;
-    -- The owner hands functions to the system role, for which it must be a member of it.
-    IF NOT pg_has_role(current_user, 'allotment_system', 'MEMBER') THEN
+    -- The owner hands functions to the system role, for which it must be a member of it. From
+    -- PostgreSQL 16 on the maker of a role is one in name only: hence USAGE, not MEMBER.
+    IF NOT pg_has_role(current_user, 'allotment_system', 'USAGE') THEN
         EXECUTE format('GRANT allotment_system TO %I', current_user);
     END IF;
 END $$;

@@ -75,7 +75,10 @@ impl Agent {
         ];
         if let Some(model) = &agent.machine.model {
             let (cpus, memory_mib) = figures(model);
-            lines.push(format!("nvml_library = {}", quoted(&paths.binary("libnvml_sim.so")?)));
+            lines.push(format!(
+                "nvml_library = {}",
+                quoted(&paths.binary("libnvml_sim.so")?)
+            ));
             lines.push(format!("cpus = {cpus}\nmemory_mib = {memory_mib}"));
             if !agent.machine_file().exists() {
                 let mut command = Command::new(paths.binary("nvml-sim-machine")?);
@@ -93,7 +96,9 @@ impl Agent {
         if self.state_folder().join("identity/identity.json").exists() {
             return Ok(());
         }
-        let answer = admin.post("/nodes/join-tokens", &json!({"pool": self.machine.pool})).await?;
+        let answer = admin
+            .post("/nodes/join-tokens", &json!({"pool": self.machine.pool}))
+            .await?;
         let mut command = self.command();
         command
             .arg("enrol")
@@ -145,7 +150,10 @@ impl Agent {
 
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
-        self.process.as_ref().context("the agent does not run")?.signal(signal)
+        self.process
+            .as_ref()
+            .context("the agent does not run")?
+            .signal(signal)
     }
 
     /// Its process id, 0 while it is stopped.
@@ -192,7 +200,9 @@ impl Agent {
         let mut command = match &self.reach.namespace {
             Some(namespace) => {
                 let mut command = Command::new("ip");
-                command.args(["netns", "exec", namespace]).arg(&self.program);
+                command
+                    .args(["netns", "exec", namespace])
+                    .arg(&self.program);
                 command
             }
             None => Command::new(&self.program),

@@ -10,8 +10,15 @@ use serde::Deserialize;
 pub const MACHINES_MAX: usize = 2_000;
 
 /// The models that `nvml-sim-machine` knows, with their pools by default.
-pub const MODELS: [&str; 7] =
-    ["dgx-a100", "dgx-h100", "dgx-h200", "l40s-4", "l40s-8", "a100-pcie-8", "a30-4"];
+pub const MODELS: [&str; 7] = [
+    "dgx-a100",
+    "dgx-h100",
+    "dgx-h200",
+    "l40s-4",
+    "l40s-8",
+    "a100-pcie-8",
+    "a30-4",
+];
 
 /// One line of the file.
 #[derive(Debug, Clone, Deserialize)]
@@ -42,7 +49,11 @@ pub struct Machine {
 impl Machine {
     /// A simulated machine.
     pub fn simulated(name: &str, model: &str, pool: &str) -> Self {
-        Self { name: name.to_owned(), model: Some(model.to_owned()), pool: pool.to_owned() }
+        Self {
+            name: name.to_owned(),
+            model: Some(model.to_owned()),
+            pool: pool.to_owned(),
+        }
     }
 }
 
@@ -70,14 +81,25 @@ fn parse(text: &str) -> anyhow::Result<Vec<Machine>> {
     for line in &lines {
         for (key, value) in [("name", &line.name), ("pool", &line.pool)] {
             if value.parse::<domain::name::Name>().is_err() {
-                bail!("{key} {value:?} is no name: small letters, digits, '.', '_' and '-', at most 63");
+                bail!(
+                    "{key} {value:?} is no name: small letters, digits, '.', '_' and '-', at most 63"
+                );
             }
         }
         if !MODELS.contains(&line.model.as_str()) {
-            bail!("model {:?} of {} is not known; choose one of {}", line.model, line.name, MODELS.join(", "));
+            bail!(
+                "model {:?} of {} is not known; choose one of {}",
+                line.model,
+                line.name,
+                MODELS.join(", ")
+            );
         }
         if line.count == 0 || machines.len() + line.count > MACHINES_MAX {
-            bail!("count {} of {} is out of range: 1 or more, {MACHINES_MAX} in all", line.count, line.name);
+            bail!(
+                "count {} of {} is out of range: 1 or more, {MACHINES_MAX} in all",
+                line.count,
+                line.name
+            );
         }
         for number in 1..=line.count {
             let name = match line.count {
@@ -92,7 +114,10 @@ fn parse(text: &str) -> anyhow::Result<Vec<Machine>> {
     }
     let mut seen = BTreeSet::new();
     match machines.iter().find(|machine| !seen.insert(&machine.name)) {
-        Some(twice) => bail!("name {:?} stands twice; each machine needs its own", twice.name),
+        Some(twice) => bail!(
+            "name {:?} stands twice; each machine needs its own",
+            twice.name
+        ),
         None => Ok(machines),
     }
 }
@@ -107,7 +132,10 @@ mod tests {
             "- {name: n1, model: dgx-h100, pool: h100, count: 3}\n- {name: single, model: a30-4, pool: small}\n",
         )
         .unwrap();
-        let names: Vec<&str> = machines.iter().map(|machine| machine.name.as_str()).collect();
+        let names: Vec<&str> = machines
+            .iter()
+            .map(|machine| machine.name.as_str())
+            .collect();
         assert_eq!(names, ["n1-1", "n1-2", "n1-3", "single"]);
         assert_eq!(machines[3].pool, "small");
     }
@@ -117,11 +145,17 @@ mod tests {
         for (text, named) in [
             ("- {name: n1, model: dgx-b200, pool: p}", "dgx-b200"),
             ("- {name: N1, model: dgx-h100, pool: p}", "\"N1\""),
-            ("- {name: n1, model: dgx-h100, pool: p, count: 0}", "count 0"),
+            (
+                "- {name: n1, model: dgx-h100, pool: p, count: 0}",
+                "count 0",
+            ),
             ("- {name: n1, model: dgx-h100, pool: p, gpus: 3}", "gpus"),
             ("- {name: n1, model: dgx-h100}", "pool"),
             ("[]", "names no machine"),
-            ("- {name: a, model: a30-4, pool: p}\n- {name: a, model: a30-4, pool: p}", "stands twice"),
+            (
+                "- {name: a, model: a30-4, pool: p}\n- {name: a, model: a30-4, pool: p}",
+                "stands twice",
+            ),
         ] {
             let error = format!("{:#}", parse(text).unwrap_err());
             assert!(error.contains(named), "{text}: {error}");

@@ -55,9 +55,18 @@ impl Api {
     /// Signs in at `url` (`http://…`).
     pub async fn log_in(url: &str, name: &str, password: &str) -> anyhow::Result<Self> {
         let http = http_client()?;
-        let mut api = Self { base: format!("{url}/api/v1"), token: String::new(), http };
+        let mut api = Self {
+            base: format!("{url}/api/v1"),
+            token: String::new(),
+            http,
+        };
         let session = api
-            .call(Method::POST, "/auth/login", Some(&json!({"username": name, "password": password})), None)
+            .call(
+                Method::POST,
+                "/auth/login",
+                Some(&json!({"username": name, "password": password})),
+                None,
+            )
             .await?
             .success()
             .with_context(|| format!("sign in as {name}"))?;
@@ -67,7 +76,11 @@ impl Api {
 
     /// A client with a token that is at hand.
     pub fn with_token(url: &str, token: &str) -> anyhow::Result<Self> {
-        Ok(Self { base: format!("{url}/api/v1"), token: token.to_owned(), http: http_client()? })
+        Ok(Self {
+            base: format!("{url}/api/v1"),
+            token: token.to_owned(),
+            http: http_client()?,
+        })
     }
 
     /// The bearer token.
@@ -77,7 +90,10 @@ impl Api {
 
     /// The same person at another server.
     pub fn at(&self, url: &str) -> Self {
-        Self { base: format!("{url}/api/v1"), ..self.clone() }
+        Self {
+            base: format!("{url}/api/v1"),
+            ..self.clone()
+        }
     }
 
     /// Reads.
@@ -99,7 +115,10 @@ impl Api {
 
     /// Puts what is not there yet.
     pub async fn put_new(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
-        let request = self.request(Method::PUT, path).header("If-None-Match", "*").json(body);
+        let request = self
+            .request(Method::PUT, path)
+            .header("If-None-Match", "*")
+            .json(body);
         answer(request)
             .await
             .and_then(Answer::success)
@@ -126,9 +145,16 @@ impl Api {
 
     /// The text behind a path, as it is now.
     pub async fn text(&self, path: &str) -> anyhow::Result<String> {
-        let response = self.request(Method::GET, path).send().await.with_context(|| format!("GET {path}"))?;
+        let response = self
+            .request(Method::GET, path)
+            .send()
+            .await
+            .with_context(|| format!("GET {path}"))?;
         let status = response.status();
-        let bytes = response.bytes().await.with_context(|| format!("GET {path}"))?;
+        let bytes = response
+            .bytes()
+            .await
+            .with_context(|| format!("GET {path}"))?;
         let text = String::from_utf8_lossy(&bytes).into_owned();
         if !status.is_success() {
             bail!("GET {path}: {status}: {text}");
@@ -139,7 +165,11 @@ impl Api {
     /// A request that the caller finishes, for streams.
     pub fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
         let request = self.http.request(method, format!("{}{path}", self.base));
-        if self.token.is_empty() { request } else { request.bearer_auth(&self.token) }
+        if self.token.is_empty() {
+            request
+        } else {
+            request.bearer_auth(&self.token)
+        }
     }
 
     /// Every item of a list, page by page.
@@ -148,8 +178,15 @@ impl Api {
         let mut page = path.to_owned();
         loop {
             let answer = self.get(&page).await?;
-            items.extend(answer["items"].as_array().with_context(|| format!("{path} has no items"))?.clone());
-            let Some(cursor) = answer["next_cursor"].as_str() else { return Ok(items) };
+            items.extend(
+                answer["items"]
+                    .as_array()
+                    .with_context(|| format!("{path} has no items"))?
+                    .clone(),
+            );
+            let Some(cursor) = answer["next_cursor"].as_str() else {
+                return Ok(items);
+            };
             let joint = if path.contains('?') { '&' } else { '?' };
             page = format!("{path}{joint}cursor={cursor}");
         }
@@ -159,9 +196,16 @@ impl Api {
 async fn answer(request: reqwest::RequestBuilder) -> anyhow::Result<Answer> {
     let response = request.send().await.context("ask the server")?;
     let header = |name: &str| {
-        response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
+        response
+            .headers()
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .map(str::to_owned)
     };
-    let (etag, replayed) = (header("etag"), header("idempotent-replay").as_deref() == Some("true"));
+    let (etag, replayed) = (
+        header("etag"),
+        header("idempotent-replay").as_deref() == Some("true"),
+    );
     let status = response.status();
     let bytes = response.bytes().await.context("read the server's answer")?;
     let body = if bytes.is_empty() {
@@ -170,10 +214,17 @@ async fn answer(request: reqwest::RequestBuilder) -> anyhow::Result<Answer> {
         serde_json::from_slice(&bytes)
             .unwrap_or_else(|_| Value::from(String::from_utf8_lossy(&bytes).into_owned()))
     };
-    Ok(Answer { status, body, etag, replayed })
+    Ok(Answer {
+        status,
+        body,
+        etag,
+        replayed,
+    })
 }
 
 /// A text of an object, or an error that shows the object.
 pub fn text<'a>(object: &'a Value, key: &str) -> anyhow::Result<&'a str> {
-    object[key].as_str().with_context(|| format!("no text {key:?} in {object}"))
+    object[key]
+        .as_str()
+        .with_context(|| format!("no text {key:?} in {object}"))
 }

@@ -47,7 +47,13 @@ impl Child {
     /// Starts the program. It is asked to end when the thread that called this ends, so
     /// that nothing outlives a rig that was killed.
     pub fn start(program: Program) -> anyhow::Result<Self> {
-        let Program { name, mut command, log, owner, stop_signal } = program;
+        let Program {
+            name,
+            mut command,
+            log,
+            owner,
+            stop_signal,
+        } = program;
         let out = open_log(&log)?;
         let err = out.try_clone().context("open the log twice")?;
         command.stdin(Stdio::null()).stdout(out).stderr(err);
@@ -58,8 +64,16 @@ impl Child {
         }
         end_with_parent(&mut command, stop_signal);
         let process = command.spawn().with_context(|| format!("start {name}"))?;
-        let pid = process.id().expect("a process that was just started has an id");
-        Ok(Self { name, log, pid, process, stop_signal })
+        let pid = process
+            .id()
+            .expect("a process that was just started has an id");
+        Ok(Self {
+            name,
+            log,
+            pid,
+            process,
+            stop_signal,
+        })
     }
 
     /// Its process id.
@@ -69,7 +83,9 @@ impl Child {
 
     /// How it ended, if it has.
     pub fn ended(&mut self) -> anyhow::Result<Option<ExitStatus>> {
-        self.process.try_wait().with_context(|| format!("watch {}", self.name))
+        self.process
+            .try_wait()
+            .with_context(|| format!("watch {}", self.name))
     }
 
     /// An error that names the process and its log, if it has ended.
@@ -90,7 +106,10 @@ impl Child {
     pub async fn stop(&mut self, bound: Duration) -> anyhow::Result<()> {
         if self.ended()?.is_none() {
             self.signal(self.stop_signal)?;
-            if tokio::time::timeout(bound, self.process.wait()).await.is_err() {
+            if tokio::time::timeout(bound, self.process.wait())
+                .await
+                .is_err()
+            {
                 self.kill().await?;
             }
         }
@@ -171,7 +190,12 @@ pub async fn finish(name: &str, mut command: Command) -> anyhow::Result<String> 
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         let also = String::from_utf8_lossy(&output.stdout);
-        bail!("{name} failed ({}): {}{}", in_words(output.status), also.trim(), said.trim());
+        bail!(
+            "{name} failed ({}): {}{}",
+            in_words(output.status),
+            also.trim(),
+            said.trim()
+        );
     }
     String::from_utf8(output.stdout).with_context(|| format!("{name} printed invalid UTF-8"))
 }
@@ -202,18 +226,25 @@ mod tests {
             tokio::task::yield_now().await;
         };
         std::fs::remove_file(&child.log).unwrap();
-        assert!(error.starts_with("crash has ended (exit code 3)"), "{error}");
+        assert!(
+            error.starts_with("crash has ended (exit code 3)"),
+            "{error}"
+        );
         assert!(error.contains("no such table"), "{error}");
     }
 
     #[tokio::test]
     async fn a_child_that_ignores_sigterm_is_killed() {
-        let mut child =
-            Child::start(program("deaf", "trap '' TERM; echo up; while :; do sleep 0.05; done"))
-                .unwrap();
-        crate::wait::until_true("it traps", Duration::from_secs(10), || tail(&child.log) == "up")
-            .await
-            .unwrap();
+        let mut child = Child::start(program(
+            "deaf",
+            "trap '' TERM; echo up; while :; do sleep 0.05; done",
+        ))
+        .unwrap();
+        crate::wait::until_true("it traps", Duration::from_secs(10), || {
+            tail(&child.log) == "up"
+        })
+        .await
+        .unwrap();
         child.stop(Duration::from_millis(100)).await.unwrap();
         std::fs::remove_file(&child.log).unwrap();
         let status = child.ended().unwrap().expect("it is gone");

@@ -60,7 +60,10 @@ impl Options {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         // Not below the checkout, which other users may not be able to pass.
-        let state = PathBuf::from(format!("/tmp/allotment-{name}-{}-{number}", std::process::id()));
+        let state = PathBuf::from(format!(
+            "/tmp/allotment-{name}-{}-{number}",
+            std::process::id()
+        ));
         let tools = crate::paths::checkout_of_build().join(".allotment/tools");
         Ok(Self {
             paths: Paths::at(&state, tools)?,
@@ -131,7 +134,10 @@ impl Cluster {
         leftovers::kill_all(&options.paths.state).await?;
         let secrets = Secrets::of(&options.paths.state)?;
         options.stages.say("starting PostgreSQL");
-        let setup = crate::postgres::Setup { durable: options.durable, passwords: true };
+        let setup = crate::postgres::Setup {
+            durable: options.durable,
+            passwords: true,
+        };
         let postgres = Postgres::start(&options.paths, &secrets.postgres, setup).await?;
         Ok(Self {
             postgres,
@@ -161,7 +167,9 @@ impl Cluster {
 
     /// The administrator, signed in.
     pub fn admin(&self) -> &Api {
-        self.admin.as_ref().expect("the administrator signs in while the product is started")
+        self.admin
+            .as_ref()
+            .expect("the administrator signs in while the product is started")
     }
 
     /// Signs in as a person of the demo organisation.
@@ -183,7 +191,11 @@ impl Cluster {
                 return Ok(());
             }
             if begun.elapsed() > bound {
-                bail!("after {} s not ready: {}", bound.as_secs(), waiting.join(", "));
+                bail!(
+                    "after {} s not ready: {}",
+                    bound.as_secs(),
+                    waiting.join(", ")
+                );
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -261,12 +273,16 @@ impl Cluster {
 
     /// The agent of a node.
     pub fn agent(&mut self, name: &str) -> anyhow::Result<&mut Agent> {
-        self.agents.get_mut(name).with_context(|| format!("there is no agent {name:?}"))
+        self.agents
+            .get_mut(name)
+            .with_context(|| format!("there is no agent {name:?}"))
     }
 
     /// The proxy of a node.
     pub fn proxy(&self, name: &str) -> anyhow::Result<&Proxy> {
-        self.proxies.get(name).with_context(|| format!("there is no proxy of {name:?}"))
+        self.proxies
+            .get(name)
+            .with_context(|| format!("there is no proxy of {name:?}"))
     }
 
     /// Waits until a job is in one of these states; the job.
@@ -288,7 +304,10 @@ impl Cluster {
         .await;
         result.with_context(|| {
             let job = seen.borrow();
-            format!("it is {} ({}: {})", job["state"], job["reason"], job["message"])
+            format!(
+                "it is {} ({}: {})",
+                job["state"], job["reason"], job["message"]
+            )
         })
     }
 
@@ -317,7 +336,11 @@ impl Drop for Cluster {
             eprintln!("the product's logs are kept in {}", logs.display());
             for entry in std::fs::read_dir(logs).into_iter().flatten().flatten() {
                 let name = entry.file_name();
-                eprintln!("--- {}\n{}", name.to_string_lossy(), child::tail(&entry.path()));
+                eprintln!(
+                    "--- {}\n{}",
+                    name.to_string_lossy(),
+                    child::tail(&entry.path())
+                );
             }
         } else {
             let _ = std::fs::remove_dir_all(&self.options.paths.state);

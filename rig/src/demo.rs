@@ -54,8 +54,10 @@ impl Secrets {
     pub fn of(state: &Path) -> anyhow::Result<Self> {
         let file = file_in(state);
         if file.exists() {
-            let text = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-            return serde_json::from_str(&text).with_context(|| format!("secrets in {}", file.display()));
+            let text = std::fs::read_to_string(&file)
+                .with_context(|| format!("read {}", file.display()))?;
+            return serde_json::from_str(&text)
+                .with_context(|| format!("secrets in {}", file.display()));
         }
         let fresh = Self {
             postgres: Passwords::random(),

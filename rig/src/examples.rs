@@ -22,7 +22,9 @@ pub fn read(file: &Path) -> anyhow::Result<Value> {
     let folder = file.parent().context("a job file lies in a folder")?;
     if let Some(files) = spec["files"].as_object_mut() {
         for (name, text) in files {
-            let Some(beside) = text.as_str().and_then(|text| text.strip_prefix('@')) else { continue };
+            let Some(beside) = text.as_str().and_then(|text| text.strip_prefix('@')) else {
+                continue;
+            };
             let path = folder.join(beside);
             let content = std::fs::read_to_string(&path)
                 .with_context(|| format!("files.{name}: read {}", path.display()))?;
@@ -42,7 +44,10 @@ mod tests {
         for (_, name) in AT_FIRST_START {
             let spec = read(&examples.join(name)).unwrap();
             let files = spec["files"].as_object().unwrap();
-            assert!(files["train.py"].as_str().unwrap().contains("import"), "{name}");
+            assert!(
+                files["train.py"].as_str().unwrap().contains("import"),
+                "{name}"
+            );
         }
     }
 }

@@ -59,7 +59,9 @@ pub async fn end_jobs(state: &Path) -> anyhow::Result<()> {
     let found = Leftovers::find(state);
     send(&found.ours, Signal::SIGKILL);
     send(&found.jobs, Signal::SIGTERM);
-    let saved = wait::until_true("jobs end by SIGTERM", SAVE_BOUND, || Leftovers::find(state).jobs.is_empty());
+    let saved = wait::until_true("jobs end by SIGTERM", SAVE_BOUND, || {
+        Leftovers::find(state).jobs.is_empty()
+    });
     if saved.await.is_err() {
         kill_all(state).await?;
     }
@@ -116,9 +118,15 @@ fn product_names(proc: &Path, folder: &str) -> bool {
     let Some(program) = words.next().and_then(|word| std::str::from_utf8(word).ok()) else {
         return false;
     };
-    let name = Path::new(program).file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let name = Path::new(program)
+        .file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or_default();
     ["allotment-server", "allotment-agent", "postgres"].contains(&name)
-        && words.any(|word| word.windows(folder.len()).any(|part| part == folder.as_bytes()))
+        && words.any(|word| {
+            word.windows(folder.len())
+                .any(|part| part == folder.as_bytes())
+        })
 }
 
 #[cfg(test)]
@@ -127,10 +135,16 @@ mod tests {
 
     #[tokio::test]
     async fn a_job_is_found_by_its_checkpoint_folder_and_ends_by_sigterm() {
-        let state = PathBuf::from(format!("/tmp/allotment-rig-leftovers-{}", std::process::id()));
+        let state = PathBuf::from(format!(
+            "/tmp/allotment-rig-leftovers-{}",
+            std::process::id()
+        ));
         let mut job = std::process::Command::new("sleep")
             .arg("60")
-            .env("ALLOTMENT_CHECKPOINT_DIR", state.join("checkpoints/team/job"))
+            .env(
+                "ALLOTMENT_CHECKPOINT_DIR",
+                state.join("checkpoints/team/job"),
+            )
             .spawn()
             .unwrap();
         let pid = job.id().cast_signed();

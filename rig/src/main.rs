@@ -104,11 +104,17 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
                 return up::start_detached(&up);
             }
             let lived = async {
-                if up.detached { up::run_detached(&up).await } else { up::run(&up, || Ok(())).await }
+                if up.detached {
+                    up::run_detached(&up).await
+                } else {
+                    up::run(&up, || Ok(())).await
+                }
             };
             runtime.block_on(lived).map(|()| ExitCode::SUCCESS)
         }
-        Command::Down => runtime.block_on(up::down(&checkout)).map(|()| ExitCode::SUCCESS),
+        Command::Down => runtime
+            .block_on(up::down(&checkout))
+            .map(|()| ExitCode::SUCCESS),
         Command::WithPostgres { command } => runtime.block_on(with_postgres(&command)),
         Command::Measure { count } => {
             let times = runtime.block_on(measure::first_lines(&UpFile::read(&checkout)?, count))?;
@@ -131,7 +137,10 @@ async fn with_postgres(words: &[String]) -> anyhow::Result<ExitCode> {
     let paths = Paths::at(&state, tools)?;
     who::make_folder(&paths.state, who::PASSABLE)?;
     who::make_folder(&paths.logs(), who::PRIVATE)?;
-    let setup = Setup { durable: false, passwords: false };
+    let setup = Setup {
+        durable: false,
+        passwords: false,
+    };
     let mut postgres = Postgres::start(&paths, &Passwords::random(), setup).await?;
     let status = tokio::process::Command::new(&words[0])
         .args(&words[1..])
@@ -144,6 +153,9 @@ async fn with_postgres(words: &[String]) -> anyhow::Result<ExitCode> {
     let stopped = postgres.stop().await;
     std::fs::remove_dir_all(&state).context("remove PostgreSQL's folder")?;
     stopped?;
-    let code = status?.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
+    let code = status?
+        .code()
+        .and_then(|code| u8::try_from(code).ok())
+        .unwrap_or(1);
     Ok(ExitCode::from(code))
 }

@@ -43,12 +43,30 @@ impl Namespace {
         };
         let (outer_end, inner_end) = (space.outer_end(), format!("{}i", space.cable));
         ip(&["netns", "add", &space.name])?;
-        ip(&["link", "add", &outer_end, "type", "veth", "peer", "name", &inner_end])?;
+        ip(&[
+            "link", "add", &outer_end, "type", "veth", "peer", "name", &inner_end,
+        ])?;
         ip(&["link", "set", &inner_end, "netns", &space.name])?;
-        ip(&["addr", "add", &format!("{}/30", space.outer), "dev", &outer_end])?;
+        ip(&[
+            "addr",
+            "add",
+            &format!("{}/30", space.outer),
+            "dev",
+            &outer_end,
+        ])?;
         ip(&["link", "set", &outer_end, "up"])?;
         let inside = ["netns", "exec", &space.name, "ip"];
-        ip(&[&inside[..], &["addr", "add", &format!("{}/30", space.inner), "dev", &inner_end]].concat())?;
+        ip(&[
+            &inside[..],
+            &[
+                "addr",
+                "add",
+                &format!("{}/30", space.inner),
+                "dev",
+                &inner_end,
+            ],
+        ]
+        .concat())?;
         ip(&[&inside[..], &["link", "set", &inner_end, "up"]].concat())?;
         ip(&[&inside[..], &["link", "set", "lo", "up"]].concat())?;
         Ok(space)
@@ -78,7 +96,10 @@ impl Drop for Namespace {
 }
 
 fn ip(words: &[&str]) -> anyhow::Result<()> {
-    let output = Command::new("ip").args(words).output().context("run ip, of the package iproute2")?;
+    let output = Command::new("ip")
+        .args(words)
+        .output()
+        .context("run ip, of the package iproute2")?;
     if !output.status.success() {
         bail!(
             "ip {} failed ({}): {}",

@@ -32,20 +32,31 @@ impl Paths {
     pub fn of_checkout(checkout: &Path) -> anyhow::Result<Self> {
         let link_folder = checkout.join(".allotment");
         let state = state_of(checkout)?;
-        Ok(Self { state, binaries: binaries()?, tools: link_folder.join("tools") })
+        Ok(Self {
+            state,
+            binaries: binaries()?,
+            tools: link_folder.join("tools"),
+        })
     }
 
     /// The folders of a product that lies at `state`.
     pub fn at(state: &Path, tools: PathBuf) -> anyhow::Result<Self> {
         check_socket_path(state)?;
-        Ok(Self { state: state.to_owned(), binaries: binaries()?, tools })
+        Ok(Self {
+            state: state.to_owned(),
+            binaries: binaries()?,
+            tools,
+        })
     }
 
     /// One of the product's programs, or a sentence that says how to build it.
     pub fn binary(&self, name: &str) -> anyhow::Result<PathBuf> {
         let path = self.binaries.join(name);
         if !path.exists() {
-            bail!("{} is not there; build it with: cargo build --workspace", path.display());
+            bail!(
+                "{} is not there; build it with: cargo build --workspace",
+                path.display()
+            );
         }
         Ok(path)
     }
@@ -72,13 +83,17 @@ fn state_of(checkout: &Path) -> anyhow::Result<PathBuf> {
     if who::root() {
         return Ok(Path::new(ROOT_STATE).join(name));
     }
-    let beside = checkout.join(".allotment").join(format!("state-{}", nix::unistd::getuid()));
+    let beside = checkout
+        .join(".allotment")
+        .join(format!("state-{}", nix::unistd::getuid()));
     if check_socket_path(&beside).is_ok() {
         return Ok(beside);
     }
     let home = match std::env::var_os("XDG_STATE_HOME") {
         Some(folder) => PathBuf::from(folder),
-        None => PathBuf::from(std::env::var_os("HOME").context("HOME is not set")?).join(".local/state"),
+        None => {
+            PathBuf::from(std::env::var_os("HOME").context("HOME is not set")?).join(".local/state")
+        }
     };
     let short = home.join("allotment").join(name);
     check_socket_path(&short)?;
@@ -113,7 +128,10 @@ fn binaries() -> anyhow::Result<PathBuf> {
 /// The root of the checkout that this was built from.
 pub fn checkout_of_build() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-    manifest.parent().expect("the crate lies in the checkout").to_owned()
+    manifest
+        .parent()
+        .expect("the crate lies in the checkout")
+        .to_owned()
 }
 
 #[cfg(test)]

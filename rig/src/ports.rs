@@ -24,7 +24,12 @@ const INTERNAL_ABOVE: u16 = 8444 - 8080;
 
 impl Ports {
     /// Free ports that the servers choose themselves.
-    pub const FREE: Self = Self { http: 0, agents: 0, metrics: 0, internal: 0 };
+    pub const FREE: Self = Self {
+        http: 0,
+        agents: 0,
+        metrics: 0,
+        internal: 0,
+    };
 
     /// The ports that go with `http`; 0 for free ones.
     pub fn at(http: u16) -> anyhow::Result<Self> {
@@ -38,7 +43,12 @@ impl Ports {
                 u16::MAX - METRICS_ABOVE + 1
             );
         };
-        Ok(Self { http, agents: http + AGENTS_ABOVE, metrics, internal: http + INTERNAL_ABOVE })
+        Ok(Self {
+            http,
+            agents: http + AGENTS_ABOVE,
+            metrics,
+            internal: http + INTERNAL_ABOVE,
+        })
     }
 
     /// Fails with one sentence when a port is taken.
@@ -77,7 +87,10 @@ mod tests {
     #[test]
     fn the_default_port_brings_the_documented_ones() {
         let ports = Ports::at(8080).unwrap();
-        assert_eq!((ports.agents, ports.metrics, ports.internal), (8443, 9090, 8444));
+        assert_eq!(
+            (ports.agents, ports.metrics, ports.internal),
+            (8443, 9090, 8444)
+        );
     }
 
     #[test]
@@ -91,9 +104,15 @@ mod tests {
     fn a_taken_port_is_one_sentence_with_the_remedy() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let http = taken.local_addr().unwrap().port();
-        let ports = Ports { http, ..Ports::FREE };
+        let ports = Ports {
+            http,
+            ..Ports::FREE
+        };
         let error = ports.check_free().unwrap_err().to_string();
-        assert!(error.contains(&format!("port {http}")) && error.contains("--port 0"), "{error}");
+        assert!(
+            error.contains(&format!("port {http}")) && error.contains("--port 0"),
+            "{error}"
+        );
         assert!(!error.contains('\n'), "{error}");
     }
 }

@@ -50,7 +50,10 @@ pub struct Passwords {
 impl Passwords {
     /// Fresh random ones.
     pub fn random() -> Self {
-        Self { superuser: crate::demo::random_secret(), owner: crate::demo::random_secret() }
+        Self {
+            superuser: crate::demo::random_secret(),
+            owner: crate::demo::random_secret(),
+        }
     }
 }
 
@@ -102,7 +105,11 @@ impl Postgres {
     /// The URL of a database as some role.
     pub fn url(&self, role: &str, password: &str, database: &str) -> String {
         let socket = self.socket_folder().display().to_string();
-        let credentials = if self.setup.passwords { format!("{role}:{password}") } else { role.to_owned() };
+        let credentials = if self.setup.passwords {
+            format!("{role}:{password}")
+        } else {
+            role.to_owned()
+        };
         format!("postgres://{credentials}@localhost/{database}?host={socket}")
     }
 
@@ -113,7 +120,10 @@ impl Postgres {
         self.spawn()?;
         loop {
             if let Some(Err(error)) = self.process.as_mut().map(Child::check) {
-                let beside = ["pre-existing shared memory block", "lock file \"postmaster.pid\" already exists"];
+                let beside = [
+                    "pre-existing shared memory block",
+                    "lock file \"postmaster.pid\" already exists",
+                ];
                 let passes = beside.iter().any(|sign| tail(&self.log).contains(sign));
                 if !passes || begun.elapsed() > START_BOUND {
                     return Err(error);
@@ -167,7 +177,10 @@ impl Postgres {
     pub async fn query(&self, sql: &str) -> anyhow::Result<Vec<Value>> {
         let sql = sql.trim().trim_end_matches(';');
         let text = self
-            .query_text(DATABASE, &format!("SELECT COALESCE(json_agg(q), '[]') FROM ({sql}) AS q"))
+            .query_text(
+                DATABASE,
+                &format!("SELECT COALESCE(json_agg(q), '[]') FROM ({sql}) AS q"),
+            )
             .await?;
         serde_json::from_str(&text).with_context(|| format!("rows of: {sql}"))
     }
@@ -176,7 +189,16 @@ impl Postgres {
     pub async fn query_text(&self, database: &str, sql: &str) -> anyhow::Result<String> {
         let mut command = Command::new(self.programs.path("psql"));
         command
-            .args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-U", "postgres"])
+            .args([
+                "-X",
+                "-q",
+                "-A",
+                "-t",
+                "-v",
+                "ON_ERROR_STOP=1",
+                "-U",
+                "postgres",
+            ])
             .arg("-h")
             .arg(self.socket_folder())
             .args(["-d", database, "-f", "-"])
@@ -193,9 +215,16 @@ impl Postgres {
         drop(input);
         let output = psql.wait_with_output().await.context("wait for psql")?;
         if !output.status.success() {
-            bail!("psql failed ({}): {}", in_words(output.status), String::from_utf8_lossy(&output.stderr).trim());
+            bail!(
+                "psql failed ({}): {}",
+                in_words(output.status),
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
         }
-        Ok(String::from_utf8(output.stdout).context("psql printed invalid UTF-8")?.trim().to_owned())
+        Ok(String::from_utf8(output.stdout)
+            .context("psql printed invalid UTF-8")?
+            .trim()
+            .to_owned())
     }
 
     fn data(&self) -> PathBuf {
@@ -224,9 +253,20 @@ impl Postgres {
         let _ = std::fs::remove_dir_all(&half);
         let mut command = Command::new(self.programs.path("initdb"));
         command
-            .args(["-U", "postgres", "-E", "UTF8", "--locale=C", "--no-instructions"])
+            .args([
+                "-U",
+                "postgres",
+                "-E",
+                "UTF8",
+                "--locale=C",
+                "--no-instructions",
+            ])
             .arg("-A")
-            .arg(if self.setup.passwords { "scram-sha-256" } else { "trust" })
+            .arg(if self.setup.passwords {
+                "scram-sha-256"
+            } else {
+                "trust"
+            })
             .arg("--pwfile")
             .arg(&password_file)
             .arg("-D")
@@ -256,7 +296,10 @@ impl Postgres {
              shared_buffers = '64MB'\n\
              log_timezone = 'UTC'\n\
              timezone = 'UTC'\n",
-            self.socket_folder().display().to_string().replace('\'', "''"),
+            self.socket_folder()
+                .display()
+                .to_string()
+                .replace('\'', "''"),
         );
         if !self.setup.durable {
             text.push_str("fsync = off\nsynchronous_commit = off\nfull_page_writes = off\n");
@@ -266,7 +309,8 @@ impl Postgres {
 
     fn check_version(&self) -> anyhow::Result<()> {
         let file = self.data().join("PG_VERSION");
-        let made_by = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+        let made_by =
+            std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
         let made_by = made_by.trim();
         if made_by != self.programs.major.to_string() {
             bail!(
@@ -281,7 +325,10 @@ impl Postgres {
 
     async fn make_owner(&self) -> anyhow::Result<()> {
         let there = self
-            .query_text("postgres", &format!("SELECT 1 FROM pg_database WHERE datname = '{DATABASE}'"))
+            .query_text(
+                "postgres",
+                &format!("SELECT 1 FROM pg_database WHERE datname = '{DATABASE}'"),
+            )
             .await?;
         if there == "1" {
             return Ok(());

@@ -20,11 +20,19 @@ pub struct Proxy {
 impl Proxy {
     /// Listens on a free port and forwards to `target`.
     pub async fn start(target: SocketAddr) -> anyhow::Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").await.context("listen for a proxy")?;
-        let address = listener.local_addr().context("ask the proxy's own address")?;
+        let listener = TcpListener::bind("127.0.0.1:0")
+            .await
+            .context("listen for a proxy")?;
+        let address = listener
+            .local_addr()
+            .context("ask the proxy's own address")?;
         let open = Arc::new(watch::Sender::new(true));
         let accepting = tokio::spawn(accept(listener, target, Arc::clone(&open)));
-        Ok(Self { address, open, accepting })
+        Ok(Self {
+            address,
+            open,
+            accepting,
+        })
     }
 
     /// Where it listens.
@@ -52,7 +60,9 @@ impl Drop for Proxy {
 
 async fn accept(listener: TcpListener, target: SocketAddr, open: Arc<watch::Sender<bool>>) {
     loop {
-        let Ok((incoming, _)) = listener.accept().await else { continue };
+        let Ok((incoming, _)) = listener.accept().await else {
+            continue;
+        };
         let mut state = open.subscribe();
         if *state.borrow_and_update() {
             tokio::spawn(async move {
@@ -98,9 +108,17 @@ mod tests {
         assert_eq!(&back, b"hello");
 
         proxy.cut();
-        assert_eq!(first.read(&mut back).await.unwrap_or(0), 0, "the first is cut");
+        assert_eq!(
+            first.read(&mut back).await.unwrap_or(0),
+            0,
+            "the first is cut"
+        );
         let mut second = TcpStream::connect(proxy.address()).await.unwrap();
-        assert_eq!(second.read(&mut back).await.unwrap_or(0), 0, "a new one is cut too");
+        assert_eq!(
+            second.read(&mut back).await.unwrap_or(0),
+            0,
+            "a new one is cut too"
+        );
 
         proxy.heal();
         let mut third = TcpStream::connect(proxy.address()).await.unwrap();

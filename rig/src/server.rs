@@ -105,7 +105,9 @@ impl Server {
             owner: None,
             stop_signal: Signal::SIGTERM,
         })?);
-        let addresses: Addresses = self.watch("has not taken its addresses", Self::read_addresses).await?;
+        let addresses: Addresses = self
+            .watch("has not taken its addresses", Self::read_addresses)
+            .await?;
         self.addresses = Some(addresses);
         self.settings.ports = Ports {
             http: addresses.http.port(),
@@ -124,7 +126,10 @@ impl Server {
         loop {
             self.check()?;
             let answer = http.get(&url).send().await;
-            if answer.as_ref().is_ok_and(|answer| answer.status().is_success()) {
+            if answer
+                .as_ref()
+                .is_ok_and(|answer| answer.status().is_success())
+            {
                 return Ok(());
             }
             if begun.elapsed() > READY_BOUND {
@@ -132,7 +137,12 @@ impl Server {
                     Ok(answer) => answer.text().await.unwrap_or_default(),
                     Err(error) => error.to_string(),
                 };
-                bail!("{} is not ready after {} s: {}", self.name, READY_BOUND.as_secs(), said.trim());
+                bail!(
+                    "{} is not ready after {} s: {}",
+                    self.name,
+                    READY_BOUND.as_secs(),
+                    said.trim()
+                );
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -150,7 +160,8 @@ impl Server {
 
     /// The addresses that it took.
     pub fn addresses(&self) -> Addresses {
-        self.addresses.expect("the server was started before it is used")
+        self.addresses
+            .expect("the server was started before it is used")
     }
 
     /// Its process id, 0 while it is stopped.
@@ -165,7 +176,10 @@ impl Server {
 
     /// Sends it a signal, for instance to freeze it.
     pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
-        self.process.as_ref().context("the server does not run")?.signal(signal)
+        self.process
+            .as_ref()
+            .context("the server does not run")?
+            .signal(signal)
     }
 
     /// Stops it in order.
@@ -185,7 +199,9 @@ impl Server {
     }
 
     fn read_addresses(&self) -> anyhow::Result<Option<Addresses>> {
-        let Ok(text) = std::fs::read_to_string(&self.addresses_file) else { return Ok(None) };
+        let Ok(text) = std::fs::read_to_string(&self.addresses_file) else {
+            return Ok(None);
+        };
         serde_json::from_str(&text)
             .map(Some)
             .with_context(|| format!("addresses in {}", self.addresses_file.display()))
@@ -215,10 +231,20 @@ impl Server {
     }
 
     fn configuration(&self) -> String {
-        let Settings { database: [owner, app, system], ports, bind, server_names, timers, agents, log } =
-            &self.settings;
+        let Settings {
+            database: [owner, app, system],
+            ports,
+            bind,
+            server_names,
+            timers,
+            agents,
+            log,
+        } = &self.settings;
         let lines = |pairs: &[(&str, i64)]| -> String {
-            pairs.iter().map(|(key, value)| format!("{key} = {value}\n")).collect()
+            pairs
+                .iter()
+                .map(|(key, value)| format!("{key} = {value}\n"))
+                .collect()
         };
         let names: Vec<String> = server_names.iter().map(|name| quoted(name)).collect();
         format!(

@@ -14,12 +14,20 @@ pub struct Stages {
 impl Stages {
     /// Counts from now, `before` having passed already (in the shell that built all this).
     pub fn begin(before: Duration) -> Self {
-        Self { begun: Instant::now(), before, quiet: false }
+        Self {
+            begun: Instant::now(),
+            before,
+            quiet: false,
+        }
     }
 
     /// Prints nothing: for tests.
     pub fn quiet() -> Self {
-        Self { begun: Instant::now(), before: Duration::ZERO, quiet: true }
+        Self {
+            begun: Instant::now(),
+            before: Duration::ZERO,
+            quiet: true,
+        }
     }
 
     /// Names the stage that begins.

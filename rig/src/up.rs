@@ -139,8 +139,16 @@ async fn up_file(cluster: &Cluster) -> anyhow::Result<UpFile> {
 fn pids(cluster: &Cluster) -> Pids {
     Pids {
         postgres: cluster.postgres.pid(),
-        server: cluster.servers.iter().map(crate::server::Server::pid).collect(),
-        agents: cluster.agents.iter().map(|(name, agent)| (name.clone(), agent.pid())).collect(),
+        server: cluster
+            .servers
+            .iter()
+            .map(crate::server::Server::pid)
+            .collect(),
+        agents: cluster
+            .agents
+            .iter()
+            .map(|(name, agent)| (name.clone(), agent.pid()))
+            .collect(),
     }
 }
 
@@ -158,7 +166,9 @@ async fn watch(up: &Up, cluster: &mut Cluster) -> anyhow::Result<()> {
             revivals += 1;
             eprintln!("{what}");
             if revivals > REVIVALS_MAX {
-                bail!("processes of the product have ended by themselves {revivals} times; see above");
+                bail!(
+                    "processes of the product have ended by themselves {revivals} times; see above"
+                );
             }
             let mut file = UpFile::read(&up.checkout)?;
             file.pids = pids(cluster);
@@ -172,10 +182,19 @@ fn tell(up: &Up, cluster: &Cluster) -> anyhow::Result<()> {
     println!("  {:<20} {:<10} {:<10} password", "user", "role", "team");
     for user in &cluster.secrets.users {
         let team = user.team.as_deref().unwrap_or("-");
-        println!("  {:<20} {:<10} {team:<10} {}", user.name, user.role, user.password);
+        println!(
+            "  {:<20} {:<10} {team:<10} {}",
+            user.name, user.role, user.password
+        );
     }
-    println!("\nan administrator's token for REST: {}", cluster.admin().token());
-    println!("all of this is in {}", UpFile::place(&up.checkout).display());
+    println!(
+        "\nan administrator's token for REST: {}",
+        cluster.admin().token()
+    );
+    println!(
+        "all of this is in {}",
+        UpFile::place(&up.checkout).display()
+    );
     if up.detached {
         println!("stop it with: ./dev down");
     } else {
@@ -186,12 +205,20 @@ fn tell(up: &Up, cluster: &Cluster) -> anyhow::Result<()> {
 
 fn already_running(up: &Up) -> anyhow::Result<()> {
     let Ok(running) = UpFile::read(&up.checkout) else {
-        bail!("another ./dev up is starting in this checkout; wait for it, or end it with: ./dev down");
+        bail!(
+            "another ./dev up is starting in this checkout; wait for it, or end it with: ./dev down"
+        );
     };
     if up.fresh || up.agents.is_some() {
-        bail!("Allotment is running at {}; stop it first with: ./dev down", running.url);
+        bail!(
+            "Allotment is running at {}; stop it first with: ./dev down",
+            running.url
+        );
     }
-    println!("Allotment is running already at {} (stop it with: ./dev down)", running.url);
+    println!(
+        "Allotment is running already at {} (stop it with: ./dev down)",
+        running.url
+    );
     Ok(())
 }
 
@@ -213,13 +240,16 @@ fn make_state(checkout: &Path, paths: &Paths) -> anyhow::Result<()> {
     who::make_folder(&folder, 0o755)?;
     who::make_folder(&paths.state, who::PASSABLE)?;
     let link = folder.join("state");
-    if !paths.state.starts_with(&folder) && std::fs::read_link(&link).ok().as_deref() != Some(&paths.state) {
+    if !paths.state.starts_with(&folder)
+        && std::fs::read_link(&link).ok().as_deref() != Some(&paths.state)
+    {
         // Of another place of this checkout, or never made.
         let _ = std::fs::remove_file(&link);
         std::os::unix::fs::symlink(&paths.state, &link)
             .with_context(|| format!("link {} to the state", link.display()))?;
     }
-    let found = nix::sys::statvfs::statvfs(&paths.state).context("ask for free room on the disk")?;
+    let found =
+        nix::sys::statvfs::statvfs(&paths.state).context("ask for free room on the disk")?;
     let free = found.blocks_available() * found.fragment_size();
     if free < FREE_BYTES_MIN {
         bail!(
@@ -240,7 +270,11 @@ fn forget(paths: &Paths) -> anyhow::Result<()> {
         if entry.file_name() == hold::FILE {
             continue;
         }
-        let removed = match entry.file_type().context("look at the state folder")?.is_dir() {
+        let removed = match entry
+            .file_type()
+            .context("look at the state folder")?
+            .is_dir()
+        {
             true => std::fs::remove_dir_all(entry.path()),
             false => std::fs::remove_file(entry.path()),
         };

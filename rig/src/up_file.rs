@@ -57,7 +57,10 @@ impl UpFile {
         let text = match std::fs::read_to_string(&file) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                bail!("{} is not there; start the product with: ./dev up", file.display())
+                bail!(
+                    "{} is not there; start the product with: ./dev up",
+                    file.display()
+                )
             }
             Err(error) => return Err(error).with_context(|| format!("read {}", file.display())),
         };
@@ -91,7 +94,12 @@ mod tests {
             enrol_command: "allotment-agent enrol".into(),
             database_url: "postgres://".into(),
             users: vec![
-                DemoUser { name: "admin".into(), password: "p".into(), team: None, role: "admin".into() },
+                DemoUser {
+                    name: "admin".into(),
+                    password: "p".into(),
+                    team: None,
+                    role: "admin".into(),
+                },
                 DemoUser {
                     name: "vision-member".into(),
                     password: "p".into(),
@@ -100,7 +108,11 @@ mod tests {
                 },
             ],
             token: "t".into(),
-            pids: Pids { postgres: 1, server: vec![2], agents: BTreeMap::from([("h100-1".into(), 3)]) },
+            pids: Pids {
+                postgres: 1,
+                server: vec![2],
+                agents: BTreeMap::from([("h100-1".into(), 3)]),
+            },
             allot: "/allot".into(),
         };
         let text = serde_json::to_string(&file).unwrap();

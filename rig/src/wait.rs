@@ -55,7 +55,10 @@ mod tests {
         let error = until_true("the moon turns green", Duration::from_millis(60), || false)
             .await
             .expect_err("it never does");
-        assert!(error.to_string().contains("the moon turns green"), "{error}");
+        assert!(
+            error.to_string().contains("the moon turns green"),
+            "{error}"
+        );
     }
 
     #[tokio::test]

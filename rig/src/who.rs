@@ -31,7 +31,10 @@ pub fn postgres_owner() -> anyhow::Result<Option<Owner>> {
             "there is no user `postgres` to run PostgreSQL as; \
              make one with: useradd --system --user-group postgres",
         )?;
-    Ok(Some(Owner { uid: user.uid.as_raw(), gid: user.gid.as_raw() }))
+    Ok(Some(Owner {
+        uid: user.uid.as_raw(),
+        gid: user.gid.as_raw(),
+    }))
 }
 
 /// Makes a folder with these permissions, and its parents, which others may pass but not list.
@@ -69,8 +72,10 @@ pub fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
         .mode(0o600)
         .open(&half)
         .with_context(|| format!("write {}", half.display()))?;
-    file.write_all(text.as_bytes()).with_context(|| format!("write {}", half.display()))?;
-    file.sync_all().with_context(|| format!("write {}", half.display()))?;
+    file.write_all(text.as_bytes())
+        .with_context(|| format!("write {}", half.display()))?;
+    file.sync_all()
+        .with_context(|| format!("write {}", half.display()))?;
     std::fs::rename(&half, path).with_context(|| format!("write {}", path.display()))
 }
 

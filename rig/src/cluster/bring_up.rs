@@ -33,7 +33,11 @@ impl Cluster {
     }
 
     /// Adds a machine to the running product, and starts its agent.
-    pub async fn add_agent(&mut self, machine: Machine, reach: Option<Reach>) -> anyhow::Result<()> {
+    pub async fn add_agent(
+        &mut self,
+        machine: Machine,
+        reach: Option<Reach>,
+    ) -> anyhow::Result<()> {
         let reach = match reach {
             Some(reach) => reach,
             None => self.reach(&machine.name).await?,
@@ -49,7 +53,11 @@ impl Cluster {
     async fn migrate(&mut self) -> anyhow::Result<()> {
         self.options.stages.say("migrating the database");
         for number in 1..=self.options.servers {
-            let ports = if number == 1 { self.options.ports } else { Ports::FREE };
+            let ports = if number == 1 {
+                self.options.ports
+            } else {
+                Ports::FREE
+            };
             let mut server_names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
             server_names.extend(self.options.server_names.iter().cloned());
             let settings = Settings {
@@ -61,7 +69,8 @@ impl Cluster {
                 agents: self.options.agents.clone(),
                 log: "info".to_owned(),
             };
-            self.servers.push(Server::prepare(&self.options.paths, number, settings)?);
+            self.servers
+                .push(Server::prepare(&self.options.paths, number, settings)?);
         }
         self.servers[0].run(&["migrate"]).await?;
         Ok(())
@@ -108,7 +117,10 @@ impl Cluster {
     async fn make_pools(&self) -> anyhow::Result<()> {
         let admin = self.admin();
         let pools = admin.list("/pools").await?;
-        let known: BTreeSet<&str> = pools.iter().filter_map(|pool| pool["name"].as_str()).collect();
+        let known: BTreeSet<&str> = pools
+            .iter()
+            .filter_map(|pool| pool["name"].as_str())
+            .collect();
         let mut missing: BTreeMap<&str, u64> = BTreeMap::new();
         for machine in &self.options.machines {
             if !known.contains(machine.pool.as_str()) {
@@ -128,7 +140,9 @@ impl Cluster {
 
     async fn start_agents(&mut self) -> anyhow::Result<()> {
         let machines = self.options.machines.clone();
-        self.options.stages.say(format!("starting {} agents", machines.len()));
+        self.options
+            .stages
+            .say(format!("starting {} agents", machines.len()));
         for machine in machines {
             self.add_agent(machine, None).await?;
         }
@@ -160,7 +174,10 @@ impl Cluster {
         let mut refused = Vec::new();
         for (user, file) in examples::AT_FIRST_START {
             let user = self.secrets.user(user)?.clone();
-            let team = user.team.as_deref().context("an example's owner is in a team")?;
+            let team = user
+                .team
+                .as_deref()
+                .context("an example's owner is in a team")?;
             let spec = examples::read(&folder.join(file))?;
             let api = self.sign_in(&user.name).await?;
             if let Err(error) = api.post(&format!("/teams/{team}/jobs"), &spec).await {
@@ -169,7 +186,9 @@ impl Cluster {
         }
         // Machines of another kind than the examples ask for are no failed start.
         for line in refused {
-            self.options.stages.say(format!("example not submitted: {line}"));
+            self.options
+                .stages
+                .say(format!("example not submitted: {line}"));
         }
         self.secrets.examples_submitted = true;
         self.secrets.keep(&self.options.paths.state)
@@ -180,7 +199,10 @@ impl Cluster {
         let Some(machine) = self.options.machines.first() else {
             bail!("no machine names a pool");
         };
-        let answer = self.admin().post("/nodes/join-tokens", &json!({"pool": machine.pool})).await?;
+        let answer = self
+            .admin()
+            .post("/nodes/join-tokens", &json!({"pool": machine.pool}))
+            .await?;
         Ok(format!(
             "allotment-agent enrol --server {} --token {} --ca {}",
             self.agent_url(),
@@ -191,7 +213,10 @@ impl Cluster {
 
     /// `https://…` of the agents' listener.
     pub fn agent_url(&self) -> String {
-        format!("https://127.0.0.1:{}", self.servers[0].addresses().agents.port())
+        format!(
+            "https://127.0.0.1:{}",
+            self.servers[0].addresses().agents.port()
+        )
     }
 }
 
@@ -199,7 +224,9 @@ async fn put_quota(admin: &Api, team: &str, pool: &str, guaranteed: u64) -> anyh
     let quota = json!({
         "guaranteed": guaranteed, "limit": null, "lend_limit": null, "weight": 1, "max_per_user": null
     });
-    admin.put_new(&format!("/teams/{team}/quotas/{pool}"), &quota).await?;
+    admin
+        .put_new(&format!("/teams/{team}/quotas/{pool}"), &quota)
+        .await?;
     Ok(())
 }
 

@@ -50,12 +50,20 @@ fn remedy() -> &'static str {
 }
 
 fn candidates(tools: &Path) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = std::env::var_os("ALLOTMENT_POSTGRES").map(PathBuf::from).into_iter().collect();
+    let mut found: Vec<PathBuf> = std::env::var_os("ALLOTMENT_POSTGRES")
+        .map(PathBuf::from)
+        .into_iter()
+        .collect();
     let mut versions: Vec<(u32, PathBuf)> = std::fs::read_dir(DEBIAN)
         .into_iter()
         .flatten()
         .flatten()
-        .filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path().join("bin"))))
+        .filter_map(|entry| {
+            Some((
+                entry.file_name().to_str()?.parse().ok()?,
+                entry.path().join("bin"),
+            ))
+        })
         .collect();
     versions.sort();
     found.extend(versions.into_iter().rev().map(|(_, folder)| folder));
@@ -68,17 +76,27 @@ fn candidates(tools: &Path) -> Vec<PathBuf> {
 
 /// The major version of the PostgreSQL in `folder`, if all its programs that we use are there.
 fn version(folder: &Path) -> Option<u32> {
-    if !["initdb", "psql"].iter().all(|program| folder.join(program).exists()) {
+    if !["initdb", "psql"]
+        .iter()
+        .all(|program| folder.join(program).exists())
+    {
         return None;
     }
-    let output = Command::new(folder.join("postgres")).arg("--version").output().ok()?;
+    let output = Command::new(folder.join("postgres"))
+        .arg("--version")
+        .output()
+        .ok()?;
     major_in(&String::from_utf8(output.stdout).ok()?)
 }
 
 /// The major version in `postgres (PostgreSQL) 15.18 (Debian …)`.
 fn major_in(text: &str) -> Option<u32> {
     let version = text.split_whitespace().nth(2)?;
-    version.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+    version
+        .split(|c: char| !c.is_ascii_digit())
+        .next()?
+        .parse()
+        .ok()
 }
 
 #[cfg(test)]
@@ -87,7 +105,10 @@ mod tests {
 
     #[test]
     fn the_major_version_is_read_from_released_and_coming_versions() {
-        assert_eq!(major_in("postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)\n"), Some(15));
+        assert_eq!(
+            major_in("postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)\n"),
+            Some(15)
+        );
         assert_eq!(major_in("postgres (PostgreSQL) 18.6\n"), Some(18));
         assert_eq!(major_in("postgres (PostgreSQL) 19beta1\n"), Some(19));
         assert_eq!(major_in("nonsense"), None);

@@ -15,9 +15,20 @@ pub const FLAG: &str = "--detached";
 pub fn start(up: &Up) -> anyhow::Result<ExitCode> {
     let program = std::env::current_exe().context("find this program's own file")?;
     let mut command = Command::new(program);
-    command.args(std::env::args_os().skip(1).filter(|word| word != "--detach"));
-    command.arg(FLAG).current_dir(&up.checkout).stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
-    let mut child = command.spawn().context("start the product in the background")?;
+    command.args(
+        std::env::args_os()
+            .skip(1)
+            .filter(|word| word != "--detach"),
+    );
+    command
+        .arg(FLAG)
+        .current_dir(&up.checkout)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .process_group(0);
+    let mut child = command
+        .spawn()
+        .context("start the product in the background")?;
     let mut said = child.stdout.take().expect("its output is piped");
     // Ends when the other is ready and turns its output away from us, or has ended.
     std::io::copy(&mut said, &mut std::io::stdout()).context("pass on what the product says")?;

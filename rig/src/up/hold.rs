@@ -46,16 +46,24 @@ pub async fn end_holder(state: &Path, bound: Duration) -> anyhow::Result<bool> {
         return Ok(false);
     }
     let mut text = String::new();
-    open(state)?.read_to_string(&mut text).context("read the lock file")?;
+    open(state)?
+        .read_to_string(&mut text)
+        .context("read the lock file")?;
     let pid: i32 = match text.trim().parse() {
         Ok(pid) => pid,
-        Err(_) => bail!("the lock file in {} names no process: {text:?}", state.display()),
+        Err(_) => bail!(
+            "the lock file in {} names no process: {text:?}",
+            state.display()
+        ),
     };
     match kill(Pid::from_raw(pid), Signal::SIGTERM) {
         Ok(()) | Err(Errno::ESRCH) => {}
         Err(error) => return Err(error).with_context(|| format!("ask process {pid} to end")),
     }
-    wait::until("the product stops", bound, || async { Ok(free(state)?.then_some(())) }).await?;
+    wait::until("the product stops", bound, || async {
+        Ok(free(state)?.then_some(()))
+    })
+    .await?;
     Ok(true)
 }
 
@@ -104,12 +112,29 @@ pub fn remembered(state: &Path, ports: Ports) -> anyhow::Result<Ports> {
     if ports != Ports::FREE {
         return Ok(ports);
     }
-    let Ok(text) = std::fs::read_to_string(state.join("ports.json")) else { return Ok(ports) };
-    let Ok(Remembered { http, agents, metrics, internal }) = serde_json::from_str(&text) else {
+    let Ok(text) = std::fs::read_to_string(state.join("ports.json")) else {
         return Ok(ports);
     };
-    let last = Ports { http, agents, metrics, internal };
-    Ok(if last.check_free().is_ok() { last } else { ports })
+    let Ok(Remembered {
+        http,
+        agents,
+        metrics,
+        internal,
+    }) = serde_json::from_str(&text)
+    else {
+        return Ok(ports);
+    };
+    let last = Ports {
+        http,
+        agents,
+        metrics,
+        internal,
+    };
+    Ok(if last.check_free().is_ok() {
+        last
+    } else {
+        ports
+    })
 }
 
 #[cfg(test)]

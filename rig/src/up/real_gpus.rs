@@ -10,8 +10,12 @@ use crate::paths::Paths;
 pub async fn machine(paths: &Paths) -> anyhow::Result<Option<Machine>> {
     let mut command = Command::new(paths.binary("allotment-agent")?);
     command.args(["gpus", "--json"]);
-    let Ok(output) = command.output().await else { return Ok(None) };
-    let Ok(inventory) = serde_json::from_slice::<Value>(&output.stdout) else { return Ok(None) };
+    let Ok(output) = command.output().await else {
+        return Ok(None);
+    };
+    let Ok(inventory) = serde_json::from_slice::<Value>(&output.stdout) else {
+        return Ok(None);
+    };
     Ok(first_product(&inventory).map(|product| Machine {
         name: host_name(),
         model: None,
@@ -20,19 +24,32 @@ pub async fn machine(paths: &Paths) -> anyhow::Result<Option<Machine>> {
 }
 
 fn first_product(inventory: &Value) -> Option<String> {
-    inventory["devices"].as_array()?.first()?["product_name"].as_str().map(str::to_owned)
+    inventory["devices"].as_array()?.first()?["product_name"]
+        .as_str()
+        .map(str::to_owned)
 }
 
 fn host_name() -> String {
-    let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
+    let name = nix::unistd::gethostname()
+        .ok()
+        .and_then(|name| name.into_string().ok())
+        .unwrap_or_default();
     let plain = plain_name(&name);
-    if plain.is_empty() { "gpu-1".to_owned() } else { plain }
+    if plain.is_empty() {
+        "gpu-1".to_owned()
+    } else {
+        plain
+    }
 }
 
 /// `NVIDIA H200` becomes `h200`.
 fn pool_name(product: &str) -> String {
     let plain = plain_name(product.trim_start_matches("NVIDIA").trim());
-    if plain.is_empty() { "gpus".to_owned() } else { plain }
+    if plain.is_empty() {
+        "gpus".to_owned()
+    } else {
+        plain
+    }
 }
 
 /// A text as a name: small letters, digits and dashes, at most 63.
