@@ -1,0 +1,282 @@
+// Drives a running product in headless Chromium: node run.mjs BASE_URL USERS
+//
+// USERS is a file (or JSON itself) with the users that may sign in: a list, or
+// an object with such a list under `users`, each {name, password, role, team}.
+// Nothing is mocked: what is asserted is what a person would see.
+import { readFileSync } from "node:fs";
+import { AxeBuilder } from "@axe-core/playwright";
+import { chromium } from "playwright-core";
+
+const [base, usersArgument] = process.argv.slice(2);
+if (!base || !usersArgument) {
+  console.error("usage: node run.mjs BASE_URL USERS_JSON");
+  process.exit(2);
+}
+const given = JSON.parse(usersArgument.trim().startsWith("{") || usersArgument.trim().startsWith("[") ? usersArgument : readFileSync(usersArgument, "utf8"));
+const users = Array.isArray(given) ? given : given.users;
+const find = (test, words) => {
+  const user = users.find(test);
+  if (!user) throw new Error(`USERS has no ${words}`);
+  return user;
+};
+const admin = find((user) => user.role === "admin", "administrator");
+const member = find((user) => user.role === "member" && user.team, "member of a team");
+const owner = find((user) => user.role === "owner" && user.team === member.team, `owner of ${member.team}`);
+const other = find((user) => user.team && user.team !== member.team, "user of another team");
+
+/** Longest wait for a state: a job starts within seconds, and a busy machine is slow. */
+const STATE_MS = 90_000;
+const DESKTOP = { width: 1440, height: 900 };
+const PHONE = { width: 390, height: 844 };
+
+const browser = await chromium.launch({
+  executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+  args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
+});
+
+let passed = 0;
+let failed = 0;
+const complaints = [];
+async function check(claim, body) {
+  const started = Date.now();
+  try {
+    await body();
+    passed += 1;
+    console.log(`ok    ${claim} (${Date.now() - started} ms)`);
+  } catch (error) {
+    failed += 1;
+    console.log(`FAIL  ${claim}\n      ${String(error?.message ?? error).split("\n").slice(0, 12).join("\n      ")}`);
+  }
+}
+function assert(fact, words) {
+  if (!fact) throw new Error(words);
+}
+
+async function open(options = {}) {
+  const context = await browser.newContext({ baseURL: base, viewport: DESKTOP, ...options });
+  context.setDefaultTimeout(20_000);
+  const page = await context.newPage();
+  const expected = /status of (40[0-9]|4[0-9]{2})/;
+  page.on("console", (message) => {
+    if (message.type() === "error" && !expected.test(message.text())) complaints.push(`${page.url()}: ${message.text()}`);
+  });
+  page.on("pageerror", (error) => complaints.push(`${page.url()}: ${error.message}`));
+  return page;
+}
+
+async function signIn(page, user) {
+  await page.goto("/signin");
+  await page.getByLabel("Name", { exact: true }).fill(user.name);
+  await page.getByLabel("Password").fill(user.password);
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await page.getByRole("navigation", { name: "Main" }).waitFor({ state: "attached" });
+}
+
+async function submit(page, { name, command }) {
+  await page.goto(`/submit?team=${member.team}`);
+  await page.getByLabel("Name", { exact: true }).fill(name);
+  await page.getByLabel("Command").fill(command);
+  await page.getByLabel("GPUs per worker").fill("1");
+  await page.getByRole("button", { name: /^Submit/ }).click();
+  await page.waitForURL(/\/jobs\/[0-9a-f-]{36}/);
+  return page.url();
+}
+
+/** Waits until the page says that the job is in a state, without loading the page again. */
+async function reaches(page, state) {
+  await page.waitForFunction((wanted) => document.querySelector("[data-state]")?.dataset.state === wanted, state, { timeout: STATE_MS, polling: 200 });
+}
+
+const page = await open();
+await check("a wrong password is refused in words and keeps the name", async () => {
+  await page.goto("/signin");
+  await page.getByLabel("Name", { exact: true }).fill(member.name);
+  await page.getByLabel("Password").fill("not the password");
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await page.getByRole("alert").waitFor();
+  assert((await page.getByLabel("Name", { exact: true }).inputValue()) === member.name, "the name was lost");
+});
+await check("a page asked for without a session leads to the sign-in and then to that page", async () => {
+  await page.goto("/fleet");
+  assert(new URL(page.url()).pathname === "/signin", `at ${page.url()}`);
+  await page.getByLabel("Name", { exact: true }).fill(member.name);
+  await page.getByLabel("Password").fill(member.password);
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await page.waitForURL(/\/fleet$/);
+});
+await check("the fleet shows nodes and devices, as cells and as a table", async () => {
+  await page.goto("/fleet");
+  assert((await page.locator(".bed").count()) >= 1, "no node");
+  assert((await page.locator(".devs title").count()) >= 1, "no device");
+  await page.locator("summary", { hasText: "Show as a table" }).first().click();
+  await page.locator("details[open] table").first().waitFor();
+});
+let nodeAddress = "/fleet";
+await check("a node's page shows its devices", async () => {
+  await page.goto("/fleet");
+  await page.locator(".bed a").first().click();
+  await page.waitForURL(/\/nodes\//);
+  nodeAddress = new URL(page.url()).pathname;
+  assert((await page.getByText(/^GPU-/).count()) >= 1, "no device with a UUID");
+});
+
+let jobAddress = "/jobs";
+const jobName = `seen-${Date.now().toString(36)}`;
+await check("a job submitted from the form goes from queued to succeeded without a reload, its log as it is written", async () => {
+  await page.goto(`/submit?team=${member.team}`);
+  await submit(page, { name: jobName, command: "sh -c 'for i in 1 2 3 4 5 6; do echo \"line $i <b>x</b>\"; sleep 1; done'" });
+  jobAddress = new URL(page.url()).pathname;
+  await page.evaluate(() => {
+    window.sameDocument = true;
+    window.seen = [document.querySelector("[data-state]").dataset.state];
+    new MutationObserver(() => {
+      const state = document.querySelector("[data-state]")?.dataset.state;
+      if (state && window.seen.at(-1) !== state) window.seen.push(state);
+    }).observe(document.querySelector("main"), { subtree: true, childList: true, attributes: true });
+  });
+  await reaches(page, "running");
+  await page.locator("#log li", { hasText: "line 1" }).waitFor({ timeout: STATE_MS });
+  const state = await page.locator("[data-state]").getAttribute("data-state");
+  assert(state === "running", `the first line came only when the job was ${state}`);
+  await reaches(page, "succeeded");
+  await page.locator("#log li", { hasText: "line 6 <b>x</b>" }).waitFor();
+  assert(await page.evaluate(() => window.sameDocument === true), "the page was loaded again");
+  const seen = await page.evaluate(() => window.seen);
+  assert(seen.includes("running") && seen.at(-1) === "succeeded", `seen: ${seen}`);
+});
+await check("the job's page shows its timeline, attempt, placement and cost", async () => {
+  await page.goto(jobAddress);
+  assert((await page.locator("svg.tl rect").count()) >= 2, "no spans in the timeline");
+  await page.getByRole("heading", { name: "What happened" }).waitFor();
+  assert((await page.locator(".events li").count()) >= 3, "fewer than three events");
+  await page.getByText("Attempt 1", { exact: true }).waitFor();
+  const cost = await page.locator(".ledger .sum td").first().innerText();
+  assert(/[¥€$][0-9.,]+/.test(cost), `the cost reads ${cost}`);
+  assert((await page.locator("#log li").count()) === 6, "the log has not six lines");
+});
+await check("the list of jobs shows it and can be filtered", async () => {
+  await page.goto("/jobs");
+  await page.getByRole("link", { name: jobName }).waitFor();
+  await page.getByLabel("State").selectOption("succeeded");
+  await page.getByRole("button", { name: "Filter" }).click();
+  await page.waitForURL(/state=succeeded/);
+  await page.getByRole("link", { name: jobName }).waitFor();
+  assert((await page.locator("tbody .st.bad").count()) === 0, "the filter leaves failed jobs");
+});
+let failedAddress = "/jobs";
+await check("a command that is not there fails in words", async () => {
+  await submit(page, { name: `missing-${Date.now().toString(36)}`, command: "no-such-program --really" });
+  failedAddress = new URL(page.url()).pathname;
+  await reaches(page, "failed");
+  assert(/not found/.test(await page.locator("#ending").innerText()), await page.locator("#ending").innerText());
+});
+await check("an exit code is told", async () => {
+  await submit(page, { name: `exit-${Date.now().toString(36)}`, command: "sh -c 'echo about to fail; exit 3'" });
+  await reaches(page, "failed");
+  assert(/exit code 3/.test(await page.locator("#ending").innerText()), await page.locator("#ending").innerText());
+});
+await check("a running job can be cancelled from its page", async () => {
+  await submit(page, { name: `long-${Date.now().toString(36)}`, command: "sleep 600" });
+  await reaches(page, "running");
+  await page.getByRole("button", { name: "Cancel job…" }).click();
+  await page.getByRole("button", { name: "Cancel the job" }).click();
+  await reaches(page, "cancelled");
+});
+await check("a wrong value keeps what was typed and says what is wrong beside its field", async () => {
+  await page.goto(`/submit?team=${member.team}`);
+  await page.getByLabel("Name", { exact: true }).fill("too-many");
+  await page.getByLabel("Command").fill("true");
+  await page.getByLabel("GPUs per worker").fill("1000000000000");
+  await page.getByRole("button", { name: /^Submit/ }).click();
+  await page.locator("#gpus[aria-invalid=true]").waitFor();
+  assert((await page.getByLabel("GPUs per worker").inputValue()) === "1000000000000", "the value was lost");
+});
+await check("the team's page shows quota, spend and members", async () => {
+  await page.goto(`/teams/${member.team}`);
+  assert((await page.locator("svg.qbar").count()) >= 1, "no quota");
+  await page.getByRole("row", { name: new RegExp(owner.name) }).waitFor();
+  await page.getByRole("heading", { name: /^Spent in/ }).waitFor();
+});
+await check("another team's page is not there", async () => {
+  const answer = await page.goto(`/teams/${other.team}`);
+  assert(answer.status() === 404, `status ${answer.status()}`);
+  assert((await page.locator("h1").count()) === 1, "no page of its own");
+});
+await check("the users' page is not a member's", async () => {
+  const answer = await page.goto("/users");
+  assert([403, 404].includes(answer.status()), `status ${answer.status()}`);
+});
+await check("the theme is kept by the server", async () => {
+  await page.goto("/jobs");
+  const before = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+  await page.getByRole("button", { name: "Switch between light and dark" }).click();
+  await page.waitForURL(/\/jobs/);
+  assert(await page.evaluate(() => ["light", "dark"].includes(document.documentElement.dataset.theme)), "no theme on the page");
+  assert((await page.evaluate(() => getComputedStyle(document.body).backgroundColor)) !== before, "the colours are the same");
+});
+
+const adminPage = await open();
+await check("an administrator adds, disables and enables a user", async () => {
+  await signIn(adminPage, admin);
+  await adminPage.goto("/users");
+  const name = `guest-${Date.now().toString(36)}`;
+  await adminPage.getByLabel("Name", { exact: true }).fill(name);
+  await adminPage.getByLabel("Password").fill("a long enough password 7");
+  await adminPage.getByRole("button", { name: "Add the user" }).click();
+  await adminPage.getByRole("button", { name: `Disable ${name}` }).click();
+  await adminPage.getByRole("button", { name: `Enable ${name}` }).click();
+  await adminPage.getByRole("button", { name: `Disable ${name}` }).waitFor();
+});
+await check("an operator's page of a node cordons and uncordons it", async () => {
+  await adminPage.goto(nodeAddress);
+  await adminPage.getByRole("button", { name: "Cordon", exact: true }).click();
+  await adminPage.getByRole("button", { name: "Uncordon" }).click();
+  await adminPage.getByRole("button", { name: "Cordon", exact: true }).waitFor();
+});
+
+const plain = await open({ javaScriptEnabled: false });
+await check("signing in and submitting work without scripts", async () => {
+  await signIn(plain, owner);
+  await submit(plain, { name: `plain-${Date.now().toString(36)}`, command: "true" });
+  assert((await plain.locator("[data-state]").count()) === 1, "no state on the page");
+});
+
+const addresses = ["/fleet", nodeAddress, "/jobs", jobAddress, failedAddress, `/submit?team=${member.team}`, `/teams/${member.team}`, "/teams", "/users", "/nowhere"];
+for (const theme of ["light", "dark"]) {
+  const context = adminPage.context();
+  await context.addCookies([{ name: "theme", value: theme, url: base }]);
+  const outside = await open({ colorScheme: theme });
+  const visits = [[outside, "/signin"], ...addresses.map((address) => [adminPage, address])];
+  for (const [visitor, address] of visits) {
+    await check(`axe finds nothing on ${address}, ${theme}`, async () => {
+      await visitor.setViewportSize(DESKTOP);
+      await visitor.goto(address);
+      const { violations } = await new AxeBuilder({ page: visitor }).analyze();
+      assert(violations.length === 0, violations.map((v) => `${v.id}: ${v.nodes.map((n) => n.html.slice(0, 160)).join(" | ")}`).join("\n"));
+    });
+  }
+}
+for (const address of addresses) {
+  await check(`nothing scrolls sideways at 390 px on ${address}`, async () => {
+    await adminPage.setViewportSize(PHONE);
+    await adminPage.goto(address);
+    const over = await adminPage.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+    assert(over <= 0, `${over} px too wide`);
+  });
+}
+await check("signing out ends the session", async () => {
+  await page.setViewportSize(DESKTOP);
+  await page.goto("/jobs");
+  await page.getByRole("button", { name: `Account of ${member.name}` }).click();
+  await page.getByRole("button", { name: "Sign out" }).click();
+  await page.waitForURL(/\/signin/);
+  await page.goto("/jobs");
+  assert(new URL(page.url()).pathname === "/signin", `at ${page.url()}`);
+});
+await check("no page complained: no script error, nothing that the content policy refused", async () => {
+  assert(complaints.length === 0, complaints.slice(0, 8).join("\n"));
+});
+
+await browser.close();
+console.log(`${passed} passed, ${failed} failed`);
+process.exit(failed === 0 ? 0 : 1);
