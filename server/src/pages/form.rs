@@ -1,0 +1,466 @@
+//! The submit form: from its fields to a job's spec, and from a job's spec to its fields.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use domain::FieldError;
+use domain::sharing::SharingMode;
+use domain::spec::{JobSpec, PerWorker, Retries, RetryOn, Runner};
+use domain::{MilliCpu, MilliGpu};
+use rust_decimal::Decimal;
+use rust_decimal::prelude::ToPrimitive as _;
+use serde::Deserialize;
+use web::views::SubmitForm;
+
+use super::words;
+
+/// MiB in a GiB.
+const MIB_PER_GIB: i64 = 1024;
+/// Seconds in a minute.
+const SECONDS_PER_MINUTE: i64 = 60;
+
+/// The form as the browser sends it.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SubmitFields {
+    /// The token against forged requests.
+    pub csrf: String,
+    /// The team that the job is for.
+    pub team: String,
+    /// Makes a second press of the button the same submission.
+    #[serde(default)]
+    pub idempotency_key: String,
+    /// Whether only a check was asked for, which browsers without scripts do by a button.
+    #[serde(default)]
+    pub check: Option<String>,
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    class: String,
+    #[serde(default)]
+    pool: String,
+    #[serde(default)]
+    command: String,
+    #[serde(default)]
+    workers: String,
+    #[serde(default)]
+    gpus: String,
+    #[serde(default)]
+    cpus: String,
+    #[serde(default)]
+    memory_gib: String,
+    #[serde(default)]
+    gpu_memory_gib: String,
+    #[serde(default)]
+    share: String,
+    #[serde(default)]
+    time_limit_minutes: String,
+    #[serde(default)]
+    checkpoint_minutes: String,
+    #[serde(default)]
+    retries: String,
+    #[serde(default)]
+    env: String,
+    #[serde(default)]
+    file_name: String,
+    #[serde(default)]
+    file_text: String,
+}
+
+impl SubmitFields {
+    /// The fields as the page shows them again.
+    pub fn shown(&self) -> SubmitForm {
+        SubmitForm {
+            name: self.name.clone(),
+            kind: self.kind.clone(),
+            class: self.class.clone(),
+            pool: self.pool.clone(),
+            command: self.command.clone(),
+            workers: self.workers.clone(),
+            gpus: self.gpus.clone(),
+            cpus: self.cpus.clone(),
+            memory_gib: self.memory_gib.clone(),
+            gpu_memory_gib: self.gpu_memory_gib.clone(),
+            share: self.share.clone(),
+            time_limit_minutes: self.time_limit_minutes.clone(),
+            checkpoint_minutes: self.checkpoint_minutes.clone(),
+            retries: self.retries.clone(),
+            env: self.env.clone(),
+            file_name: self.file_name.clone(),
+            file_text: self.file_text.clone(),
+        }
+    }
+
+    /// Whether too little is filled in to ask what would happen.
+    pub fn sketchy(&self) -> bool {
+        self.name.trim().is_empty() || self.command.trim().is_empty()
+    }
+
+    /// The spec that the fields say, or every field that says none.
+    pub fn spec(&self) -> Result<JobSpec, Vec<FieldError>> {
+        let mut faults = Vec::new();
+        let mut keep = |fault: FieldError| faults.push(fault);
+        let retries =
+            read(&self.retries, "retries.limit", "a whole number from 0").map_err(&mut keep);
+        let spec = (
+            self.name.trim().parse().map_err(&mut keep),
+            self.kind.parse().map_err(&mut keep),
+            self.class.parse().map_err(|e| keep(within("class", e))),
+            self.pools().map_err(|e| keep(within("pools", e))),
+            self.words().map_err(&mut keep),
+            read(&self.workers, "workers", "a whole number from 1").map_err(&mut keep),
+            self.per_worker()
+                .map_err(|errors| errors.into_iter().for_each(&mut keep)),
+            self.variables().map_err(&mut keep),
+            self.files().map_err(&mut keep),
+            minutes(&self.time_limit_minutes, "time_limit_seconds").map_err(&mut keep),
+            minutes(&self.checkpoint_minutes, "checkpoint_seconds").map_err(&mut keep),
+        );
+        let (
+            Ok(name),
+            Ok(kind),
+            Ok(class),
+            Ok(pools),
+            Ok(command),
+            Ok(workers),
+            Ok(per_worker),
+            Ok(env),
+            Ok(files),
+            Ok(time_limit_seconds),
+            Ok(checkpoint_seconds),
+        ) = spec
+        else {
+            return Err(faults);
+        };
+        let Ok(limit) = retries else {
+            return Err(faults);
+        };
+        let spec = JobSpec {
+            kind,
+            class,
+            pools,
+            workers: workers.unwrap_or(1),
+            per_worker,
+            env,
+            files,
+            time_limit_seconds,
+            checkpoint_seconds,
+            retries: retries_of(limit.unwrap_or(0)),
+            ..bare(name, command)
+        };
+        spec.check().map_err(|fault| vec![fault])?;
+        Ok(spec)
+    }
+
+    fn pools(&self) -> Result<Vec<domain::name::Name>, FieldError> {
+        match self.pool.as_str() {
+            "" => Ok(Vec::new()),
+            name => Ok(vec![name.parse()?]),
+        }
+    }
+
+    fn words(&self) -> Result<Vec<String>, FieldError> {
+        let line = self.command.replace("\r\n", "\n");
+        words::split(line.trim())
+            .map_err(|error| FieldError::new("command", &self.command, error.to_string()))
+    }
+
+    fn per_worker(&self) -> Result<PerWorker, Vec<FieldError>> {
+        let mut faults = Vec::new();
+        let mut keep = |fault: FieldError| faults.push(fault);
+        let gpus = self
+            .gpus
+            .trim()
+            .parse::<MilliGpu>()
+            .map_err(|e| keep(within("per_worker.gpus", e)));
+        let cpus = match self.cpus.trim() {
+            "" => Ok(MilliCpu::ZERO),
+            text => text.parse().map_err(|e| keep(within("per_worker.cpus", e))),
+        };
+        let memory = gibibytes(&self.memory_gib, "per_worker.memory_mib").map_err(&mut keep);
+        let gpu_memory =
+            gibibytes(&self.gpu_memory_gib, "per_worker.gpu_memory_mib").map_err(&mut keep);
+        let share = self
+            .share
+            .parse::<SharingMode>()
+            .map_err(|e| keep(within("per_worker.sharing", e)));
+        match (gpus, cpus, memory, gpu_memory, share) {
+            (Ok(gpus), Ok(cpus), Ok(memory), Ok(gpu_memory_mib), Ok(share)) => Ok(PerWorker {
+                gpus: Some(gpus),
+                gpu_memory_mib,
+                sharing: vec![share],
+                cpus,
+                memory_mib: memory.unwrap_or(0),
+                ..PerWorker::default()
+            }),
+            _ => Err(faults),
+        }
+    }
+
+    fn variables(&self) -> Result<BTreeMap<String, String>, FieldError> {
+        let lines = self
+            .env
+            .lines()
+            .map(str::trim_end)
+            .filter(|line| !line.trim().is_empty());
+        lines
+            .map(|line| match line.split_once('=') {
+                Some((name, value)) => Ok((name.trim().to_owned(), value.to_owned())),
+                None => Err(FieldError::new("env", line, "NAME=value, one on each line")),
+            })
+            .collect()
+    }
+
+    fn files(&self) -> Result<BTreeMap<String, String>, FieldError> {
+        match (self.file_name.trim(), self.file_text.is_empty()) {
+            ("", true) => Ok(BTreeMap::new()),
+            ("", false) => Err(FieldError::new(
+                "files",
+                "",
+                "a name for the file, such as train.py",
+            )),
+            // Browsers end lines of a text area with CR LF; interpreters want LF.
+            (name, _) => Ok([(name.to_owned(), self.file_text.replace("\r\n", "\n"))].into()),
+        }
+    }
+}
+
+/// The fields that say a spec, for submitting one like it. What the form has no field for is left out.
+pub fn fields_of(spec: &JobSpec) -> SubmitForm {
+    let amount = |mib: i64| {
+        if mib == 0 {
+            String::new()
+        } else {
+            plain(Decimal::from(mib) / Decimal::from(MIB_PER_GIB))
+        }
+    };
+    let in_minutes = |seconds: Option<i64>| {
+        seconds.map_or_else(String::new, |s| {
+            plain(Decimal::from(s) / Decimal::from(SECONDS_PER_MINUTE))
+        })
+    };
+    let (file_name, file_text) = spec
+        .files
+        .iter()
+        .next()
+        .map(|(name, text)| (name.clone(), text.clone()))
+        .unwrap_or_default();
+    SubmitForm {
+        name: spec.name.to_string(),
+        kind: spec.kind.as_str().into(),
+        class: spec.class.to_string(),
+        pool: spec
+            .pools
+            .first()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
+        command: words::join(&spec.command),
+        workers: spec.workers.to_string(),
+        gpus: spec.per_worker.gpus().to_string(),
+        cpus: if spec.per_worker.cpus == MilliCpu::ZERO {
+            String::new()
+        } else {
+            spec.per_worker.cpus.to_string()
+        },
+        memory_gib: amount(spec.per_worker.memory_mib),
+        gpu_memory_gib: amount(spec.per_worker.gpu_memory_mib.unwrap_or(0)),
+        share: spec
+            .per_worker
+            .sharing
+            .first()
+            .map_or("exclusive", |mode| mode.as_str())
+            .into(),
+        time_limit_minutes: in_minutes(spec.time_limit_seconds),
+        checkpoint_minutes: in_minutes(spec.checkpoint_seconds),
+        retries: spec.retries.limit.to_string(),
+        env: spec
+            .env
+            .iter()
+            .map(|(name, value)| format!("{name}={value}\n"))
+            .collect(),
+        file_name,
+        file_text,
+    }
+}
+
+fn bare(name: domain::name::JobName, command: Vec<String>) -> JobSpec {
+    JobSpec {
+        name,
+        kind: domain::spec::WorkloadKind::Batch,
+        class: "normal".parse().expect("a well-formed name"),
+        pools: Vec::new(),
+        command,
+        image: None,
+        runner: Runner::Process,
+        env: BTreeMap::new(),
+        working_directory: None,
+        files: BTreeMap::new(),
+        workers: 1,
+        min_workers: None,
+        per_worker: PerWorker::default(),
+        selector: BTreeMap::new(),
+        topology: domain::spec::Topology::default(),
+        nvlink: domain::spec::NvlinkRule::Prefer,
+        anti_affinity: None,
+        node: None,
+        not_before: None,
+        after: Vec::new(),
+        time_limit_seconds: None,
+        predicted_seconds: None,
+        preemptible: None,
+        checkpoint_seconds: None,
+        restart_seconds: domain::spec::RESTART_SECONDS_DEFAULT,
+        retries: Retries::default(),
+        on_partition: domain::spec::PartitionPolicy::Stop,
+        labels: BTreeMap::new(),
+    }
+}
+
+fn retries_of(limit: u32) -> Retries {
+    let on = if limit > 0 {
+        vec![RetryOn::Failure]
+    } else {
+        Vec::new()
+    };
+    Retries { limit, on }
+}
+
+/// The error of a value that does not know where it stands.
+fn within(field: &str, error: FieldError) -> FieldError {
+    FieldError {
+        field: field.into(),
+        ..error
+    }
+}
+
+fn read<T: FromStr>(text: &str, field: &str, remedy: &str) -> Result<Option<T>, FieldError> {
+    match text.trim() {
+        "" => Ok(None),
+        text => text
+            .parse()
+            .map(Some)
+            .map_err(|_| FieldError::new(field, text, remedy)),
+    }
+}
+
+fn minutes(text: &str, field: &str) -> Result<Option<i64>, FieldError> {
+    scaled(
+        text,
+        field,
+        SECONDS_PER_MINUTE,
+        "a number of minutes above 0, or nothing",
+    )
+}
+
+fn gibibytes(text: &str, field: &str) -> Result<Option<i64>, FieldError> {
+    scaled(
+        text,
+        field,
+        MIB_PER_GIB,
+        "a number of GiB from 0, or nothing",
+    )
+}
+
+/// A decimal number times a unit, as the whole number nearest to it.
+fn scaled(text: &str, field: &str, unit: i64, remedy: &str) -> Result<Option<i64>, FieldError> {
+    let Some(number) = read::<Decimal>(text, field, remedy)? else {
+        return Ok(None);
+    };
+    let whole = number
+        .checked_mul(Decimal::from(unit))
+        .and_then(|n| n.round().to_i64());
+    match whole.filter(|_| !number.is_sign_negative()) {
+        Some(whole) => Ok(Some(whole)),
+        None => Err(FieldError::new(field, text, remedy)),
+    }
+}
+
+fn plain(number: Decimal) -> String {
+    number.round_dp(3).normalize().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled() -> SubmitFields {
+        let text = |t: &str| t.to_owned();
+        SubmitFields {
+            name: text("digits"),
+            kind: text("training"),
+            class: text("normal"),
+            pool: text("h100"),
+            command: text("python3 train.py --epochs 2"),
+            workers: text("2"),
+            gpus: text("0.5"),
+            memory_gib: text("1.5"),
+            share: text("time_slice"),
+            time_limit_minutes: text("90"),
+            retries: text("2"),
+            env: text("SEED=1\r\nA=b=c\r\n"),
+            file_name: text("train.py"),
+            file_text: text("print(1)\r\n"),
+            ..SubmitFields::default()
+        }
+    }
+
+    #[test]
+    fn the_fields_say_a_spec() {
+        let spec = filled().spec().expect("it is well-formed");
+        assert_eq!(spec.command, ["python3", "train.py", "--epochs", "2"]);
+        assert_eq!((spec.workers, spec.per_worker.gpus().milli()), (2, 500));
+        assert_eq!(spec.per_worker.memory_mib, 1536);
+        assert_eq!(spec.time_limit_seconds, Some(5400));
+        assert_eq!(spec.env["A"], "b=c");
+        assert_eq!(spec.files["train.py"], "print(1)\n");
+        assert_eq!(spec.retries.on, [RetryOn::Failure]);
+    }
+
+    #[test]
+    fn every_wrong_field_is_named_at_once() {
+        let mut fields = filled();
+        fields.gpus = "NaN".into();
+        fields.workers = "-1".into();
+        fields.command = "sh -c 'x".into();
+        fields.time_limit_minutes = "1e99".into();
+        fields.env = "SEED".into();
+        let faults = fields.spec().expect_err("five fields are wrong");
+        let named: Vec<&str> = faults
+            .iter()
+            .map(|fault| web::views::field_of(&fault.field))
+            .collect();
+        assert_eq!(
+            named,
+            ["command", "workers", "gpus", "env", "time_limit_minutes"]
+        );
+    }
+
+    #[test]
+    fn one_like_it_says_the_same_spec() {
+        let spec = filled().spec().expect("it is well-formed");
+        let shown = fields_of(&spec);
+        let fields = SubmitFields {
+            name: shown.name,
+            kind: shown.kind,
+            class: shown.class,
+            pool: shown.pool,
+            command: shown.command,
+            workers: shown.workers,
+            gpus: shown.gpus,
+            cpus: shown.cpus,
+            memory_gib: shown.memory_gib,
+            gpu_memory_gib: shown.gpu_memory_gib,
+            share: shown.share,
+            time_limit_minutes: shown.time_limit_minutes,
+            checkpoint_minutes: shown.checkpoint_minutes,
+            retries: shown.retries,
+            env: shown.env,
+            file_name: shown.file_name,
+            file_text: shown.file_text,
+            ..SubmitFields::default()
+        };
+        assert_eq!(fields.spec().expect("it is well-formed"), spec);
+    }
+}
