@@ -1,7 +1,8 @@
 //! The nodes whose streams this replica holds, and how a reader of logs gets at them.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::pin::Pin;
+use std::sync::{Mutex, OnceLock};
 
 use bytes::Bytes;
 use domain::ids::{AssignmentId, NodeId};
@@ -38,10 +39,24 @@ pub struct LogRequest {
     pub pieces: mpsc::Sender<LogPiece>,
 }
 
+/// Reads a log through another replica; `agents` brings it, since it knows the replicas' port.
+pub trait Forward: Send + Sync {
+    /// Asks the replica at `address`.
+    fn read(
+        &self,
+        address: String,
+        node: NodeId,
+        assignment: AssignmentId,
+        offset: i64,
+        follow: bool,
+    ) -> Pin<Box<dyn Future<Output = anyhow::Result<mpsc::Receiver<LogPiece>>> + Send>>;
+}
+
 /// The streams by node. A node has at most one; a newer one replaces it.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Links {
     nodes: Mutex<HashMap<NodeId, (u64, mpsc::Sender<LogRequest>)>>,
+    forward: OnceLock<Box<dyn Forward>>,
 }
 
 impl Links {
@@ -80,6 +95,30 @@ impl Links {
         let (_, sender) = nodes.get(&node)?;
         sender.try_send(request).ok()?;
         Some(receiver)
+    }
+
+    /// Brings what reads logs through other replicas; once, at the start.
+    pub fn forward_by(&self, forward: impl Forward + 'static) {
+        // A second listener in one process, as tests have, keeps the first one's.
+        let _ = self.forward.set(Box::new(forward));
+    }
+
+    /// Asks the replica at `address` for a log of a node whose stream it holds.
+    pub async fn forward(
+        &self,
+        address: String,
+        node: NodeId,
+        assignment: AssignmentId,
+        offset: i64,
+        follow: bool,
+    ) -> anyhow::Result<mpsc::Receiver<LogPiece>> {
+        let forward = self
+            .forward
+            .get()
+            .ok_or_else(|| anyhow::anyhow!("this replica has no port for others"))?;
+        forward
+            .read(address, node, assignment, offset, follow)
+            .await
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<NodeId, (u64, mpsc::Sender<LogRequest>)>> {

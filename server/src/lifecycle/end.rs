@@ -148,6 +148,9 @@ pub struct Loss {
     pub last_heartbeat_at: Option<Timestamp>,
     /// Why, in words.
     pub message: String,
+    /// Whether workers that the node had not taken yet are left as they are: it will be told
+    /// of them again.
+    pub spare_granted: bool,
 }
 
 /// Fences a job's workers on a node that is gone, stops the rest of its gang, and ends the
@@ -167,7 +170,8 @@ pub async fn lose_workers(
     };
     let mut lost = false;
     for mut worker in assignments::lock_of_attempt(tx, attempt.id).await? {
-        if worker.node_id != loss.node_id || worker.phase.terminal() {
+        let spared = loss.spare_granted && worker.phase == AssignmentPhase::Granted;
+        if worker.node_id != loss.node_id || worker.phase.terminal() || spared {
             continue;
         }
         // Its process had ended and was reported: nothing of it was lost.

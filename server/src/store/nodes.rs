@@ -288,23 +288,33 @@ pub struct Beat {
     pub incarnation: IncarnationId,
 }
 
+/// A node whose lease was renewed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Renewed {
+    /// The node.
+    pub node_id: NodeId,
+    /// Whether it counts as ready.
+    pub ready: bool,
+}
+
 /// Renews the leases of nodes whose voice is still the given session's; returns those.
 pub async fn renew_leases(
     tx: &mut Tx,
     replica: ReplicaId,
     beats: &[Beat],
     lease_ms: i64,
-) -> Result<Vec<NodeId>, sqlx::Error> {
+) -> Result<Vec<Renewed>, sqlx::Error> {
     let nodes: Vec<NodeId> = beats.iter().map(|beat| beat.node_id).collect();
     let lives: Vec<IncarnationId> = beats.iter().map(|beat| beat.incarnation).collect();
-    sqlx::query_scalar!(
+    sqlx::query_as!(
+        Renewed,
         r#"UPDATE nodes AS n
            SET last_heartbeat_at = now.at, lease_until = now.at + $4::bigint * interval '1 millisecond'
            FROM (SELECT b.node_id, b.incarnation FROM unnest($1::uuid[], $2::uuid[]) AS b (node_id, incarnation)
                  ORDER BY b.node_id) AS b,
                 (SELECT allotment.clock() AS at) AS now
            WHERE n.id = b.node_id AND n.incarnation = b.incarnation AND n.replica = $3 AND n.intent <> 'retired'
-           RETURNING n.id AS "id: NodeId""#,
+           RETURNING n.id AS "node_id: NodeId", n.reachability = 'ready' AS "ready!""#,
         &nodes as &[NodeId],
         &lives as &[IncarnationId],
         replica as ReplicaId,

@@ -1,0 +1,52 @@
+//! The sender of desired sets: woken by a hint and by a timer, it hands each session what its node is to hold.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use domain::ids::NodeId;
+
+use super::Shared;
+use super::desired::{Want, Wanted};
+use crate::store::{desired, epochs};
+
+/// Runs until the server stops.
+pub async fn run(shared: Shared) {
+    let tick = u64::try_from(shared.app.config.timers.tick_ms).unwrap_or(1_000);
+    loop {
+        tokio::select! {
+            () = shared.over.cancelled() => return,
+            () = shared.app.wake.agents.notified() => {}
+            () = tokio::time::sleep(Duration::from_millis(tick)) => {}
+        }
+        if let Err(error) = dispatch(&shared).await {
+            tracing::warn!(%error, "desired sets could not be read");
+        }
+    }
+}
+
+async fn dispatch(shared: &Shared) -> Result<(), sqlx::Error> {
+    let nodes = shared.sessions.nodes();
+    if nodes.is_empty() {
+        return Ok(());
+    }
+    let mut tx = shared.app.db.begin_system().await?;
+    let epoch = epochs::current(&mut tx).await?;
+    let marks = desired::marks(&mut tx, &nodes).await?;
+    tx.commit().await?;
+    let mut wanted: BTreeMap<NodeId, Wanted> = nodes
+        .into_iter()
+        .map(|node| {
+            let wants = BTreeMap::new();
+            (node, Wanted { epoch, wants })
+        })
+        .collect();
+    for mark in &marks {
+        if let Some(wanted) = wanted.get_mut(&mark.node_id) {
+            wanted.wants.insert(mark.id, Want::of(mark));
+        }
+    }
+    for (node, wanted) in wanted {
+        shared.sessions.want(node, wanted);
+    }
+    Ok(())
+}

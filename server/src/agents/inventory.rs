@@ -1,0 +1,137 @@
+//! What a machine consists of: a node's report is brought into its rows, its devices' health and capacity.
+
+use std::collections::BTreeMap;
+
+use domain::ids::NodeId;
+use domain::state::DeviceHealth;
+use protocol::report::{Device, Inventory};
+use serde_json::json;
+
+use super::models;
+use crate::store::devices::{self, DeviceRow, Reported};
+use crate::store::events::{self, Actor, NewEvent, Subject};
+use crate::store::nodes::{self, Machine};
+use crate::store::{Tx, capacity};
+
+/// Why a device that its node does not report any more is `failed`.
+const GONE: &str = "gone from the node's inventory";
+
+/// Brings a node's rows up to date with its inventory. A device that is not reported any more
+/// is failed; `background` ends what held it. The caller holds the node's lock.
+pub async fn apply(
+    tx: &mut Tx,
+    node: NodeId,
+    actor: &Actor,
+    inventory: &Inventory,
+) -> Result<(), sqlx::Error> {
+    let mut known: BTreeMap<String, DeviceRow> = devices::lock_of_node(tx, node)
+        .await?
+        .into_iter()
+        .map(|device| (device.uuid.clone(), device))
+        .collect();
+    let mut warnings = inventory.warnings.clone();
+    for device in &inventory.devices {
+        let reported = reported(device);
+        match known.remove(&device.uuid) {
+            Some(row) => {
+                devices::update(tx, row.id, &reported).await?;
+                set_health(tx, &row, actor, device.health, &device.health_reason).await?;
+            }
+            None => match devices::add(tx, node, &reported).await? {
+                Some(_) => note_new(tx, node, actor, device).await?,
+                None => warnings.push(format!(
+                    "device {} is registered at another node: retire that node if the device has moved",
+                    device.uuid
+                )),
+            },
+        }
+    }
+    for row in known.values() {
+        set_health(tx, row, actor, DeviceHealth::Failed, GONE).await?;
+    }
+    nodes::set_machine(tx, node, &machine(inventory, warnings)).await?;
+    capacity::refresh(tx, node).await
+}
+
+fn reported(device: &Device) -> Reported {
+    Reported {
+        uuid: device.uuid.clone(),
+        index: i32::try_from(device.index).unwrap_or(i32::MAX),
+        product_name: device.product_name.clone(),
+        model: models::of_product(&device.product_name),
+        memory_mib: device.memory_mib,
+        pci_bus_id: device.pci_bus_id.clone(),
+    }
+}
+
+fn machine(inventory: &Inventory, warnings: Vec<String>) -> Machine {
+    Machine {
+        driver_version: inventory.driver_version.clone(),
+        cpus_milli: inventory.cpus_milli,
+        memory_mib: inventory.memory_mib,
+        address: inventory.address.clone(),
+        sharing: inventory.sharing.clone(),
+        runners: inventory.runners.clone(),
+        cgroup: inventory.cgroup.clone(),
+        isolated: inventory.isolated,
+        checkpoints_shared: inventory.checkpoints_shared,
+        warnings,
+        nvlink: json!(inventory.nvlink),
+        numa: json!(inventory.numa),
+    }
+}
+
+/// Steps a device towards the health that its node reports.
+async fn set_health(
+    tx: &mut Tx,
+    row: &DeviceRow,
+    actor: &Actor,
+    to: DeviceHealth,
+    reason: &str,
+) -> Result<(), sqlx::Error> {
+    // A change of mode is ours to end, and a failed device must be seen healthy once before it
+    // may be suspect.
+    let ours = row.health == DeviceHealth::ModeChange && to != DeviceHealth::Failed;
+    if row.health == to || ours || row.health.step(to).is_err() {
+        return Ok(());
+    }
+    if devices::step_health(tx, row.id, row.health, to, reason).await? {
+        let event = NewEvent {
+            subject: Subject::Device(row.id),
+            job: None,
+            node_id: Some(row.node_id),
+            from: Some(row.health.as_str()),
+            to: to.as_str(),
+            actor,
+            reason,
+            data: json!({ "uuid": row.uuid, "index": row.index }),
+        };
+        events::insert(tx, &event).await?;
+    }
+    Ok(())
+}
+
+/// Writes that a device was seen for the first time; one that comes in bad health gets that too.
+async fn note_new(
+    tx: &mut Tx,
+    node: NodeId,
+    actor: &Actor,
+    device: &Device,
+) -> Result<(), sqlx::Error> {
+    let rows = devices::lock_of_node(tx, node).await?;
+    let Some(row) = rows.iter().find(|row| row.uuid == device.uuid) else {
+        return Ok(());
+    };
+    let event = NewEvent {
+        subject: Subject::Device(row.id),
+        job: None,
+        node_id: Some(node),
+        from: None,
+        to: row.health.as_str(),
+        actor,
+        reason: "first_seen",
+        data: json!({ "uuid": row.uuid, "index": row.index, "model": row.model }),
+    };
+    events::insert(tx, &event).await?;
+    set_health(tx, row, actor, device.health, &device.health_reason).await
+}

@@ -1,0 +1,177 @@
+//! Between replicas: a log is read through the replica that holds the node's stream.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::time::Duration;
+
+use anyhow::Context;
+use domain::ids::AssignmentId;
+use protocol::replicas as wire;
+use protocol::replicas::replicas_client::ReplicasClient;
+use protocol::replicas::replicas_server::{Replicas, ReplicasServer};
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::{Request, Response, Status};
+
+use super::authority::{self, Authority, REPLICA_HOST};
+use super::listen::peer;
+use crate::app::App;
+use crate::app::links::{CHUNKS_WAITING_MAX, Forward, LogPiece};
+use crate::store::replicas;
+
+/// How often a replica says that it is there.
+const ANNOUNCE_EVERY: Duration = Duration::from_secs(10);
+/// A replica that has not said so for this long is forgotten, in milliseconds.
+const SILENT_MS_MAX: i64 = 60_000;
+/// A replica that cannot be reached by then is taken for gone.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+type Client = ReplicasClient<Channel>;
+
+/// Calls other replicas.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    tls: ClientTlsConfig,
+}
+
+impl Caller {
+    /// Calls with this replica's own certificate.
+    pub fn new(authority: &Authority, identity: &authority::Identity) -> Self {
+        let tls = ClientTlsConfig::new()
+            .ca_certificate(Certificate::from_pem(authority.pem()))
+            .identity(Identity::from_pem(&identity.chain_pem, &identity.key_pem))
+            .domain_name(REPLICA_HOST);
+        Self { tls }
+    }
+
+    async fn call(
+        self,
+        address: String,
+        request: wire::ReadLogRequest,
+    ) -> anyhow::Result<mpsc::Receiver<LogPiece>> {
+        let channel = Endpoint::from_shared(format!("https://{address}"))
+            .context("the replica's address")?
+            .tls_config(self.tls)
+            .context("configure the call")?
+            .connect_timeout(CONNECT_TIMEOUT)
+            .connect()
+            .await
+            .context("reach the replica")?;
+        let mut stream = Client::new(channel)
+            .read_log(request)
+            .await
+            .context("ask the replica")?
+            .into_inner();
+        let (pieces, receiver) = mpsc::channel(CHUNKS_WAITING_MAX);
+        tokio::spawn(async move {
+            while let Some(Ok(piece)) = stream.next().await {
+                let piece = match piece.piece {
+                    Some(wire::log_piece::Piece::Data(data)) => LogPiece::Bytes(data.into()),
+                    Some(wire::log_piece::Piece::End(_)) => LogPiece::End,
+                    Some(wire::log_piece::Piece::Broken(words)) => LogPiece::Broken(words),
+                    None => continue,
+                };
+                // The other replica waits: its stream is this reader's alone.
+                if pieces.send(piece).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(receiver)
+    }
+}
+
+impl Forward for Caller {
+    fn read(
+        &self,
+        address: String,
+        node: domain::ids::NodeId,
+        assignment: AssignmentId,
+        offset: i64,
+        follow: bool,
+    ) -> Pin<Box<dyn Future<Output = anyhow::Result<mpsc::Receiver<LogPiece>>> + Send>> {
+        let request = wire::ReadLogRequest {
+            node_id: node.to_string(),
+            assignment_id: assignment.to_string(),
+            offset,
+            follow,
+        };
+        Box::pin(self.clone().call(address, request))
+    }
+}
+
+/// What other replicas may ask of this one.
+pub fn service(app: App, authority: Authority) -> ReplicasServer<Service> {
+    ReplicasServer::new(Service { app, authority })
+}
+
+/// Answers other replicas.
+pub struct Service {
+    app: App,
+    authority: Authority,
+}
+
+#[tonic::async_trait]
+impl Replicas for Service {
+    type ReadLogStream =
+        Pin<Box<dyn tokio_stream::Stream<Item = Result<wire::LogPiece, Status>> + Send>>;
+
+    async fn read_log(
+        &self,
+        request: Request<wire::ReadLogRequest>,
+    ) -> Result<Response<Self::ReadLogStream>, Status> {
+        let peer = peer(&request).ok_or_else(|| Status::unauthenticated("show a certificate"))?;
+        self.authority
+            .check_replica(&peer)
+            .map_err(|error| Status::permission_denied(error.to_string()))?;
+        let request = request.into_inner();
+        let invalid = |error: domain::FieldError| Status::invalid_argument(error.to_string());
+        let node = request.node_id.parse().map_err(invalid)?;
+        let assignment = request.assignment_id.parse().map_err(invalid)?;
+        let pieces = self
+            .app
+            .links
+            .request(node, assignment, request.offset, request.follow)
+            .ok_or_else(|| Status::not_found("the node's stream is not here"))?;
+        let stream = ReceiverStream::new(pieces).map(|piece| {
+            let piece = match piece {
+                LogPiece::Bytes(data) => wire::log_piece::Piece::Data(data.to_vec()),
+                LogPiece::End => wire::log_piece::Piece::End(true),
+                LogPiece::Broken(words) => wire::log_piece::Piece::Broken(words),
+            };
+            Ok(wire::LogPiece { piece: Some(piece) })
+        });
+        Ok(Response::new(Box::pin(stream)))
+    }
+}
+
+/// Says again and again that this replica runs and where it is reached, until it stops.
+pub async fn announce(app: App, address: SocketAddr, over: CancellationToken) {
+    loop {
+        if let Err(error) = announce_once(&app, address).await {
+            tracing::warn!(%error, "this replica could not say that it runs");
+        }
+        tokio::select! {
+            () = tokio::time::sleep(ANNOUNCE_EVERY) => {}
+            () = over.cancelled() => break,
+        }
+    }
+    let removed = async {
+        let mut tx = app.db.begin_system().await?;
+        replicas::remove(&mut tx, app.replica).await?;
+        tx.commit().await
+    };
+    if let Err(error) = removed.await {
+        tracing::warn!(%error, "this replica could not say that it stops");
+    }
+}
+
+async fn announce_once(app: &App, address: SocketAddr) -> Result<(), sqlx::Error> {
+    let mut tx = app.db.begin_system().await?;
+    replicas::announce(&mut tx, app.replica, &address.to_string()).await?;
+    replicas::forget_silent(&mut tx, SILENT_MS_MAX).await?;
+    tx.commit().await
+}

@@ -1,0 +1,121 @@
+//! The sessions that this replica holds: one for each node, the newest.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use domain::ids::NodeId;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::desired::Wanted;
+
+/// The sessions by node.
+#[derive(Debug, Default)]
+pub struct Sessions {
+    numbers: AtomicU64,
+    nodes: Mutex<HashMap<NodeId, Handle>>,
+}
+
+#[derive(Debug)]
+struct Handle {
+    number: u64,
+    over: CancellationToken,
+    wanted: watch::Sender<Option<Wanted>>,
+}
+
+/// A session's own end of its entry.
+#[derive(Debug)]
+pub struct Entry {
+    /// Its number, higher than that of every session before it.
+    pub number: u64,
+    /// Cancelled when another session takes the node over, or the server stops.
+    pub over: CancellationToken,
+    /// What its node is to hold.
+    pub wanted: watch::Receiver<Option<Wanted>>,
+}
+
+impl Sessions {
+    /// Adds a session; an older one of the same node is over with that.
+    pub fn add(&self, node: NodeId, over: CancellationToken) -> Entry {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
+        let (sender, wanted) = watch::channel(None);
+        let handle = Handle {
+            number,
+            over: over.clone(),
+            wanted: sender,
+        };
+        let mut nodes = self.lock();
+        if let Some(older) = nodes.insert(node, handle) {
+            older.over.cancel();
+        }
+        metrics::gauge!("allotment_agent_sessions").set(count(&nodes));
+        Entry {
+            number,
+            over,
+            wanted,
+        }
+    }
+
+    /// Forgets a session; a newer one of the same node stays.
+    pub fn remove(&self, node: NodeId, number: u64) {
+        let mut nodes = self.lock();
+        if nodes
+            .get(&node)
+            .is_some_and(|handle| handle.number == number)
+        {
+            nodes.remove(&node);
+        }
+        metrics::gauge!("allotment_agent_sessions").set(count(&nodes));
+    }
+
+    /// The nodes that have a session here.
+    pub fn nodes(&self) -> Vec<NodeId> {
+        let mut nodes: Vec<_> = self.lock().keys().copied().collect();
+        nodes.sort_unstable();
+        nodes
+    }
+
+    /// Hands a session what its node is to hold; the session is woken if that differs.
+    pub fn want(&self, node: NodeId, wanted: Wanted) {
+        if let Some(handle) = self.lock().get(&node) {
+            handle.wanted.send_if_modified(|held| {
+                let differs = held.as_ref() != Some(&wanted);
+                if differs {
+                    *held = Some(wanted);
+                }
+                differs
+            });
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<NodeId, Handle>> {
+        self.nodes
+            .lock()
+            .expect("no holder of this lock can panic: it only moves values")
+    }
+}
+
+#[allow(clippy::cast_precision_loss)]
+fn count(nodes: &HashMap<NodeId, Handle>) -> f64 {
+    nodes.len() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_newer_session_ends_the_older_and_outlives_its_removal() {
+        let sessions = Sessions::default();
+        let node = NodeId::new();
+        let older = sessions.add(node, CancellationToken::new());
+        let newer = sessions.add(node, CancellationToken::new());
+        assert!(older.over.is_cancelled());
+        sessions.remove(node, older.number);
+        assert_eq!(sessions.nodes(), vec![node]);
+        assert!(!newer.over.is_cancelled());
+        sessions.remove(node, newer.number);
+        assert!(sessions.nodes().is_empty());
+    }
+}
