@@ -1,1 +1,26 @@
-//! engine.
+//! Decisions: from a world, its policies and a moment to a plan; no I/O, clock, async, randomness or floats.
+
+mod cycle;
+mod dry_run;
+mod explain;
+mod index;
+mod ledger;
+mod mig;
+mod place;
+mod preempt;
+mod quota;
+mod share;
+mod shares;
+mod unsupported;
+mod verdict;
+
+pub mod cycles;
+pub mod order;
+pub mod plan;
+pub mod scenario;
+pub mod world;
+
+pub use cycle::plan;
+pub use dry_run::{DryRun, dry_run};
+pub use explain::explain;
+pub use unsupported::{Unsupported, unsupported, unsupported_spec};

@@ -1,0 +1,542 @@
+//! One cycle, from harmless to harmful: kept room, starts, drains, room made by victims, growth, verdicts.
+
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+
+use crate::index::{Amount, Index};
+use crate::ledger::{Ledger, Sight, Slot, Standing};
+use crate::order::Picker;
+use crate::place::{Query, place};
+use crate::plan::{
+    DevicePlace, Migration, Nomination, Plan, Preemption, Resize, Start, WorkerPlace,
+};
+use crate::preempt;
+use crate::quota;
+use crate::world::{Backfill, PoolState, World};
+use crate::{shares, verdict};
+
+/// Decides everything for one moment. The same world gives the same plan, byte for byte,
+/// whatever the order of its rows.
+pub fn plan(world: &World) -> Plan {
+    let index = Index::of(world);
+    Cycle::of(&index).run()
+}
+
+/// The state of a cycle between its steps.
+pub(crate) struct Cycle<'i, 'w> {
+    pub index: &'i Index<'w>,
+    pub ledger: Ledger<'i, 'w>,
+    bare: Ledger<'i, 'w>,
+    /// Whether a shape could ever be held by a pool.
+    formable: HashMap<(usize, usize), bool>,
+    /// Shapes that failed in this cycle; free room only shrinks while work starts.
+    failed: HashSet<(usize, usize, usize)>,
+    /// The order in which work was looked at and not started, by pool.
+    pub passed: Vec<Vec<usize>>,
+    /// The head that nothing may pass, by pool.
+    pub heads: Vec<Option<usize>>,
+    /// Verdicts that have been told so far: the first are told more of.
+    pub explained: usize,
+    pub plan: Plan,
+}
+
+impl<'i, 'w> Cycle<'i, 'w> {
+    pub fn of(index: &'i Index<'w>) -> Self {
+        Self {
+            index,
+            ledger: Ledger::of(index),
+            bare: Ledger::bare(index),
+            formable: HashMap::new(),
+            failed: HashSet::new(),
+            passed: vec![Vec::new(); index.pools.len()],
+            heads: vec![None; index.pools.len()],
+            explained: 0,
+            plan: Plan {
+                now: index.world.now,
+                starts: Vec::new(),
+                resizes: Vec::new(),
+                preemptions: Vec::new(),
+                migrations: Vec::new(),
+                nominations: Vec::new(),
+                slice_changes: Vec::new(),
+                reservations: Vec::new(),
+                waiting: Vec::new(),
+                shares: Vec::new(),
+            },
+        }
+    }
+
+    pub fn run(mut self) -> Plan {
+        self.decide();
+        self.plan.waiting = verdict::all(&mut self);
+        self.plan.shares = shares::all(&self);
+        self.plan
+    }
+
+    /// All decisions, without what is said about them.
+    pub fn decide(&mut self) {
+        self.keep_room();
+        self.in_pools(Self::start_in);
+        self.drain();
+        self.in_pools(Self::displace_in);
+        self.grow();
+    }
+
+    /// Whether a workload may start in a pool at all.
+    pub fn usable(&self, work: usize, pool: usize) -> bool {
+        let facts = &self.index.pools[pool];
+        facts.row.state == PoolState::Open && facts.rows[self.index.works[work].team].written
+    }
+
+    /// Whether a pool's nodes, whatever their state, could ever hold a workload.
+    pub fn formable(&mut self, work: usize, pool: usize) -> bool {
+        let shape = self.index.works[work].shape;
+        if let Some(&known) = self.formable.get(&(pool, shape)) {
+            return known;
+        }
+        let least = self.index.works[work].row.workers_least();
+        let query = Query::start(self.index, work, pool).workers(least);
+        let known = place(&mut self.bare, query).is_some();
+        self.formable.insert((pool, shape), known);
+        known
+    }
+
+    /// Runs a step in every pool over the work that waits, each workload in its best
+    /// pool first; what a step does not settle goes on to the next of its pools.
+    fn in_pools(&mut self, step: fn(&mut Self, usize, &[usize]) -> Vec<usize>) {
+        let index = self.index;
+        let mut queues: Vec<Vec<usize>> = vec![Vec::new(); index.pools.len()];
+        let mut stage = vec![0; index.works.len()];
+        let mut advance = |this: &Self, queues: &mut Vec<Vec<usize>>, work: usize| {
+            while let Some(&pool) = index.works[work].pools.get(stage[work]) {
+                stage[work] += 1;
+                if this.usable(work, pool) {
+                    queues[pool].push(work);
+                    break;
+                }
+            }
+        };
+        for work in 0..index.works.len() {
+            if index.ready(work) && self.ledger.standing(work) == Standing::Idle {
+                advance(self, &mut queues, work);
+            }
+        }
+        while let Some(pool) = queues.iter().position(|queue| !queue.is_empty()) {
+            let works = std::mem::take(&mut queues[pool]);
+            for work in step(self, pool, &works) {
+                advance(self, &mut queues, work);
+            }
+        }
+    }
+
+    /// Room that earlier plans keep: who can start does, the others keep it.
+    fn keep_room(&mut self) {
+        let index = self.index;
+        let now = index.world.now;
+        let nodes: HashMap<&str, usize> = index
+            .nodes
+            .iter()
+            .enumerate()
+            .map(|(i, n)| (n.row.name.as_str(), i))
+            .collect();
+        for work in 0..index.works.len() {
+            let Some(kept) = index.works[work]
+                .row
+                .nominated
+                .as_ref()
+                .filter(|kept| kept.until > now)
+            else {
+                continue;
+            };
+            let slots: Vec<Rc<Slot>> = kept
+                .placement
+                .iter()
+                .filter_map(|p| {
+                    let node = *nodes.get(p.node.as_str())?;
+                    Some(Rc::new(crate::ledger::slot(index, work, p, node)))
+                })
+                .collect();
+            let leaving = self.ledger.standing(work) == Standing::Leaving;
+            if slots.len() != kept.placement.len()
+                || !(index.ready(work) || leaving)
+                || !self.keeps(work, &slots)
+            {
+                continue;
+            }
+            let amount: Amount = slots.iter().map(|s| s.amount).sum();
+            let pool = index.nodes[slots[0].node].pool;
+            if quota::allowed(&self.ledger, work, pool, amount).is_err() {
+                continue;
+            }
+            if !leaving && self.stands_free(work, &slots, Sight::Start) {
+                self.start(work, slots);
+            } else if self.stands_free(work, &slots, Sight::Later) {
+                let waits_for = self.leavers_on(&slots, work);
+                let placement = self.places(&slots);
+                self.ledger.nominate(work, slots);
+                if !leaving {
+                    let workload = index.works[work].row.name.clone();
+                    self.plan.nominations.push(Nomination {
+                        workload,
+                        placement,
+                        waits_for,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Whether kept room is still where work may start.
+    fn keeps(&self, work: usize, slots: &[Rc<Slot>]) -> bool {
+        let index = self.index;
+        !slots.is_empty()
+            && slots.iter().all(|slot| {
+                let node = &index.nodes[slot.node];
+                self.usable(work, node.pool)
+                    && crate::place::fit(index, work, slot.node, false).is_ok()
+                    && slot
+                        .parts
+                        .iter()
+                        .all(|p| (node.failed | node.mig) & crate::index::bit(p.index) == 0)
+            })
+    }
+
+    /// Whether exactly these devices are free in a sight.
+    fn stands_free(&mut self, work: usize, slots: &[Rc<Slot>], sight: Sight) -> bool {
+        let index = self.index;
+        let mark = self.ledger.mark();
+        let free = slots.iter().all(|slot| {
+            let (cpus, memory) = crate::place::host_free(&self.ledger, slot.node, sight);
+            let facts = &index.works[work];
+            let fits = cpus >= facts.cpus
+                && memory >= facts.memory
+                && slot.parts.iter().all(|part| {
+                    sight.views().iter().all(|&view| {
+                        let load = &self.ledger.spaces[slot.node].loads[view as usize]
+                            [part.index as usize];
+                        crate::place::joins(&self.ledger, work, slot.node, load, part)
+                    })
+                });
+            for &view in sight.views() {
+                self.ledger.occupy(view, work, slot);
+            }
+            fits
+        });
+        self.ledger.rollback(mark);
+        free
+    }
+
+    /// Work in its grace that stands on the nodes of these slots.
+    fn leavers_on(&self, slots: &[Rc<Slot>], but: usize) -> Vec<String> {
+        let nodes: HashSet<&str> = slots
+            .iter()
+            .map(|s| self.index.nodes[s.node].row.name.as_str())
+            .collect();
+        let works = self.index.works.iter().enumerate().filter(|(id, facts)| {
+            *id != but
+                && facts.row.state == crate::world::WorkloadState::Leaving
+                && facts
+                    .row
+                    .placed
+                    .iter()
+                    .any(|p| nodes.contains(p.node.as_str()))
+        });
+        works.map(|(_, facts)| facts.row.name.clone()).collect()
+    }
+
+    fn start(&mut self, work: usize, slots: Vec<Rc<Slot>>) {
+        let placement = self.places(&slots);
+        let workload = self.index.works[work].row.name.clone();
+        self.plan.starts.push(Start {
+            workload,
+            workers: slots.len() as u32,
+            placement,
+        });
+        self.ledger.start(work, slots);
+    }
+
+    /// Starts what fits, in order. What does not is given back.
+    fn start_in(&mut self, pool: usize, works: &[usize]) -> Vec<usize> {
+        let mut picker = Picker::of(self.index, pool, works);
+        let strict = self.index.pools[pool].row.backfill == Backfill::Strict;
+        let mut given_back = Vec::new();
+        loop {
+            self.find_stuck(&mut picker, pool);
+            let Some(work) = picker.next(&self.ledger) else {
+                break;
+            };
+            let blocked = strict && self.heads[pool].is_some();
+            match if blocked {
+                None
+            } else {
+                self.find_start(work, pool)
+            } {
+                Some(slots) => self.start(work, slots),
+                None => {
+                    if strict && !blocked && self.could_start(work, pool) {
+                        self.heads[pool] = Some(work);
+                    }
+                    self.passed[pool].push(work);
+                    given_back.push(work);
+                }
+            }
+        }
+        given_back
+    }
+
+    /// Whether limits would let a workload run in a pool that could hold it: such a head reserves.
+    fn could_start(&mut self, work: usize, pool: usize) -> bool {
+        let least = Amount::from(self.index.works[work].row.workers_least());
+        let amount = self.index.charge_least(work, pool) * least;
+        quota::allowed(&self.ledger, work, pool, amount).is_ok() && self.formable(work, pool)
+    }
+
+    /// Tells the order which teams can start nothing any more, where it matters: a parent's
+    /// share leaves them out.
+    fn find_stuck(&mut self, picker: &mut Picker, pool: usize) {
+        let index = self.index;
+        for team in 0..index.teams.len() {
+            let Some(parent) = index.teams[team].parent else {
+                continue;
+            };
+            let rivals = index.teams[parent]
+                .children
+                .iter()
+                .filter(|&&c| picker.waits(c))
+                .count();
+            if rivals < 2
+                || !picker.waits(team)
+                || !picker.starts(team)
+                || !index.teams[team].children.is_empty()
+            {
+                continue;
+            }
+            let pending: Vec<usize> = picker.pending(team).collect();
+            if !pending
+                .into_iter()
+                .any(|work| self.find_start(work, pool).is_some())
+            {
+                picker.stick(index, team);
+            }
+        }
+    }
+
+    /// Where a workload would start now: with all its workers, else with fewer.
+    fn find_start(&mut self, work: usize, pool: usize) -> Option<Vec<Rc<Slot>>> {
+        let facts = &self.index.works[work];
+        let key = (pool, facts.team, facts.shape);
+        if self.failed.contains(&key) {
+            return None;
+        }
+        let each = self.index.charge_least(work, pool);
+        for workers in (facts.row.workers_least()..=facts.row.workers).rev() {
+            if quota::allowed(&self.ledger, work, pool, each * Amount::from(workers)).is_err() {
+                continue;
+            }
+            let query = Query::start(self.index, work, pool).workers(workers);
+            if let Some(slots) = place(&mut self.ledger, query) {
+                let amount = slots.iter().map(|s| s.amount).sum();
+                if quota::allowed(&self.ledger, work, pool, amount).is_ok() {
+                    return Some(slots);
+                }
+            }
+        }
+        self.failed.insert(key);
+        None
+    }
+
+    /// Moves or stops what may be preempted on nodes that are emptied.
+    fn drain(&mut self) {
+        for work in 0..self.index.works.len() {
+            let Some(slots) = preempt::drained(&self.ledger, work) else {
+                continue;
+            };
+            let workers = slots.len() as u32;
+            let pool = self.index.nodes[slots[0].node].pool;
+            let workload = self.index.works[work].row.name.clone();
+            let lost = preempt::lost_gpu_seconds(self.index, work, &slots);
+            self.ledger.release(work, 0);
+            let query = Query::start(self.index, work, pool)
+                .workers(workers)
+                .sight(Sight::Later);
+            match place(&mut self.ledger, query) {
+                Some(there) => {
+                    let placement = self.places(&there);
+                    self.ledger.nominate(work, there);
+                    self.plan.migrations.push(Migration {
+                        workload,
+                        gainer: None,
+                        placement,
+                    });
+                }
+                None => self.plan.preemptions.push(Preemption {
+                    workload,
+                    gainer: None,
+                    reason: crate::plan::Reason::Drain,
+                    lost_gpu_seconds: lost,
+                    to_workers: 0,
+                    released: (0..workers).collect(),
+                }),
+            }
+        }
+    }
+
+    /// Makes room for waiting work by victims, in order.
+    fn displace_in(&mut self, pool: usize, works: &[usize]) -> Vec<usize> {
+        let mut given_back = Vec::new();
+        let rules = preempt::Rules::of(self.index, pool);
+        if !rules.any() || self.heads[pool].is_some() {
+            return works.to_vec();
+        }
+        let mut picker = Picker::of(self.index, pool, works);
+        let mut hopeless = HashSet::new();
+        while let Some(work) = picker.next(&self.ledger) {
+            let facts = &self.index.works[work];
+            let key = (
+                facts.team,
+                facts.shape,
+                facts.priority,
+                rules.delayed(self.index, work),
+            );
+            let room = if hopeless.contains(&key) || !self.formable(work, pool) {
+                None
+            } else {
+                preempt::make_room(&mut self.ledger, work, pool, &rules)
+            };
+            match room {
+                Some(room) => {
+                    hopeless.clear();
+                    self.displace(work, room);
+                }
+                None => {
+                    hopeless.insert(key);
+                    given_back.push(work);
+                }
+            }
+        }
+        given_back
+    }
+
+    fn displace(&mut self, work: usize, room: preempt::Room) {
+        let gainer = self.index.works[work].row.name.clone();
+        let mut waits_for = Vec::new();
+        for victim in &room.victims {
+            let slots = self.ledger.slots(victim.work).to_vec();
+            let workload = self.index.works[victim.work].row.name.clone();
+            self.plan.preemptions.push(Preemption {
+                workload: workload.clone(),
+                gainer: Some(gainer.clone()),
+                reason: victim.reason(),
+                lost_gpu_seconds: preempt::lost_gpu_seconds(
+                    self.index,
+                    victim.work,
+                    &slots[victim.keep..],
+                ),
+                to_workers: victim.keep as u32,
+                released: (victim.keep as u32..slots.len() as u32).collect(),
+            });
+            self.ledger.release(victim.work, victim.keep);
+            waits_for.push(workload);
+        }
+        let placement = self.places(&room.slots);
+        self.ledger.nominate(work, room.slots);
+        self.plan.nominations.push(Nomination {
+            workload: gainer,
+            placement,
+            waits_for,
+        });
+    }
+
+    /// Lets running elastic work grow back, as far as limits and room allow.
+    fn grow(&mut self) {
+        for pool in 0..self.index.pools.len() {
+            if self.index.pools[pool].row.state == PoolState::Closed || self.heads[pool].is_some() {
+                continue;
+            }
+            let small: Vec<usize> = (0..self.index.works.len())
+                .filter(|&w| {
+                    let slots = self.ledger.slots(w);
+                    self.ledger.standing(w) == Standing::Running
+                        && slots
+                            .first()
+                            .is_some_and(|s| self.index.nodes[s.node].pool == pool)
+                        && slots.len() < self.index.works[w].row.workers as usize
+                        && self.index.works[w].row.min_workers.is_some()
+                        && slots.len() == self.index.works[w].row.placed.len()
+                })
+                .collect();
+            let mut picker = Picker::of(self.index, pool, &small);
+            while let Some(work) = picker.next(&self.ledger) {
+                self.grow_one(work, pool);
+            }
+        }
+    }
+
+    fn grow_one(&mut self, work: usize, pool: usize) {
+        let from = self.ledger.slots(work).len() as u32;
+        let row = self.index.works[work].row;
+        let mates: Vec<usize> = match &row.topology.require {
+            None => self.index.pools[pool].nodes.clone(),
+            Some(label) => {
+                let home = self.ledger.slots(work)[0].node;
+                let domains =
+                    crate::place::domains_of(self.index, &self.index.pools[pool].nodes, label);
+                domains
+                    .into_iter()
+                    .find(|domain| domain.contains(&home))
+                    .unwrap_or_default()
+            }
+        };
+        for more in (1..=row.workers - from).rev() {
+            let query = Query::start(self.index, work, pool)
+                .workers(more)
+                .only(&mates);
+            let Some(slots) = place(&mut self.ledger, query) else {
+                continue;
+            };
+            let amount = slots.iter().map(|s| s.amount).sum();
+            if quota::allowed(&self.ledger, work, pool, amount).is_ok() {
+                let placement = self.places(&slots);
+                self.ledger.grow(work, &slots);
+                let workload = row.name.clone();
+                self.plan.resizes.push(Resize {
+                    workload,
+                    from,
+                    to: from + more,
+                    placement,
+                });
+                return;
+            }
+        }
+    }
+
+    /// Slots in the words of the plan.
+    pub fn places(&self, slots: &[Rc<Slot>]) -> Vec<WorkerPlace> {
+        places(self.index, slots)
+    }
+}
+
+/// Slots in the words of the plan.
+pub(crate) fn places(index: &Index<'_>, slots: &[Rc<Slot>]) -> Vec<WorkerPlace> {
+    let worker = |slot: &Rc<Slot>| {
+        let mut devices: Vec<DevicePlace> = slot
+            .parts
+            .iter()
+            .map(|part| DevicePlace {
+                index: part.index,
+                mode: part.mode,
+                mig: None,
+                start: None,
+                gpus: domain::MilliGpu::from_milli(part.milli),
+                memory_mib: (part.mode != domain::sharing::SharingMode::Exclusive)
+                    .then_some(part.memory),
+            })
+            .collect();
+        devices.sort_by_key(|d| d.index);
+        WorkerPlace {
+            node: index.nodes[slot.node].row.name.clone(),
+            devices,
+        }
+    };
+    slots.iter().map(worker).collect()
+}

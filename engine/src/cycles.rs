@@ -1,0 +1,194 @@
+//! Cycle after cycle on paper: each plan is applied to the world, time moves on, and the next is made.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use chrono::TimeDelta;
+use domain::Timestamp;
+
+use crate::cycle::plan;
+use crate::plan::{Plan, Preemption};
+use crate::world::{Nominated, Placed, Workload, WorkloadState, World};
+
+/// Most cycles that are run, whatever is asked: the plans are all kept.
+pub const CYCLES_MAX: usize = 10_000;
+/// How long room is kept beyond the grace of the victims: they may need a moment to be cleaned up.
+const NOMINATION_MARGIN_SECONDS: i64 = 60;
+
+/// Plans, applies the plan, and plans again: until nothing changes and nothing lies ahead,
+/// or `count` cycles are done.
+pub fn run(mut world: World, count: usize) -> Vec<Plan> {
+    let mut plans = Vec::new();
+    for _ in 0..count.clamp(1, CYCLES_MAX) {
+        let made = plan(&world);
+        let idle = made.idle();
+        apply(&mut world, &made);
+        plans.push(made);
+        let Some(next) = next_moment(&world) else {
+            if idle {
+                break;
+            }
+            advance(&mut world, None);
+            continue;
+        };
+        advance(&mut world, Some(next).filter(|_| idle));
+    }
+    plans
+}
+
+/// Does what a plan says.
+pub fn apply(world: &mut World, made: &Plan) {
+    let now = world.now;
+    let pools: BTreeMap<String, String> = world
+        .nodes
+        .iter()
+        .map(|n| (n.name.clone(), n.pool.clone()))
+        .collect();
+    let graces: BTreeMap<String, i64> = world
+        .pools
+        .iter()
+        .map(|p| (p.name.clone(), p.preemption.grace_seconds))
+        .collect();
+    let grace = |placed: &[Placed]| {
+        let pool = placed.first().and_then(|p| pools.get(&p.node));
+        TimeDelta::seconds(pool.and_then(|pool| graces.get(pool)).copied().unwrap_or(0))
+    };
+    let mut released: Vec<Workload> = Vec::new();
+    let mut evictions: Vec<(String, String)> = Vec::new();
+    let mut by_name: BTreeMap<String, &mut Workload> = world
+        .workloads
+        .iter_mut()
+        .map(|w| (w.name.clone(), w))
+        .collect();
+    for eviction in &made.preemptions {
+        let Some(work) = by_name.get_mut(&eviction.workload) else {
+            continue;
+        };
+        if let Some(pool) = work.placed.first().and_then(|p| pools.get(&p.node)) {
+            evictions.push((work.team.clone(), pool.clone()));
+        }
+        released.extend(preempt(work, eviction, now + grace(&work.placed)));
+    }
+    for mover in &made.migrations {
+        let Some(work) = by_name.get_mut(&mover.workload) else {
+            continue;
+        };
+        let leaves_at = now + grace(&work.placed);
+        work.state = WorkloadState::Leaving;
+        work.leaves_at = Some(leaves_at);
+        work.nominated = Some(Nominated {
+            placement: mover.placement.iter().map(Placed::from).collect(),
+            until: leaves_at + TimeDelta::seconds(NOMINATION_MARGIN_SECONDS),
+        });
+    }
+    for start in &made.starts {
+        let Some(work) = by_name.get_mut(&start.workload) else {
+            continue;
+        };
+        work.state = WorkloadState::Running;
+        work.started = Some(now);
+        work.leaves_at = None;
+        work.nominated = None;
+        work.placed = start.placement.iter().map(Placed::from).collect();
+    }
+    for growth in &made.resizes {
+        if let Some(work) = by_name.get_mut(&growth.workload) {
+            work.placed
+                .extend(growth.placement.iter().map(Placed::from));
+        }
+    }
+    for nomination in &made.nominations {
+        let Some(work) = by_name.get_mut(&nomination.workload) else {
+            continue;
+        };
+        let placement: Vec<Placed> = nomination.placement.iter().map(Placed::from).collect();
+        let kept_until = work.nominated.as_ref().map(|kept| kept.until);
+        let until = now + grace(&placement) * 2 + TimeDelta::seconds(NOMINATION_MARGIN_SECONDS);
+        work.nominated = Some(Nominated {
+            placement,
+            until: kept_until.unwrap_or(until),
+        });
+    }
+    for (team, pool) in evictions {
+        if let Some(team) = world.teams.iter_mut().find(|t| t.name == team) {
+            *team.preemptions_this_hour.entry(pool).or_default() += 1;
+        }
+    }
+    world.workloads.extend(released);
+}
+
+/// A victim leaves, whole or with its highest ranks; ranks that go on in their grace are
+/// a row of their own, which nothing but their devices needs.
+fn preempt(work: &mut Workload, eviction: &Preemption, leaves_at: Timestamp) -> Option<Workload> {
+    work.preemptions_today = work.preemptions_today.saturating_add(1);
+    let keep = eviction.to_workers as usize;
+    if keep == 0 {
+        work.state = WorkloadState::Leaving;
+        work.leaves_at = Some(leaves_at);
+        return None;
+    }
+    let gone = work.placed.split_off(keep.min(work.placed.len()));
+    Some(Workload {
+        name: format!("{}{RELEASED}{keep}", work.name),
+        state: WorkloadState::Leaving,
+        leaves_at: Some(leaves_at),
+        placed: gone,
+        service: None,
+        ..work.clone()
+    })
+}
+
+/// Stands between the name of a shrunk workload and its released ranks' row; no name holds it.
+const RELEASED: &str = "\u{1f}released from ";
+
+/// The next moment at which something ends, leaves or may start.
+fn next_moment(world: &World) -> Option<Timestamp> {
+    let moments = world.workloads.iter().filter_map(|work| match work.state {
+        WorkloadState::Running => end(work),
+        WorkloadState::Leaving => work.leaves_at,
+        WorkloadState::Waiting => work
+            .not_before
+            .into_iter()
+            .chain(kept_until(work))
+            .filter(|t| *t > world.now)
+            .min(),
+        WorkloadState::Suspended => None,
+    });
+    let bookings = world.bookings.iter().flat_map(|b| [b.from, b.to]);
+    moments.chain(bookings.filter(|t| *t > world.now)).min()
+}
+
+fn kept_until(work: &Workload) -> Option<Timestamp> {
+    work.nominated.as_ref().map(|kept| kept.until)
+}
+
+fn end(work: &Workload) -> Option<Timestamp> {
+    let length = TimeDelta::try_seconds(work.length_seconds()?)?;
+    work.started?.checked_add_signed(length)
+}
+
+/// Moves time by a cycle, or to the next moment when that is later and nothing was done;
+/// what is due then ends or leaves.
+fn advance(world: &mut World, next: Option<Timestamp>) {
+    let step = world.now + TimeDelta::seconds(world.cycle_seconds);
+    world.now = next.map_or(step, |next| next.max(step));
+    let now = world.now;
+    let mut ended: BTreeSet<String> = BTreeSet::new();
+    for work in &mut world.workloads {
+        match work.state {
+            WorkloadState::Running if end(work).is_some_and(|end| end <= now) => {
+                ended.insert(work.name.clone());
+            }
+            WorkloadState::Leaving if work.leaves_at.is_some_and(|at| at <= now) => {
+                if work.name.contains(RELEASED) {
+                    ended.insert(work.name.clone());
+                }
+                work.state = WorkloadState::Waiting;
+                work.started = None;
+                work.leaves_at = None;
+                work.placed = Vec::new();
+            }
+            _ => {}
+        }
+    }
+    world.workloads.retain(|w| !ended.contains(&w.name));
+}

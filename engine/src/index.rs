@@ -1,0 +1,503 @@
+//! A world with its names turned into dense numbers, in the order of the names, so that no decision depends on the order of rows.
+
+use std::collections::{BTreeMap, HashMap};
+
+use domain::MilliGpu;
+use domain::sharing::SharingMode;
+use domain::spec::{NvlinkRule, PerWorker, Topology};
+
+use crate::mig;
+use crate::quota::{self, Row};
+use crate::world::{
+    Charge, Node, NodeState, Placed, Pool, Stopped, Team, Workload, WorkloadState, World,
+};
+
+/// A charged amount in a pool's units; one thousandth of a GPU is `PoolFacts::unit` of them.
+pub(crate) type Amount = i128;
+
+/// Thousandths of one device.
+pub(crate) const DEVICE: i64 = 1000;
+
+/// The problem of one cycle.
+pub(crate) struct Index<'w> {
+    pub world: &'w World,
+    pub pools: Vec<PoolFacts<'w>>,
+    pub nodes: Vec<NodeFacts<'w>>,
+    pub teams: Vec<TeamFacts<'w>>,
+    pub works: Vec<WorkFacts<'w>>,
+    pub services: Vec<ServiceFacts>,
+    pub by_name: HashMap<&'w str, usize>,
+}
+
+/// A pool with its nodes, its totals and its teams' rows.
+pub(crate) struct PoolFacts<'w> {
+    pub row: &'w Pool,
+    pub nodes: Vec<usize>,
+    /// Units in a thousandth of a GPU; above 1 only where the dominant part is charged.
+    pub unit: Amount,
+    /// Devices that count as capacity, in units.
+    pub capacity: Amount,
+    pub cpus: i128,
+    pub memory: i128,
+    /// Each team's row, by team.
+    pub rows: Vec<Row>,
+}
+
+/// A node with its pool.
+pub(crate) struct NodeFacts<'w> {
+    pub row: &'w Node,
+    pub pool: usize,
+    pub failed: u64,
+    pub mig: u64,
+}
+
+/// A team with its place in the tree.
+pub(crate) struct TeamFacts<'w> {
+    pub row: &'w Team,
+    pub parent: Option<usize>,
+    pub children: Vec<usize>,
+    /// Itself and all above it, up to the root.
+    pub path: Vec<usize>,
+    /// What budgets stop, here or above.
+    pub stopped: Stopped,
+}
+
+/// A service and its replicas.
+pub(crate) struct ServiceFacts {
+    pub min_replicas: u32,
+    pub replicas: Vec<usize>,
+}
+
+/// What one worker needs of devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    Nothing,
+    Whole(u32),
+    /// A part of one device; its memory where the workload says it.
+    Part {
+        milli: i64,
+        memory: Option<i64>,
+    },
+    Instances,
+}
+
+/// A workload with what decisions ask of it.
+pub(crate) struct WorkFacts<'w> {
+    pub row: &'w Workload,
+    pub team: usize,
+    pub service: Option<usize>,
+    pub priority: i64,
+    pub preemptible: bool,
+    /// Acceptable pools, best first.
+    pub pools: Vec<usize>,
+    pub need: Need,
+    pub cpus: i64,
+    pub memory: i64,
+    /// Workloads of one shape fit or fail together.
+    pub shape: usize,
+}
+
+impl<'w> Index<'w> {
+    /// Numbers a world that has been checked.
+    pub fn of(world: &'w World) -> Self {
+        let pool_rows = sorted(&world.pools, |p| p.name.as_str());
+        let pool_ids = numbered(&pool_rows, |p| p.name.as_str());
+        let nodes: Vec<NodeFacts<'_>> = sorted(&world.nodes, |n| n.name.as_str())
+            .into_iter()
+            .filter_map(|row| Some(NodeFacts::of(row, *pool_ids.get(row.pool.as_str())?)))
+            .collect();
+        let teams = teams(world);
+        let team_ids: HashMap<&str, usize> = teams
+            .iter()
+            .enumerate()
+            .map(|(i, t)| (t.row.name.as_str(), i))
+            .collect();
+        let pools: Vec<PoolFacts<'_>> = pool_rows
+            .iter()
+            .enumerate()
+            .map(|(id, row)| PoolFacts::of(row, id, &nodes, &teams))
+            .collect();
+        let mut services: BTreeMap<&str, ServiceFacts> = world
+            .services
+            .iter()
+            .map(|s| {
+                (
+                    s.name.as_str(),
+                    ServiceFacts {
+                        min_replicas: s.min_replicas,
+                        replicas: Vec::new(),
+                    },
+                )
+            })
+            .collect();
+        let service_ids: HashMap<&str, usize> = services
+            .keys()
+            .enumerate()
+            .map(|(i, name)| (*name, i))
+            .collect();
+        let classes: HashMap<&str, (i64, bool)> = world
+            .classes
+            .iter()
+            .map(|c| (c.name.as_str(), (c.priority, c.preemptible)))
+            .collect();
+        let mut shapes: HashMap<Shape<'_>, usize> = HashMap::new();
+        let mut works = Vec::with_capacity(world.workloads.len());
+        for row in sorted(&world.workloads, |w| w.name.as_str()) {
+            let Some(&team) = team_ids.get(row.team.as_str()) else {
+                continue;
+            };
+            let (priority, preemptible) = classes
+                .get(row.class.as_str())
+                .copied()
+                .unwrap_or((0, true));
+            let fresh = shapes.len();
+            let service = row
+                .service
+                .as_deref()
+                .and_then(|s| service_ids.get(s).copied());
+            if let Some(name) = &row.service
+                && let Some(facts) = services.get_mut(name.as_str())
+            {
+                facts.replicas.push(works.len());
+            }
+            works.push(WorkFacts {
+                row,
+                team,
+                service,
+                priority,
+                preemptible: row.preemptible.unwrap_or(preemptible),
+                pools: if row.pools.is_empty() {
+                    (0..pools.len()).collect()
+                } else {
+                    distinct(
+                        row.pools
+                            .iter()
+                            .filter_map(|p| pool_ids.get(p.as_str()).copied()),
+                    )
+                },
+                need: Need::of(&row.per_worker),
+                cpus: row.per_worker.cpus.milli(),
+                memory: row.per_worker.memory_mib,
+                shape: *shapes.entry(Shape::of(row)).or_insert(fresh),
+            });
+        }
+        let by_name = works
+            .iter()
+            .enumerate()
+            .map(|(i, w): (usize, &WorkFacts<'_>)| (w.row.name.as_str(), i));
+        let by_name = by_name.collect();
+        Self {
+            world,
+            pools,
+            nodes,
+            teams,
+            works,
+            services: services.into_values().collect(),
+            by_name,
+        }
+    }
+
+    /// What one worker counts for on a node, were it placed there.
+    pub fn charge_on(&self, work: usize, node: usize) -> Amount {
+        let facts = &self.works[work];
+        let milli = match facts.need {
+            Need::Nothing => return 0,
+            Need::Whole(count) => i64::from(count) * DEVICE,
+            Need::Part { milli, memory } => {
+                part_milli(milli, memory, self.nodes[node].row.gpu_memory_mib)
+            }
+            Need::Instances => self.instances_milli(work, node),
+        };
+        self.charge(self.nodes[node].pool, milli, facts.cpus, facts.memory)
+    }
+
+    fn instances_milli(&self, work: usize, node: usize) -> i64 {
+        let row = self.works[work].row;
+        let model = self.nodes[node].row.gpu_model.as_deref().unwrap_or("");
+        let shape = row
+            .per_worker
+            .mig_profile
+            .as_deref()
+            .and_then(|name| mig::profile(model, name));
+        let each = shape.map_or(DEVICE, |s| DEVICE * i64::from(s.size) / i64::from(s.slices));
+        each * (row.per_worker.gpus().milli() / DEVICE)
+    }
+
+    /// The least that one worker counts for in a pool.
+    pub fn charge_least(&self, work: usize, pool: usize) -> Amount {
+        match self.works[work].need {
+            Need::Nothing => 0,
+            Need::Whole(_) | Need::Part { memory: None, .. } => {
+                match self.pools[pool].nodes.first() {
+                    Some(&node) => self.charge_on(work, node),
+                    None => self.works[work].row.per_worker.gpus().milli().into(),
+                }
+            }
+            Need::Part { .. } | Need::Instances => self.pools[pool]
+                .nodes
+                .iter()
+                .map(|&node| self.charge_on(work, node))
+                .min()
+                .unwrap_or(0),
+        }
+    }
+
+    /// What a worker counts for as it is placed.
+    pub fn charge_placed(&self, work: usize, placed: &Placed, node: usize) -> Amount {
+        let facts = &self.works[work];
+        let machine = self.nodes[node].row;
+        let each = placed
+            .devices
+            .iter()
+            .map(|device| match (&device.mig, device.mode) {
+                (Some(profile), _) => {
+                    let model = machine.gpu_model.as_deref().unwrap_or("");
+                    mig::profile(model, profile).map_or(device.gpus.milli(), |s| {
+                        DEVICE * i64::from(s.size) / i64::from(s.slices)
+                    })
+                }
+                (None, SharingMode::Exclusive) => DEVICE,
+                (None, _) => {
+                    let memory = device.memory_mib.or(facts.row.per_worker.gpu_memory_mib);
+                    part_milli(device.gpus.milli(), memory, machine.gpu_memory_mib)
+                }
+            });
+        let milli = each.sum();
+        if milli == 0 {
+            0
+        } else {
+            self.charge(self.nodes[node].pool, milli, facts.cpus, facts.memory)
+        }
+    }
+
+    fn charge(&self, pool: usize, milli: i64, cpus: i64, memory: i64) -> Amount {
+        let facts = &self.pools[pool];
+        let gpus = Amount::from(milli) * facts.unit;
+        match facts.row.charge {
+            Charge::Gpus => gpus,
+            Charge::Dominant => {
+                let of = |amount: i64, total: i128| {
+                    if total == 0 {
+                        0
+                    } else {
+                        facts.capacity / total * Amount::from(amount)
+                            + facts.capacity % total * Amount::from(amount) / total
+                    }
+                };
+                gpus.max(of(cpus, facts.cpus)).max(of(memory, facts.memory))
+            }
+        }
+    }
+
+    /// Whether a workload asks for no GPU.
+    pub fn plain(&self, work: usize) -> bool {
+        self.works[work].need == Need::Nothing
+    }
+
+    /// What a workload waits for before its order matters: a person, an hour, another's end.
+    pub fn ready(&self, work: usize) -> bool {
+        let row = self.works[work].row;
+        row.state == WorkloadState::Waiting
+            && row.not_before.is_none_or(|t| t <= self.world.now)
+            && !row
+                .after
+                .iter()
+                .any(|name| self.by_name.contains_key(name.as_str()))
+    }
+}
+
+/// A fraction counts as the larger of its GPUs and its memory's part, rounded up to a thousandth.
+fn part_milli(milli: i64, memory: Option<i64>, device_memory: i64) -> i64 {
+    match memory {
+        Some(memory) if device_memory > 0 => {
+            milli.max((memory * DEVICE + device_memory - 1) / device_memory)
+        }
+        _ => milli,
+    }
+}
+
+impl Need {
+    fn of(asked: &PerWorker) -> Self {
+        let gpus = asked.gpus();
+        if asked.mig_profile.is_some() {
+            Self::Instances
+        } else if gpus == MilliGpu::ZERO {
+            Self::Nothing
+        } else if asked.fraction() {
+            Self::Part {
+                milli: gpus.milli(),
+                memory: asked.gpu_memory_mib,
+            }
+        } else {
+            Self::Whole(u32::try_from(gpus.milli() / DEVICE).unwrap_or(u32::MAX))
+        }
+    }
+}
+
+impl<'w> NodeFacts<'w> {
+    fn of(row: &'w Node, pool: usize) -> Self {
+        let bits =
+            |indices: &mut dyn Iterator<Item = u32>| indices.fold(0_u64, |all, i| all | bit(i));
+        Self {
+            row,
+            pool,
+            failed: bits(&mut row.failed.iter().copied()),
+            mig: bits(&mut row.mig.keys().copied()),
+        }
+    }
+
+    /// Whether the node counts as capacity.
+    pub fn counts(&self) -> bool {
+        self.row.state != NodeState::Unreachable
+    }
+
+    /// Whether its agent can drive a mode.
+    pub fn drives(&self, mode: SharingMode) -> bool {
+        self.row
+            .drives
+            .as_ref()
+            .is_none_or(|modes| modes.contains(&mode))
+    }
+}
+
+/// One device as a bit; the contract allows 64 on a node.
+pub(crate) fn bit(index: u32) -> u64 {
+    1_u64.checked_shl(index).unwrap_or(0)
+}
+
+impl<'w> PoolFacts<'w> {
+    fn of(row: &'w Pool, id: usize, all: &[NodeFacts<'w>], teams: &[TeamFacts<'w>]) -> Self {
+        let nodes: Vec<usize> = (0..all.len()).filter(|&n| all[n].pool == id).collect();
+        let counted = || nodes.iter().map(|&n| &all[n]).filter(|n| n.counts());
+        let devices: i128 = counted()
+            .map(|n| i128::from(n.row.gpus - n.failed.count_ones()))
+            .sum();
+        let cpus: i128 = counted().map(|n| i128::from(n.row.cpus.milli())).sum();
+        let memory: i128 = counted().map(|n| i128::from(n.row.memory_mib)).sum();
+        let milli = devices * i128::from(DEVICE);
+        // The smallest unit in which every dominant part is a whole number: so that
+        // thirds of a GPU add up to exactly one.
+        let unit = match row.charge {
+            Charge::Gpus => 1,
+            Charge::Dominant => {
+                let need = |total: i128| {
+                    if total == 0 {
+                        1
+                    } else {
+                        total / gcd(total, milli)
+                    }
+                };
+                let (a, b) = (need(cpus), need(memory));
+                a / gcd(a, b) * b
+            }
+        };
+        let rows = quota::rows(row, teams, milli * unit, unit);
+        Self {
+            row,
+            nodes,
+            unit,
+            capacity: milli * unit,
+            cpus,
+            memory,
+            rows,
+        }
+    }
+
+    /// A charged amount in thousandths of a GPU, rounded up where it is finer.
+    pub fn milli(&self, amount: Amount) -> i64 {
+        let unit = self.unit.max(1);
+        i64::try_from((amount + unit - 1).div_euclid(unit)).unwrap_or(i64::MAX)
+    }
+}
+
+fn gcd(a: i128, b: i128) -> i128 {
+    if b == 0 { a.max(1) } else { gcd(b, a % b) }
+}
+
+fn teams(world: &World) -> Vec<TeamFacts<'_>> {
+    let rows = sorted(&world.teams, |t| t.name.as_str());
+    let ids = numbered(&rows, |t| t.name.as_str());
+    let parent = |row: &Team| row.parent.as_deref().and_then(|p| ids.get(p).copied());
+    let mut teams: Vec<TeamFacts<'_>> = rows
+        .iter()
+        .map(|row| TeamFacts {
+            row,
+            parent: parent(row),
+            children: Vec::new(),
+            path: Vec::new(),
+            stopped: Stopped::None,
+        })
+        .collect();
+    for id in 0..teams.len() {
+        if let Some(parent) = teams[id].parent {
+            teams[parent].children.push(id);
+        }
+        let (mut path, mut at) = (vec![id], id);
+        while let Some(parent) = teams[at].parent
+            && path.len() <= teams.len()
+        {
+            path.push(parent);
+            at = parent;
+        }
+        teams[id].stopped = path
+            .iter()
+            .map(|&t| teams[t].row.stopped)
+            .max()
+            .unwrap_or(Stopped::None);
+        teams[id].path = path;
+    }
+    teams
+}
+
+fn sorted<T>(rows: &[T], name: impl Fn(&T) -> &str) -> Vec<&T> {
+    let mut rows: Vec<&T> = rows.iter().collect();
+    rows.sort_by(|a, b| name(a).cmp(name(b)));
+    rows
+}
+
+fn numbered<'w, T>(rows: &[&'w T], name: impl Fn(&'w T) -> &'w str) -> HashMap<&'w str, usize> {
+    rows.iter()
+        .enumerate()
+        .map(|(id, row)| (name(row), id))
+        .collect()
+}
+
+fn distinct(ids: impl Iterator<Item = usize>) -> Vec<usize> {
+    let mut seen = Vec::new();
+    for id in ids {
+        if !seen.contains(&id) {
+            seen.push(id);
+        }
+    }
+    seen
+}
+
+/// All of a workload that placement and limits look at.
+#[derive(PartialEq, Eq, Hash)]
+struct Shape<'w> {
+    per_worker: &'w PerWorker,
+    workers: (u32, Option<u32>),
+    selector: &'w BTreeMap<String, String>,
+    topology: &'w Topology,
+    nvlink: NvlinkRule,
+    spread: (Option<&'w str>, Option<&'w str>),
+    node: Option<&'w str>,
+    user: Option<&'w str>,
+    class: (&'w str, Option<bool>),
+}
+
+impl<'w> Shape<'w> {
+    fn of(row: &'w Workload) -> Self {
+        Self {
+            per_worker: &row.per_worker,
+            workers: (row.workers, row.min_workers),
+            selector: &row.selector,
+            topology: &row.topology,
+            nvlink: row.nvlink,
+            spread: (row.service.as_deref(), row.anti_affinity.as_deref()),
+            node: row.node.as_deref(),
+            user: row.user.as_deref(),
+            class: (&row.class, row.preemptible),
+        }
+    }
+}

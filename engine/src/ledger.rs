@@ -1,0 +1,452 @@
+//! The what-if state of a cycle: who holds which devices and how much quota, with checkpoints to go back to.
+//!
+//! Space is kept in two views. *Now* has everything that stands on a device this moment,
+//! leaving work included. *Later* has what will stand there once victims have left: without
+//! them, but with the room that is kept for those that displaced them. A start must fit in
+//! both, a nomination only in the second.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use domain::sharing::SharingMode;
+
+use crate::index::{Amount, DEVICE, Index, bit};
+use crate::world::{Placed, WorkloadState};
+
+/// One of the two views of space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum View {
+    Now = 0,
+    Later = 1,
+}
+
+/// Which views a placement must fit in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sight {
+    /// Both: it starts now.
+    Start,
+    /// Only once victims have left.
+    Later,
+    /// Only this moment: as if no room were kept for others.
+    Now,
+}
+
+impl Sight {
+    pub fn views(self) -> &'static [View] {
+        match self {
+            Self::Start => &[View::Now, View::Later],
+            Self::Later => &[View::Later],
+            Self::Now => &[View::Now],
+        }
+    }
+}
+
+/// A device or the part of one that a worker holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub index: u32,
+    pub mode: SharingMode,
+    pub milli: i64,
+    /// The memory of a fraction.
+    pub memory: i64,
+}
+
+/// Where one worker is, and what it counts for there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Slot {
+    pub node: usize,
+    pub parts: Vec<Part>,
+    pub amount: Amount,
+}
+
+/// What stands on one device in one view.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Load {
+    pub sharers: u32,
+    pub milli: i64,
+    pub memory: i64,
+    pub mode: Option<SharingMode>,
+    /// The team of the first sharer: MPS keeps to one.
+    pub team: usize,
+}
+
+/// A node in both views.
+#[derive(Debug, Clone)]
+pub(crate) struct Space {
+    pub cpus: [i64; 2],
+    pub memory: [i64; 2],
+    pub loads: [Vec<Load>; 2],
+    /// Whole devices that nothing stands on, as bits.
+    pub free: [u64; 2],
+}
+
+/// What a team holds in a pool, with all below it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// Charged amount.
+    pub gpu: Amount,
+    /// Cores and memory of work with GPUs.
+    pub cpus: i128,
+    pub memory: i128,
+    /// Cores and memory of work without GPUs.
+    pub plain_cpus: i128,
+    pub plain_memory: i128,
+}
+
+/// How a workload stands in the cycle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It has nothing.
+    Idle,
+    /// It ran before the cycle and still does.
+    Running,
+    /// It starts in this plan.
+    Started,
+    /// It waits for room that is kept for it.
+    Nominated,
+    /// It leaves, by this plan or an earlier one.
+    Leaving,
+}
+
+enum Step {
+    Occupy(View, usize, Rc<Slot>),
+    Vacate(View, usize, Rc<Slot>),
+    Count {
+        pool: usize,
+        work: usize,
+        amount: Amount,
+        workers: i64,
+    },
+    Slots(usize, Vec<Rc<Slot>>),
+    Stand(usize, Standing),
+}
+
+/// A point to go back to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mark(usize);
+
+/// The state.
+pub(crate) struct Ledger<'i, 'w> {
+    pub index: &'i Index<'w>,
+    pub spaces: Vec<Space>,
+    held: Vec<Vec<Held>>,
+    users: HashMap<(usize, usize, &'w str), Amount>,
+    /// Where each workload is: running, started or nominated.
+    slots: Vec<Vec<Rc<Slot>>>,
+    standing: Vec<Standing>,
+    journal: Vec<Step>,
+    /// Whether nodes count whatever their state and devices though they failed.
+    bare: bool,
+}
+
+impl<'i, 'w> Ledger<'i, 'w> {
+    /// The state at the beginning of a cycle.
+    pub fn of(index: &'i Index<'w>) -> Self {
+        let mut ledger = Self::without_work(index, false);
+        let ids: HashMap<&str, usize> = index
+            .nodes
+            .iter()
+            .enumerate()
+            .map(|(i, n)| (n.row.name.as_str(), i))
+            .collect();
+        for work in 0..index.works.len() {
+            let row = index.works[work].row;
+            let slots = |placed: &[Placed]| -> Vec<Rc<Slot>> {
+                placed
+                    .iter()
+                    .filter_map(|p| Some(Rc::new(slot(index, work, p, *ids.get(p.node.as_str())?))))
+                    .collect()
+            };
+            match row.state {
+                WorkloadState::Running => {
+                    let slots = slots(&row.placed);
+                    for slot in &slots {
+                        ledger.occupy(View::Now, work, slot);
+                        ledger.occupy(View::Later, work, slot);
+                    }
+                    ledger.settle(work, slots, Standing::Running);
+                }
+                WorkloadState::Leaving => {
+                    for slot in &slots(&row.placed) {
+                        ledger.occupy(View::Now, work, slot);
+                    }
+                    ledger.stand(work, Standing::Leaving);
+                }
+                WorkloadState::Waiting | WorkloadState::Suspended => {}
+            }
+        }
+        ledger.journal.clear();
+        ledger
+    }
+
+    /// A state in which nothing runs and everything registered is there.
+    pub fn bare(index: &'i Index<'w>) -> Self {
+        Self::without_work(index, true)
+    }
+
+    fn without_work(index: &'i Index<'w>, bare: bool) -> Self {
+        let spaces = index.nodes.iter().map(|node| {
+            let devices = node.row.gpus as usize;
+            let all = if devices >= 64 {
+                u64::MAX
+            } else {
+                (1 << devices) - 1
+            };
+            let out = if bare { 0 } else { node.failed | node.mig };
+            Space {
+                cpus: [node.row.cpus.milli(); 2],
+                memory: [node.row.memory_mib; 2],
+                loads: [
+                    vec![Load::default(); devices],
+                    vec![Load::default(); devices],
+                ],
+                free: [all & !out; 2],
+            }
+        });
+        Self {
+            index,
+            spaces: spaces.collect(),
+            held: vec![vec![Held::default(); index.teams.len()]; index.pools.len()],
+            users: HashMap::new(),
+            slots: vec![Vec::new(); index.works.len()],
+            standing: vec![Standing::Idle; index.works.len()],
+            journal: Vec::new(),
+            bare,
+        }
+    }
+
+    /// Whether it is a bare state.
+    pub fn is_bare(&self) -> bool {
+        self.bare
+    }
+
+    /// What a team holds in a pool.
+    pub fn held(&self, pool: usize, team: usize) -> &Held {
+        &self.held[pool][team]
+    }
+
+    /// What one user holds of a team and all below it.
+    pub fn held_by_user(&self, pool: usize, team: usize, user: &'w str) -> Amount {
+        self.users.get(&(pool, team, user)).copied().unwrap_or(0)
+    }
+
+    /// Where a workload is or will be.
+    pub fn slots(&self, work: usize) -> &[Rc<Slot>] {
+        &self.slots[work]
+    }
+
+    /// How a workload stands.
+    pub fn standing(&self, work: usize) -> Standing {
+        self.standing[work]
+    }
+
+    /// A point to go back to.
+    pub fn mark(&self) -> Mark {
+        Mark(self.journal.len())
+    }
+
+    /// Goes back to a point.
+    pub fn rollback(&mut self, mark: Mark) {
+        while self.journal.len() > mark.0 {
+            match self.journal.pop() {
+                Some(Step::Occupy(view, work, slot)) => self.put(view, work, &slot, -1),
+                Some(Step::Vacate(view, work, slot)) => self.put(view, work, &slot, 1),
+                Some(Step::Count {
+                    pool,
+                    work,
+                    amount,
+                    workers,
+                }) => self.add(pool, work, -amount, -workers),
+                Some(Step::Slots(work, slots)) => self.slots[work] = slots,
+                Some(Step::Stand(work, standing)) => self.standing[work] = standing,
+                None => break,
+            }
+        }
+    }
+
+    /// Puts a worker on its devices in one view.
+    pub fn occupy(&mut self, view: View, work: usize, slot: &Rc<Slot>) {
+        self.put(view, work, slot, 1);
+        self.journal.push(Step::Occupy(view, work, Rc::clone(slot)));
+    }
+
+    /// Takes a worker from its devices in one view.
+    pub fn vacate(&mut self, view: View, work: usize, slot: &Rc<Slot>) {
+        self.put(view, work, slot, -1);
+        self.journal.push(Step::Vacate(view, work, Rc::clone(slot)));
+    }
+
+    /// Says where a workload is and counts it in its team's quota; the space is the caller's.
+    pub fn settle(&mut self, work: usize, slots: Vec<Rc<Slot>>, standing: Standing) {
+        if let Some(first) = slots.first() {
+            let amount = slots.iter().map(|s| s.amount).sum();
+            self.count(
+                self.index.nodes[first.node].pool,
+                work,
+                amount,
+                slots.len() as i64,
+            );
+        }
+        let before = std::mem::replace(&mut self.slots[work], slots);
+        self.journal.push(Step::Slots(work, before));
+        self.stand(work, standing);
+    }
+
+    fn stand(&mut self, work: usize, standing: Standing) {
+        let before = std::mem::replace(&mut self.standing[work], standing);
+        self.journal.push(Step::Stand(work, before));
+    }
+
+    /// A workload starts now.
+    pub fn start(&mut self, work: usize, slots: Vec<Rc<Slot>>) {
+        for slot in &slots {
+            self.occupy(View::Now, work, slot);
+            self.occupy(View::Later, work, slot);
+        }
+        self.settle(work, slots, Standing::Started);
+    }
+
+    /// Room is kept for a workload.
+    pub fn nominate(&mut self, work: usize, slots: Vec<Rc<Slot>>) {
+        for slot in &slots {
+            self.occupy(View::Later, work, slot);
+        }
+        self.settle(work, slots, Standing::Nominated);
+    }
+
+    /// A running workload loses its highest ranks, so that `keep` workers stay.
+    pub fn release(&mut self, work: usize, keep: usize) {
+        let slots = self.slots[work].clone();
+        let gone = &slots[keep.min(slots.len())..];
+        for slot in gone {
+            self.vacate(View::Later, work, slot);
+        }
+        if let Some(first) = gone.first() {
+            let amount = gone.iter().map(|s| s.amount).sum::<Amount>();
+            self.count(
+                self.index.nodes[first.node].pool,
+                work,
+                -amount,
+                -(gone.len() as i64),
+            );
+        }
+        let before = std::mem::replace(
+            &mut self.slots[work],
+            slots[..keep.min(slots.len())].to_vec(),
+        );
+        self.journal.push(Step::Slots(work, before));
+        if keep == 0 {
+            self.stand(work, Standing::Leaving);
+        }
+    }
+
+    /// A running workload has more workers.
+    pub fn grow(&mut self, work: usize, added: &[Rc<Slot>]) {
+        for slot in added {
+            self.occupy(View::Now, work, slot);
+            self.occupy(View::Later, work, slot);
+        }
+        if let Some(first) = added.first() {
+            let amount = added.iter().map(|s| s.amount).sum::<Amount>();
+            self.count(
+                self.index.nodes[first.node].pool,
+                work,
+                amount,
+                added.len() as i64,
+            );
+        }
+        let before = self.slots[work].clone();
+        self.slots[work].extend(added.iter().cloned());
+        self.journal.push(Step::Slots(work, before));
+    }
+
+    fn count(&mut self, pool: usize, work: usize, amount: Amount, workers: i64) {
+        self.add(pool, work, amount, workers);
+        self.journal.push(Step::Count {
+            pool,
+            work,
+            amount,
+            workers,
+        });
+    }
+
+    fn add(&mut self, pool: usize, work: usize, amount: Amount, workers: i64) {
+        let facts = &self.index.works[work];
+        let cpus = i128::from(facts.cpus) * i128::from(workers);
+        let memory = i128::from(facts.memory) * i128::from(workers);
+        let plain = self.index.plain(work);
+        for &team in &self.index.teams[facts.team].path {
+            let held = &mut self.held[pool][team];
+            held.gpu += amount;
+            if plain {
+                held.plain_cpus += cpus;
+                held.plain_memory += memory;
+            } else {
+                held.cpus += cpus;
+                held.memory += memory;
+            }
+            if let Some(user) = &facts.row.user {
+                *self.users.entry((pool, team, user.as_str())).or_default() += amount;
+            }
+        }
+    }
+
+    fn put(&mut self, view: View, work: usize, slot: &Slot, sign: i64) {
+        let facts = &self.index.works[work];
+        let space = &mut self.spaces[slot.node];
+        let node = &self.index.nodes[slot.node];
+        let v = view as usize;
+        space.cpus[v] -= sign * facts.cpus;
+        space.memory[v] -= sign * facts.memory;
+        for part in &slot.parts {
+            let Some(load) = space.loads[v].get_mut(part.index as usize) else {
+                continue;
+            };
+            if sign > 0 {
+                if load.sharers == 0 {
+                    load.mode = Some(part.mode);
+                    load.team = facts.team;
+                }
+                load.sharers += 1;
+            } else {
+                load.sharers = load.sharers.saturating_sub(1);
+            }
+            load.milli += sign * part.milli;
+            load.memory += sign * part.memory;
+            if load.sharers == 0 {
+                *load = Load::default();
+                let out = if self.bare { 0 } else { node.failed | node.mig };
+                space.free[v] |= bit(part.index) & !out;
+            } else {
+                space.free[v] &= !bit(part.index);
+            }
+        }
+    }
+}
+
+/// A worker of the world as a slot.
+pub(crate) fn slot(index: &Index<'_>, work: usize, placed: &Placed, node: usize) -> Slot {
+    let machine = index.nodes[node].row;
+    let asked = &index.works[work].row.per_worker;
+    let parts = placed.devices.iter().map(|device| {
+        let share = machine.gpu_memory_mib * device.gpus.milli() / DEVICE;
+        Part {
+            index: device.index,
+            mode: device.mode,
+            milli: if device.mode == SharingMode::Exclusive {
+                DEVICE
+            } else {
+                device.gpus.milli()
+            },
+            memory: match device.mode {
+                SharingMode::Exclusive => machine.gpu_memory_mib,
+                _ => device.memory_mib.or(asked.gpu_memory_mib).unwrap_or(share),
+            },
+        }
+    });
+    Slot {
+        node,
+        parts: parts.collect(),
+        amount: index.charge_placed(work, placed, node),
+    }
+}

@@ -1,0 +1,95 @@
+//! Room by victims: who may be taken, in which order, and the smallest set that is enough.
+
+mod rules;
+mod search;
+
+use std::rc::Rc;
+
+use crate::index::{DEVICE, Index};
+use crate::ledger::{Ledger, Slot, Standing};
+use crate::plan::Reason;
+use crate::world::NodeState;
+
+pub(crate) use rules::Rules;
+pub(crate) use search::make_room;
+
+/// By which right a victim is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Right {
+    /// Its team borrows, and the newcomer is in its guarantee.
+    Reclaim,
+    /// It is of the newcomer's team and of lower priority.
+    Priority,
+    /// Its team borrows more than the newcomer's will.
+    Share,
+}
+
+/// A victim and what stays of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Victim {
+    pub work: usize,
+    /// Workers that stay.
+    pub keep: usize,
+    pub right: Right,
+}
+
+impl Victim {
+    /// The word of the plan. What is shrunk is told so, but for the rule between
+    /// borrowers, which stands whatever is taken.
+    pub fn reason(&self) -> Reason {
+        match self.right {
+            Right::Share => Reason::Share,
+            _ if self.keep > 0 => Reason::Shrink,
+            Right::Reclaim => Reason::Reclaim,
+            Right::Priority => Reason::Priority,
+        }
+    }
+}
+
+/// Room for a workload, and who leaves for it.
+pub(crate) struct Room {
+    pub slots: Vec<Rc<Slot>>,
+    pub victims: Vec<Victim>,
+}
+
+/// Work that would be lost, in thousandths of a GPU-second.
+fn lost_milli(index: &Index<'_>, work: usize, slots: &[Rc<Slot>]) -> i128 {
+    let row = index.works[work].row;
+    let ran = row.started.map_or(0, |started| {
+        (index.world.now - started).num_seconds().max(0)
+    });
+    let since = row.checkpoint_seconds.map_or(ran, |each| ran % each.max(1));
+    i128::from(devices_milli(slots)) * i128::from(since)
+}
+
+/// Work that would be lost, in whole GPU-seconds.
+pub(crate) fn lost_gpu_seconds(index: &Index<'_>, work: usize, slots: &[Rc<Slot>]) -> i64 {
+    i64::try_from(lost_milli(index, work, slots) / i128::from(DEVICE)).unwrap_or(i64::MAX)
+}
+
+/// What taking these workers costs: devices × (time since the last checkpoint + restart).
+fn cost(index: &Index<'_>, work: usize, slots: &[Rc<Slot>]) -> i128 {
+    let again =
+        i128::from(devices_milli(slots)) * i128::from(index.works[work].row.restart_seconds);
+    lost_milli(index, work, slots) + again
+}
+
+fn devices_milli(slots: &[Rc<Slot>]) -> i64 {
+    slots
+        .iter()
+        .flat_map(|slot| &slot.parts)
+        .map(|part| part.milli)
+        .sum()
+}
+
+/// Where a workload is that has to leave a draining node, if it has to and may be preempted.
+pub(crate) fn drained(ledger: &Ledger<'_, '_>, work: usize) -> Option<Vec<Rc<Slot>>> {
+    let index = ledger.index;
+    let slots = ledger.slots(work);
+    let leaves = ledger.standing(work) == Standing::Running
+        && index.works[work].preemptible
+        && slots
+            .iter()
+            .any(|s| index.nodes[s.node].row.state == NodeState::Draining);
+    leaves.then(|| slots.to_vec())
+}

@@ -1,0 +1,119 @@
+//! What a pool's policy allows, and the same with every rule of policy lifted.
+
+use super::Right;
+use crate::index::Index;
+use crate::ledger::{Ledger, Standing};
+use crate::world::{Reclaim, WithinTeam};
+
+/// The rules of one pool.
+#[derive(Debug, Clone)]
+pub(crate) struct Rules {
+    within_team: WithinTeam,
+    reclaim: Reclaim,
+    across_borrowers: bool,
+    min_runtime: i64,
+    min_runtime_reclaim: i64,
+    delay: i64,
+    max_per_day: Option<u32>,
+    max_per_team_hour: Option<u32>,
+}
+
+impl Rules {
+    /// As the pool has them.
+    pub fn of(index: &Index<'_>, pool: usize) -> Self {
+        let policy = &index.pools[pool].row.preemption;
+        Self {
+            within_team: policy.within_team,
+            reclaim: policy.reclaim,
+            across_borrowers: policy.across_borrowers,
+            min_runtime: policy.min_runtime_seconds,
+            min_runtime_reclaim: policy
+                .min_runtime_reclaim_seconds
+                .unwrap_or(policy.min_runtime_seconds),
+            delay: policy.delay_seconds,
+            max_per_day: policy.max_per_day,
+            max_per_team_hour: policy.max_per_team_hour,
+        }
+    }
+
+    /// With all rules of policy lifted: to tell whether only they keep a workload from making room.
+    pub fn lifted() -> Self {
+        Self {
+            within_team: WithinTeam::LowerPriority,
+            reclaim: Reclaim::Any,
+            across_borrowers: true,
+            min_runtime: 0,
+            min_runtime_reclaim: 0,
+            delay: 0,
+            max_per_day: None,
+            max_per_team_hour: None,
+        }
+    }
+
+    /// Whether anybody may be displaced at all.
+    pub fn any(&self) -> bool {
+        self.within_team != WithinTeam::Never
+            || self.reclaim != Reclaim::Never
+            || self.across_borrowers
+    }
+
+    /// Whether a workload has not waited long enough to displace others.
+    pub fn delayed(&self, index: &Index<'_>, work: usize) -> bool {
+        (index.world.now - index.works[work].row.submitted).num_seconds() < self.delay
+    }
+
+    /// Whether a running workload may be a victim of another by some right, as far as
+    /// the two alone tell.
+    pub fn open_to(
+        &self,
+        ledger: &Ledger<'_, '_>,
+        newcomer: usize,
+        victim: usize,
+        right: Right,
+    ) -> bool {
+        let index = ledger.index;
+        let (new, old) = (&index.works[newcomer], &index.works[victim]);
+        let same = new.team == old.team;
+        let lower = old.priority < new.priority;
+        let by_right = match right {
+            Right::Priority => same && self.within_team == WithinTeam::LowerPriority && lower,
+            Right::Reclaim => {
+                !same
+                    && match self.reclaim {
+                        Reclaim::Never => false,
+                        Reclaim::LowerPriority => lower,
+                        Reclaim::Any => true,
+                    }
+            }
+            Right::Share => !same && self.across_borrowers,
+        };
+        let least = if right == Right::Reclaim {
+            self.min_runtime_reclaim
+        } else {
+            self.min_runtime
+        };
+        let ran = old
+            .row
+            .started
+            .map_or(0, |started| (index.world.now - started).num_seconds());
+        by_right
+            && old.preemptible
+            && ledger.standing(victim) == Standing::Running
+            && ran >= least
+            && self
+                .max_per_day
+                .is_none_or(|most| old.row.preemptions_today < most)
+    }
+
+    /// Whether a team may suffer one more eviction this hour; `taken` are those of this plan.
+    pub fn team_can_lose(&self, index: &Index<'_>, pool: usize, team: usize, taken: u32) -> bool {
+        let before = index.teams[team]
+            .row
+            .preemptions_this_hour
+            .get(&index.pools[pool].row.name)
+            .copied()
+            .unwrap_or(0);
+        self.max_per_team_hour
+            .is_none_or(|most| before.saturating_add(taken) < most)
+    }
+}

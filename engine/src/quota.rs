@@ -1,0 +1,261 @@
+//! The quota tree of a pool: guarantees as shrunk to what is there, limits, and what a start may not do.
+
+use domain::quantity::MILLI;
+
+use crate::index::{Amount, Index, TeamFacts};
+use crate::ledger::Ledger;
+use crate::world::{Pool, Stopped, WEIGHT_MILLI_DEFAULT};
+
+/// A team's row for a pool, in the pool's units.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Row {
+    /// Whether the team has a row of its own.
+    pub written: bool,
+    /// The guarantee, shrunk in proportion where the pool has too little.
+    pub guaranteed: Amount,
+    pub limit: Option<Amount>,
+    pub lend_limit: Option<Amount>,
+    pub max_per_user: Option<Amount>,
+    /// The claim on spare capacity, in thousandths.
+    pub weight: i128,
+    /// GPU-seconds of the past, in thousandths.
+    pub past_use: i128,
+}
+
+/// The rows of all teams for one pool.
+pub(crate) fn rows(
+    pool: &Pool,
+    teams: &[TeamFacts<'_>],
+    capacity: Amount,
+    unit: Amount,
+) -> Vec<Row> {
+    let mut rows: Vec<Row> = teams
+        .iter()
+        .map(|team| {
+            let quota = team.row.quotas.get(&pool.name);
+            let units = |amount: domain::MilliGpu| Amount::from(amount.milli()) * unit;
+            Row {
+                written: quota.is_some(),
+                guaranteed: quota.map_or(0, |q| units(q.guaranteed)),
+                limit: quota.and_then(|q| q.limit).map(units),
+                lend_limit: quota.and_then(|q| q.lend_limit).map(units),
+                max_per_user: team.row.max_per_user.get(&pool.name).copied().map(units),
+                weight: quota
+                    .map_or(WEIGHT_MILLI_DEFAULT, |q| q.weight_milli)
+                    .into(),
+                past_use: team
+                    .row
+                    .past_use
+                    .get(&pool.name)
+                    .copied()
+                    .unwrap_or(0)
+                    .into(),
+            }
+        })
+        .collect();
+    // Deepest first, so that a parent without a row finds its children's sums.
+    let mut order: Vec<usize> = (0..teams.len()).collect();
+    order.sort_by_key(|&t| std::cmp::Reverse(teams[t].path.len()));
+    for &team in &order {
+        if !rows[team].written {
+            rows[team].guaranteed = teams[team]
+                .children
+                .iter()
+                .map(|&c| rows[c].guaranteed)
+                .sum();
+        }
+        if !teams[team].row.past_use.contains_key(&pool.name) {
+            rows[team].past_use = teams[team].children.iter().map(|&c| rows[c].past_use).sum();
+        }
+    }
+    shrink(&mut rows, teams, capacity, unit);
+    rows
+}
+
+/// Shrinks all guarantees in proportion where those of the roots are above the capacity.
+fn shrink(rows: &mut [Row], teams: &[TeamFacts<'_>], capacity: Amount, unit: Amount) {
+    let roots: Vec<usize> = (0..teams.len())
+        .filter(|&t| teams[t].parent.is_none())
+        .collect();
+    let total: Amount = roots.iter().map(|&t| rows[t].guaranteed).sum();
+    if total <= capacity {
+        return;
+    }
+    // In thousandths, exactly: units cancel out of the proportion.
+    let (have, asked) = (capacity / unit, total / unit);
+    let nominal: Vec<Amount> = rows.iter().map(|r| r.guaranteed / unit).collect();
+    let groups = std::iter::once(roots).chain(teams.iter().map(|t| t.children.clone()));
+    for siblings in groups {
+        let mut rest = siblings.iter().map(|&t| nominal[t]).sum::<Amount>() * have / asked;
+        for &team in &siblings {
+            let down = nominal[team] * have / asked;
+            rows[team].guaranteed = down * unit;
+            rest -= down;
+        }
+        let mut largest = siblings;
+        // Siblings are in the order of their names, and the sort keeps it among equals.
+        largest.sort_by_key(|&t| std::cmp::Reverse(nominal[t] * have % asked));
+        for &team in largest.iter().take(usize::try_from(rest).unwrap_or(0)) {
+            rows[team].guaranteed += unit;
+        }
+    }
+}
+
+/// What keeps a workload from holding more, in the order in which it is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Block {
+    Limit { team: usize, have: Amount },
+    Lend { team: usize, have: Amount },
+    User { team: usize, have: Amount },
+    Ancestor { team: usize, have: Amount },
+    NonPreemptible { have: Amount },
+    Budget { team: usize },
+}
+
+/// Whether a workload of that amount is in its team's guarantee.
+pub(crate) fn in_guarantee(
+    ledger: &Ledger<'_, '_>,
+    pool: usize,
+    team: usize,
+    amount: Amount,
+) -> bool {
+    ledger.held(pool, team).gpu + amount <= ledger.index.pools[pool].rows[team].guaranteed
+}
+
+/// Whether a workload may hold `amount` more in a pool.
+pub(crate) fn allowed(
+    ledger: &Ledger<'_, '_>,
+    work: usize,
+    pool: usize,
+    amount: Amount,
+) -> Result<(), Block> {
+    let index = ledger.index;
+    let facts = &index.works[work];
+    let team = &index.teams[facts.team];
+    if amount > 0 {
+        let rows = &index.pools[pool].rows;
+        let room = |t: usize| rows[t].limit.map(|limit| limit - ledger.held(pool, t).gpu);
+        if let Some(have) = room(facts.team).filter(|have| *have < amount) {
+            return Err(Block::Limit {
+                team: facts.team,
+                have,
+            });
+        }
+        let inside = in_guarantee(ledger, pool, facts.team, amount);
+        if !inside && let Some((team, have)) = lend(ledger, facts.team, pool, amount) {
+            return Err(Block::Lend { team, have });
+        }
+        if let Some(user) = &facts.row.user {
+            for &t in &team.path {
+                let Some(most) = rows[t].max_per_user else {
+                    continue;
+                };
+                let have = most - ledger.held_by_user(pool, t, user);
+                if have < amount {
+                    return Err(Block::User { team: t, have });
+                }
+            }
+        }
+        for &t in &team.path[1..] {
+            if let Some(have) = room(t).filter(|have| *have < amount) {
+                return Err(Block::Ancestor { team: t, have });
+            }
+        }
+        if !inside && !facts.preemptible && !index.pools[pool].row.non_preemptible_borrowing {
+            let have = rows[facts.team].guaranteed - ledger.held(pool, facts.team).gpu;
+            return Err(Block::NonPreemptible { have });
+        }
+        if !inside && team.stopped == Stopped::Borrowing {
+            return Err(Block::Budget { team: facts.team });
+        }
+    }
+    if team.stopped == Stopped::All {
+        Err(Block::Budget { team: facts.team })
+    } else {
+        Ok(())
+    }
+}
+
+/// Whether a borrower would use more of others' idle guarantees than they lend:
+/// the team whose room it is, and what the borrower may still have.
+fn lend(
+    ledger: &Ledger<'_, '_>,
+    borrower: usize,
+    pool: usize,
+    amount: Amount,
+) -> Option<(usize, Amount)> {
+    let index = ledger.index;
+    let rows = &index.pools[pool].rows;
+    if rows.iter().all(|row| row.lend_limit.is_none()) {
+        return None;
+    }
+    let roots = || (0..index.teams.len()).filter(|&t| index.teams[t].parent.is_none());
+    let held: Amount = roots().map(|t| ledger.held(pool, t).gpu).sum();
+    let kept: Amount = roots().map(|t| kept_back(ledger, pool, t, borrower)).sum();
+    let have = index.pools[pool].capacity - held - kept;
+    if have >= amount {
+        return None;
+    }
+    let keeps = |t: &usize| {
+        let row = &rows[*t];
+        row.lend_limit
+            .is_some_and(|lent| row.guaranteed - ledger.held(pool, *t).gpu > lent)
+            && !index.teams[borrower].path.contains(t)
+    };
+    (0..index.teams.len())
+        .find(keeps)
+        .map(|owner| (owner, have.max(0)))
+}
+
+/// What a subtree keeps of its idle guarantee from a borrower outside it, or inside one of its teams.
+fn kept_back(ledger: &Ledger<'_, '_>, pool: usize, team: usize, borrower: usize) -> Amount {
+    let index = ledger.index;
+    let below: Amount = index.teams[team]
+        .children
+        .iter()
+        .map(|&c| kept_back(ledger, pool, c, borrower))
+        .sum();
+    if index.teams[borrower].path.contains(&team) {
+        return below;
+    }
+    let row = &index.pools[pool].rows[team];
+    let own = row.lend_limit.map_or(0, |lent| {
+        row.guaranteed - ledger.held(pool, team).gpu - lent
+    });
+    own.max(below).max(0)
+}
+
+/// The weights of siblings on spare capacity, corrected for past use where the pool
+/// remembers it; only among those that want more.
+pub(crate) fn weights(
+    index: &Index<'_>,
+    pool: usize,
+    siblings: &[usize],
+    wanting: impl Fn(usize) -> bool,
+) -> Vec<i128> {
+    let facts = &index.pools[pool];
+    let plain = siblings.iter().map(|&t| facts.rows[t].weight * SCALE);
+    if facts.row.usage_half_life_seconds.is_none() {
+        return plain.collect();
+    }
+    let wanting: Vec<usize> = siblings.iter().copied().filter(|&t| wanting(t)).collect();
+    let all: i128 = wanting.iter().map(|&t| facts.rows[t].weight).sum();
+    let used: i128 = wanting.iter().map(|&t| facts.rows[t].past_use).sum();
+    if used == 0 || all == 0 {
+        return plain.collect();
+    }
+    let corrected = |t: usize| {
+        let row = &facts.rows[t];
+        if !wanting.contains(&t) || row.weight == 0 {
+            return row.weight * SCALE;
+        }
+        // w · max(0, 1 + w/W − u/U) / (w/W) = max(0, W + w − u·W/U)
+        ((all + row.weight) * SCALE - row.past_use * all * SCALE / used).max(0)
+    };
+    siblings.iter().map(|&t| corrected(t)).collect()
+}
+
+/// Finer than any weight, so that corrected weights lose nothing that matters.
+const SCALE: i128 = 1_000_000;
+/// A weight of 1 as `weights` gives it.
+pub(crate) const WEIGHT_ONE: i128 = MILLI as i128 * SCALE;

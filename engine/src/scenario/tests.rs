@@ -1,0 +1,154 @@
+use super::*;
+
+/// A small file that uses every section.
+const SMALL: &str = "
+now: 2026-01-05T12:00:00Z
+pools:
+  - {name: p, sharing: [exclusive, time_slice], preemption: {within_team: lower_priority}}
+nodes:
+  - {name: n1, pool: p, gpus: 4, gpu_model: H100-80GB, gpu_memory_mib: 81559, cpus: 64, memory_mib: 524288, labels: {rack: r1}}
+classes:
+  - {name: normal, priority: 50, preemptible: true}
+teams:
+  - {name: dept}
+  - {name: vision, parent: dept, quotas: {p: {guaranteed: 0.5, limit: 4, weight: 1.5}}, past_use: {p: 12.5}}
+workloads:
+  - {name: j1, team: vision, class: normal, submitted: 2026-01-05T11:00:00Z, per_worker: {gpus: 1, cpus: 0.25}}
+  - name: j2
+    team: vision
+    class: normal
+    submitted: 2026-01-05T11:00:00Z
+    state: running
+    started: 2026-01-05T11:30:00Z
+    per_worker: {gpus: 0.25, gpu_memory_mib: 20000, sharing: [time_slice]}
+    placed: [{node: n1, devices: [{index: 2, mode: time_slice, gpus: 0.25, memory_mib: 20000}]}]
+services:
+  - {name: chat, team: vision, min_replicas: 1, max_replicas: 2}
+bookings:
+  - {name: demo, team: vision, pool: p, gpus: 2, from: 2026-01-06T00:00:00Z, to: 2026-01-07T00:00:00Z}
+";
+
+fn refusal(text: &str) -> String {
+    parse(text).expect_err("it is refused").to_string()
+}
+
+#[test]
+fn what_is_written_is_read_back_equal() {
+    let world = parse(SMALL).expect("a good file");
+    let again = parse(&write(&world)).expect("its own writing");
+    assert_eq!(world, again);
+    assert_eq!(write(&world), write(&again));
+}
+
+#[test]
+fn json_is_read_like_yaml() {
+    let world = parse(SMALL).expect("a good file");
+    assert!(write(&world).starts_with('{'));
+}
+
+#[test]
+fn an_unknown_key_is_refused_by_name_and_line() {
+    let error = refusal(&SMALL.replace("    state: running\n", "    stat: running\n"));
+    assert!(
+        error.contains("line 18") && error.contains("workloads[1].stat"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_wrong_value_is_refused_by_key_and_line() {
+    for (from, to, key) in [
+        ("gpus: 4,", "gpus: 1000000000000,", "nodes[0].gpus"),
+        ("gpus: 4,", "gpus: -1,", "nodes[0].gpus"),
+        ("cpus: 0.25", "cpus: 0.2505", "workloads[0].per_worker.cpus"),
+        ("cpus: 0.25", "cpus: .nan", "workloads[0].per_worker.cpus"),
+        ("cpus: 0.25", "cpus: '0.25'", "workloads[0].per_worker.cpus"),
+        ("{gpus: 1,", "{gpus: 1.5,", "workloads[0].per_worker.gpus"),
+        ("weight: 1.5", "weight: 1e400", "weight"),
+        ("name: chat", "name: \"a\\u0007\"", "services[0].name"),
+    ] {
+        let error = refusal(&SMALL.replace(from, to));
+        assert!(
+            error.contains(key) && error.starts_with("line "),
+            "{to}: {error}"
+        );
+    }
+}
+
+#[test]
+fn a_contradiction_is_refused() {
+    for (from, to, words) in [
+        ("{name: dept}", "{name: vision}", "twice"),
+        ("{name: dept}", "{name: dept, parent: vision}", "cycle"),
+        (
+            "{name: dept}",
+            "{name: dept, quotas: {p: {guaranteed: 0.4}}}",
+            "add up to 0.5",
+        ),
+        ("limit: 4", "limit: 0.1", "above the limit"),
+        ("index: 2", "index: 4", "device 4 is not there"),
+        ("pool: p, gpus: 4", "pool: q, gpus: 4", "no pool q"),
+        (
+            "class: normal, submitted",
+            "class: urgent, submitted",
+            "no class urgent",
+        ),
+        (
+            "gpus: 0.25, memory_mib: 20000",
+            "gpus: 0.25, memory_mib: 90000",
+            "memory_mib",
+        ),
+        (
+            "labels:",
+            "mig: {0: [3g.40gb, 3g.40gb, 1g.10gb]}, labels:",
+            "mig",
+        ),
+        ("min_replicas: 1", "min_replicas: 3", "max_replicas"),
+        ("to: 2026-01-07", "to: 2026-01-05", "after from"),
+    ] {
+        let error = refusal(&SMALL.replace(from, to));
+        assert!(error.contains(words), "{to}: {error}");
+    }
+}
+
+#[test]
+fn two_holders_of_one_exclusive_device_are_refused() {
+    let text = SMALL.replace(
+        "{index: 2, mode: time_slice, gpus: 0.25, memory_mib: 20000}]}]",
+        "{index: 2}]}, {node: n1, devices: [{index: 2}]}]\n    workers: 2",
+    );
+    let error = refusal(&text);
+    assert!(error.contains("exclusively"), "{error}");
+}
+
+#[test]
+fn a_file_that_is_no_scenario_is_refused() {
+    for text in [
+        "",
+        "# nothing\n",
+        "[]",
+        "just words",
+        "now: [",
+        "{\"now\": 1}",
+        "a: 1\na: 2\n",
+        "---\na: 1\n---\nb: 2\n",
+    ] {
+        assert!(parse(text).is_err(), "{text:?}");
+    }
+    assert!(refusal("a: 1\na: 2\n").contains("line 2"));
+}
+
+#[test]
+fn nesting_and_aliases_are_bounded() {
+    let deep = format!("now: {}1{}", "[".repeat(5_000), "]".repeat(5_000));
+    assert!(parse(&deep).is_err());
+    let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
+    for level in 1..12 {
+        let before = level - 1;
+        bomb.push_str(&format!(
+            "a{level}: &a{level} [{}]\n",
+            vec![format!("*a{before}"); 10].join(", ")
+        ));
+    }
+    assert!(refusal(&bomb).contains("aliases"));
+}

@@ -1,0 +1,304 @@
+//! One verdict for every workload that waits: the binding cause, in the order of the contract.
+
+mod counts;
+mod remedies;
+mod words;
+
+use std::collections::HashMap;
+
+use domain::MilliGpu;
+
+use crate::cycle::Cycle;
+use crate::index::{Amount, Index, Need};
+use crate::ledger::{Sight, Standing};
+use crate::place::{self, Query, Unfit, place};
+use crate::plan::{Code, Waiting};
+use crate::preempt::{self, Rules};
+use crate::quota::{self, Block};
+use crate::world::{PoolState, WorkloadState};
+
+/// What binds a workload in one pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub code: Code,
+    pub scope: String,
+    /// What there is for it where it binds, in the pool's units.
+    pub have: Amount,
+}
+
+/// The verdicts on all work that waits after a cycle's decisions, in the order in which it was looked at.
+pub(crate) fn all(cycle: &mut Cycle<'_, '_>) -> Vec<Waiting> {
+    let index = cycle.index;
+    let mut ranks: HashMap<(usize, usize), u64> = HashMap::new();
+    let mut order: Vec<usize> = Vec::new();
+    for (pool, passed) in cycle.passed.iter().enumerate() {
+        let mut rank = 0;
+        for &work in passed {
+            if cycle.ledger.standing(work) == Standing::Idle
+                || cycle.ledger.standing(work) == Standing::Nominated
+            {
+                rank += 1;
+                ranks.entry((work, pool)).or_insert(rank);
+                order.push(work);
+            }
+        }
+    }
+    order.extend(0..index.works.len());
+    let mut seen = vec![false; index.works.len()];
+    let mut memo = HashMap::new();
+    let mut waiting = Vec::new();
+    for work in order {
+        let waits = matches!(
+            index.works[work].row.state,
+            WorkloadState::Waiting | WorkloadState::Suspended
+        ) && matches!(
+            cycle.ledger.standing(work),
+            Standing::Idle | Standing::Nominated
+        );
+        if waits && !std::mem::replace(&mut seen[work], true) {
+            waiting.push(one(cycle, work, &ranks, &mut memo));
+        }
+    }
+    waiting
+}
+
+/// Verdicts by team, shape, priority and pool: equal work waits for equal reasons.
+type Memo = HashMap<(usize, usize, i64, bool, usize), Verdict>;
+
+fn one(
+    cycle: &mut Cycle<'_, '_>,
+    work: usize,
+    ranks: &HashMap<(usize, usize), u64>,
+    memo: &mut Memo,
+) -> Waiting {
+    let index = cycle.index;
+    let facts = &index.works[work];
+    let (pool, verdict) = match before_pools(cycle, work) {
+        Some(verdict) => (facts.pools.first().copied(), verdict),
+        None => {
+            // The pool that brings it nearest to a start; the better one among equals.
+            let mut best: Option<(usize, Verdict)> = None;
+            for &pool in &facts.pools {
+                let verdict = in_pool(cycle, work, pool, memo);
+                if best.as_ref().is_none_or(|(_, b)| verdict.code > b.code) {
+                    best = Some((pool, verdict));
+                }
+            }
+            match best {
+                Some((pool, verdict)) => (Some(pool), verdict),
+                None => (None, plain(Code::NeverFits, "no pool")),
+            }
+        }
+    };
+    cycle.explained += 1;
+    let counts = pool
+        .map(|pool| counts::of(cycle, work, pool))
+        .unwrap_or_default();
+    let need = need(index, work, pool);
+    let have = pool.map_or(0, |pool| index.pools[pool].milli(verdict.have.max(0)));
+    let have = MilliGpu::from_milli(have);
+    let expected_start =
+        pool.and_then(|pool| remedies::expected_start(cycle, work, pool, verdict.code));
+    Waiting {
+        workload: facts.row.name.clone(),
+        code: verdict.code,
+        message: words::message(index, work, pool, &verdict, need, have),
+        scope: verdict.scope,
+        need,
+        have,
+        rank: pool.and_then(|pool| ranks.get(&(work, pool)).copied()),
+        expected_start,
+        remedies: pool
+            .map(|pool| remedies::of(cycle, work, pool, verdict.code))
+            .unwrap_or_default(),
+        counts,
+    }
+}
+
+fn plain(code: Code, scope: impl Into<String>) -> Verdict {
+    Verdict {
+        code,
+        scope: scope.into(),
+        have: 0,
+    }
+}
+
+fn need(index: &Index<'_>, work: usize, pool: Option<usize>) -> MilliGpu {
+    let least = index.works[work].row.workers_least();
+    match pool {
+        Some(pool) => {
+            let amount = index.charge_least(work, pool) * Amount::from(least);
+            MilliGpu::from_milli(index.pools[pool].milli(amount))
+        }
+        None => {
+            MilliGpu::from_milli(index.works[work].row.per_worker.gpus().milli() * i64::from(least))
+        }
+    }
+}
+
+/// What binds whatever the pool.
+fn before_pools(cycle: &Cycle<'_, '_>, work: usize) -> Option<Verdict> {
+    let index = cycle.index;
+    let row = index.works[work].row;
+    if cycle.ledger.standing(work) == Standing::Nominated {
+        let node = cycle.ledger.slots(work)[0].node;
+        let pool = index.nodes[node].pool;
+        return Some(plain(
+            Code::WaitingForVictims,
+            format!("pool {}", index.pools[pool].row.name),
+        ));
+    }
+    if row.state == WorkloadState::Suspended {
+        return Some(plain(Code::Suspended, "workload"));
+    }
+    if let Some(at) = row.not_before.filter(|at| *at > index.world.now) {
+        return Some(plain(Code::NotYet, domain::time::format(at)));
+    }
+    let first = row
+        .after
+        .iter()
+        .find(|name| index.by_name.contains_key(name.as_str()));
+    first.map(|name| plain(Code::Dependency, format!("workload {name}")))
+}
+
+fn in_pool(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize, memo: &mut Memo) -> Verdict {
+    let index = cycle.index;
+    let facts = &index.works[work];
+    let delayed = Rules::of(index, pool).delayed(index, work);
+    let head = cycle.heads[pool] == Some(work);
+    let key = (facts.team, facts.shape, facts.priority, delayed, pool);
+    if let Some(known) = memo.get(&key).filter(|_| !head) {
+        return known.clone();
+    }
+    let verdict = judge(cycle, work, pool, head);
+    if !head {
+        memo.insert(key, verdict.clone());
+    }
+    verdict
+}
+
+fn judge(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize, head: bool) -> Verdict {
+    let index = cycle.index;
+    let facts = &index.works[work];
+    let pool_row = index.pools[pool].row;
+    let scope = format!("pool {}", pool_row.name);
+    if pool_row.state == PoolState::Closed {
+        return plain(Code::PoolClosed, scope);
+    }
+    let hardware = no_hardware(index, work, pool);
+    if hardware.is_none() && !cycle.formable(work, pool) {
+        return plain(Code::NeverFits, scope);
+    }
+    if !index.pools[pool].rows[facts.team].written {
+        return plain(
+            Code::NoQuota,
+            format!("team {}", index.teams[facts.team].row.name),
+        );
+    }
+    if let Some(scope) = hardware {
+        return plain(Code::NoSuchHardware, scope);
+    }
+    let least = facts.row.workers_least();
+    let amount = index.charge_least(work, pool) * Amount::from(least);
+    if let Err(block) = quota::allowed(&cycle.ledger, work, pool, amount) {
+        return blocked(index, block);
+    }
+    let have = counts::free(cycle, work, pool);
+    let here = |code: Code| Verdict {
+        code,
+        scope: scope.clone(),
+        have,
+    };
+    let query = Query::start(index, work, pool).workers(least);
+    if place(&mut cycle.ledger, query).is_some() {
+        return here(Code::BehindInOrder);
+    }
+    if place(
+        &mut cycle.ledger,
+        Query {
+            relaxed: true,
+            ..query
+        },
+    )
+    .is_some()
+    {
+        let label = facts
+            .row
+            .topology
+            .require
+            .as_deref()
+            .or(facts.row.anti_affinity.as_deref());
+        let scope = label.map_or("links".to_owned(), |label| format!("label {label}"));
+        return Verdict {
+            scope,
+            ..here(Code::Topology)
+        };
+    }
+    if counts::enough_in_sum(cycle, work, pool, least) {
+        return here(Code::Fragmented);
+    }
+    if !head && preempt::make_room(&mut cycle.ledger, work, pool, &Rules::lifted()).is_some() {
+        return here(Code::PreemptionNotAllowed);
+    }
+    if place(&mut cycle.ledger, query.sight(Sight::Now)).is_some() {
+        return here(Code::HeldForReservation);
+    }
+    here(Code::InsufficientCapacity)
+}
+
+/// What there is none of in a pool: the model, or a node that offers the mode.
+fn no_hardware(index: &Index<'_>, work: usize, pool: usize) -> Option<String> {
+    if index.works[work].need == Need::Nothing {
+        return None;
+    }
+    let reasons: Vec<Option<Unfit>> = index.pools[pool]
+        .nodes
+        .iter()
+        .map(|&node| place::fit(index, work, node, true).err())
+        .collect();
+    let lacks = |unfit: Unfit| reasons.iter().all(|r| *r == Some(unfit));
+    let row = index.works[work].row;
+    if reasons.is_empty() {
+        None
+    } else if lacks(Unfit::Model) {
+        Some(format!(
+            "gpu_model {}",
+            row.per_worker.gpu_model.as_deref().unwrap_or("")
+        ))
+    } else if reasons
+        .iter()
+        .all(|r| matches!(r, Some(Unfit::Mode | Unfit::Model)))
+    {
+        let modes: Vec<&str> = row.per_worker.sharing.iter().map(|m| m.as_str()).collect();
+        Some(format!("sharing {}", modes.join(", ")))
+    } else {
+        None
+    }
+}
+
+fn blocked(index: &Index<'_>, block: Block) -> Verdict {
+    let team = |t: usize| &index.teams[t].row.name;
+    match block {
+        Block::Limit { team: t, have } => Verdict {
+            have,
+            ..plain(Code::OverLimit, format!("team {}", team(t)))
+        },
+        Block::Lend { team: t, have } => Verdict {
+            have,
+            ..plain(Code::OverLimit, format!("lend_limit of team {}", team(t)))
+        },
+        Block::User { team: t, have } => Verdict {
+            have,
+            ..plain(Code::OverLimit, format!("max_per_user of team {}", team(t)))
+        },
+        Block::Ancestor { team: t, have } => Verdict {
+            have,
+            ..plain(Code::AncestorOverLimit, format!("team {}", team(t)))
+        },
+        Block::NonPreemptible { have } => Verdict {
+            have,
+            ..plain(Code::NonPreemptibleOverGuarantee, "guarantee")
+        },
+        Block::Budget { team: t } => plain(Code::OverBudget, format!("team {}", team(t))),
+    }
+}

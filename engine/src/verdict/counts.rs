@@ -1,0 +1,132 @@
+//! Nodes by the first reason for which they do not do, and what is free in sum.
+
+use std::collections::BTreeMap;
+
+use crate::cycle::Cycle;
+use crate::index::{Amount, DEVICE, Need, bit};
+use crate::ledger::{Sight, View};
+use crate::place::{self, devices_free, host_free};
+
+/// Each node of the pool is counted once, under the first reason that holds for one worker.
+pub(super) fn of(cycle: &Cycle<'_, '_>, work: usize, pool: usize) -> BTreeMap<String, u64> {
+    let index = cycle.index;
+    let mut counts = BTreeMap::from([("nodes".to_owned(), index.pools[pool].nodes.len() as u64)]);
+    for &node in &index.pools[pool].nodes {
+        let reason = match place::fit(index, work, node, false) {
+            Err(unfit) => Some(unfit.as_str()),
+            Ok(()) => short_of(cycle, work, node),
+        };
+        if let Some(reason) = reason {
+            *counts.entry(reason.to_owned()).or_default() += 1;
+        }
+    }
+    counts
+}
+
+fn short_of(cycle: &Cycle<'_, '_>, work: usize, node: usize) -> Option<&'static str> {
+    let facts = &cycle.index.works[work];
+    let lacks = |sight: Sight| {
+        let (cpus, memory) = host_free(&cycle.ledger, node, sight);
+        if devices_short(cycle, work, node, sight) {
+            Some("too_few_free_gpus")
+        } else if cpus < facts.cpus {
+            Some("too_few_free_cpus")
+        } else if memory < facts.memory {
+            Some("too_little_free_memory")
+        } else {
+            None
+        }
+    };
+    match lacks(Sight::Start) {
+        Some(_) if lacks_only_later(cycle, work, node) => Some("held_by_reservation"),
+        reason => reason,
+    }
+}
+
+/// Whether only room that is kept for others stands in the way.
+fn lacks_only_later(cycle: &Cycle<'_, '_>, work: usize, node: usize) -> bool {
+    let facts = &cycle.index.works[work];
+    let space = &cycle.ledger.spaces[node];
+    let now = View::Now as usize;
+    let devices = match facts.need {
+        Need::Whole(count) => space.free[now].count_ones() >= count,
+        _ => false,
+    };
+    devices && space.cpus[now] >= facts.cpus && space.memory[now] >= facts.memory
+}
+
+fn devices_short(cycle: &Cycle<'_, '_>, work: usize, node: usize, sight: Sight) -> bool {
+    match cycle.index.works[work].need {
+        Need::Nothing => false,
+        Need::Whole(count) => devices_free(&cycle.ledger, node, sight).count_ones() < count,
+        Need::Part { milli, .. } => !parts_free(cycle, node, sight).any(|free| free >= milli),
+        Need::Instances => true,
+    }
+}
+
+/// What is left of each device that is free or given out in parts.
+fn parts_free<'a>(
+    cycle: &'a Cycle<'_, '_>,
+    node: usize,
+    sight: Sight,
+) -> impl Iterator<Item = i64> + 'a {
+    let machine = &cycle.index.nodes[node];
+    let out = machine.failed | machine.mig;
+    (0..machine.row.gpus)
+        .filter(move |&i| out & bit(i) == 0)
+        .map(move |i| {
+            let loads = sight
+                .views()
+                .iter()
+                .map(|&v| cycle.ledger.spaces[node].loads[v as usize][i as usize].milli);
+            DEVICE - loads.max().unwrap_or(0)
+        })
+}
+
+/// What is free in a pool on nodes that could do, in the pool's units.
+pub(super) fn free(cycle: &Cycle<'_, '_>, work: usize, pool: usize) -> Amount {
+    Amount::from(free_milli(cycle, work, pool)) * cycle.index.pools[pool].unit
+}
+
+fn free_milli(cycle: &Cycle<'_, '_>, work: usize, pool: usize) -> i64 {
+    let index = cycle.index;
+    let nodes = index.pools[pool].nodes.iter().copied();
+    let able = nodes.filter(|&node| place::fit(index, work, node, false).is_ok());
+    let of = |node: usize| match index.works[work].need {
+        Need::Nothing => 0,
+        Need::Whole(_) => {
+            i64::from(devices_free(&cycle.ledger, node, Sight::Start).count_ones()) * DEVICE
+        }
+        Need::Part { .. } => parts_free(cycle, node, Sight::Start)
+            .map(|free| free.max(0))
+            .sum(),
+        Need::Instances => 0,
+    };
+    able.map(of).sum()
+}
+
+/// Whether the free amounts, added up over the pool, would do.
+pub(super) fn enough_in_sum(cycle: &Cycle<'_, '_>, work: usize, pool: usize, workers: u32) -> bool {
+    let index = cycle.index;
+    let facts = &index.works[work];
+    let able: Vec<usize> = index.pools[pool]
+        .nodes
+        .iter()
+        .copied()
+        .filter(|&n| place::fit(index, work, n, false).is_ok())
+        .collect();
+    let hosts: Vec<(i64, i64)> = able
+        .iter()
+        .map(|&n| host_free(&cycle.ledger, n, Sight::Start))
+        .collect();
+    let workers = i64::from(workers);
+    let devices = match facts.need {
+        Need::Nothing => 0,
+        Need::Whole(count) => i64::from(count) * DEVICE,
+        Need::Part { milli, .. } => milli,
+        Need::Instances => return false,
+    };
+    free_milli(cycle, work, pool) >= devices * workers
+        && hosts.iter().map(|h| h.0.max(0)).sum::<i64>() >= facts.cpus * workers
+        && hosts.iter().map(|h| h.1.max(0)).sum::<i64>() >= facts.memory * workers
+}

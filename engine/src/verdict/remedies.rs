@@ -1,0 +1,246 @@
+//! What would start a workload now, and when it would start by the ends that are known.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use domain::{MilliGpu, Timestamp};
+use serde_json::{Value, json};
+
+use crate::cycle::Cycle;
+use crate::index::{Amount, Need};
+use crate::ledger::{Ledger, Sight, Slot, Standing};
+use crate::place::{Query, place};
+use crate::plan::{Code, Remedy};
+use crate::quota;
+use crate::world::WorkloadState;
+
+/// Most changes that are named; the contract's own bound.
+const REMEDIES_MAX: usize = 3;
+/// Most waiting work for which changes and times are sought: each costs some placements,
+/// and who waits behind so many has other worries.
+const RANKED_MAX: usize = 200;
+/// Most ends that are looked at for an expected start.
+const ENDS_MAX: usize = 200;
+
+/// Whether a cause is one that a smaller request might avoid.
+fn by_size(code: Code) -> bool {
+    matches!(
+        code,
+        Code::OverLimit
+            | Code::AncestorOverLimit
+            | Code::NonPreemptibleOverGuarantee
+            | Code::Topology
+            | Code::Fragmented
+            | Code::PreemptionNotAllowed
+            | Code::InsufficientCapacity
+            | Code::HeldForReservation
+            | Code::NeverFits
+    )
+}
+
+/// Up to three changes, each of which alone would start the workload now.
+pub(super) fn of(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize, code: Code) -> Vec<Remedy> {
+    if !by_size(code) || cycle.explained > RANKED_MAX || !cycle.usable(work, pool) {
+        return Vec::new();
+    }
+    let mut remedies = Vec::new();
+    let facts = &cycle.index.works[work];
+    let least = facts.row.workers_least();
+    if code == Code::Topology && starts(cycle, work, pool, least, true) {
+        let dropped = [
+            (
+                "topology.require",
+                facts.row.topology.require.is_some(),
+                Value::Null,
+            ),
+            (
+                "anti_affinity",
+                facts.row.anti_affinity.is_some(),
+                Value::Null,
+            ),
+            (
+                "nvlink",
+                facts.row.nvlink == domain::spec::NvlinkRule::Require,
+                json!("prefer"),
+            ),
+        ];
+        let all = dropped
+            .into_iter()
+            .filter(|(_, set, _)| *set)
+            .map(|(key, _, value)| (key.to_owned(), value));
+        remedies.push(Remedy {
+            change: all.collect(),
+            effect: "starts_now",
+        });
+    }
+    if least > 1 {
+        let fewer = (1..least)
+            .rev()
+            .take(64)
+            .find(|&n| starts(cycle, work, pool, n, false));
+        if let Some(workers) = fewer {
+            let key = if facts.row.min_workers.is_some() {
+                "min_workers"
+            } else {
+                "workers"
+            };
+            remedies.push(change(key, json!(workers)));
+        }
+    }
+    if let Need::Whole(count) = facts.need {
+        let fewer = (1..count)
+            .rev()
+            .find(|&n| starts_smaller(cycle, work, pool, least, n));
+        if let Some(gpus) = fewer {
+            remedies.push(change("per_worker.gpus", json!(gpus)));
+        }
+    }
+    remedies.truncate(REMEDIES_MAX);
+    remedies
+}
+
+fn change(key: &str, value: Value) -> Remedy {
+    Remedy {
+        change: BTreeMap::from([(key.to_owned(), value)]),
+        effect: "starts_now",
+    }
+}
+
+fn starts(
+    cycle: &mut Cycle<'_, '_>,
+    work: usize,
+    pool: usize,
+    workers: u32,
+    relaxed: bool,
+) -> bool {
+    let query = Query {
+        relaxed,
+        ..Query::start(cycle.index, work, pool).workers(workers)
+    };
+    let Some(slots) = place(&mut cycle.ledger, query) else {
+        return false;
+    };
+    let amount = slots.iter().map(|s| s.amount).sum();
+    quota::allowed(&cycle.ledger, work, pool, amount).is_ok()
+}
+
+/// Whether it would start with so many devices for each worker: by counting alone, where
+/// no label or link is demanded.
+fn starts_smaller(
+    cycle: &mut Cycle<'_, '_>,
+    work: usize,
+    pool: usize,
+    workers: u32,
+    count: u32,
+) -> bool {
+    let index = cycle.index;
+    let facts = &index.works[work];
+    let demands = facts.row.topology.require.is_some()
+        || facts.row.anti_affinity.is_some()
+        || facts.row.nvlink == domain::spec::NvlinkRule::Require;
+    if demands || index.pools[pool].row.charge == crate::world::Charge::Dominant {
+        return false;
+    }
+    let able = index.pools[pool]
+        .nodes
+        .iter()
+        .copied()
+        .filter(|&n| crate::place::fit(index, work, n, false).is_ok());
+    let room: i64 = able
+        .map(|node| {
+            let (cpus, memory) = crate::place::host_free(&cycle.ledger, node, Sight::Start);
+            let devices =
+                crate::place::devices_free(&cycle.ledger, node, Sight::Start).count_ones() / count;
+            let by = |free: i64, each: i64| {
+                if each == 0 {
+                    i64::MAX
+                } else {
+                    free.max(0) / each
+                }
+            };
+            i64::from(devices)
+                .min(by(cpus, facts.cpus))
+                .min(by(memory, facts.memory))
+        })
+        .sum();
+    let amount = MilliGpu::whole(i64::from(count)).milli() * i64::from(workers);
+    room >= i64::from(workers)
+        && quota::allowed(
+            &cycle.ledger,
+            work,
+            pool,
+            Amount::from(amount) * index.pools[pool].unit,
+        )
+        .is_ok()
+}
+
+/// When a workload would start if all that runs ended as predicted and nothing else came.
+pub(super) fn expected_start(
+    cycle: &mut Cycle<'_, '_>,
+    work: usize,
+    pool: usize,
+    code: Code,
+) -> Option<Timestamp> {
+    let index = cycle.index;
+    match code {
+        Code::NotYet => return index.works[work].row.not_before,
+        Code::Topology
+        | Code::Fragmented
+        | Code::PreemptionNotAllowed
+        | Code::InsufficientCapacity
+        | Code::OverLimit
+        | Code::AncestorOverLimit
+        | Code::NonPreemptibleOverGuarantee => {}
+        _ => return None,
+    }
+    if cycle.explained > RANKED_MAX || !cycle.usable(work, pool) {
+        return None;
+    }
+    let mut ends = ends(&cycle.ledger, pool);
+    ends.truncate(ENDS_MAX);
+    let least = index.works[work].row.workers_least();
+    let mark = cycle.ledger.mark();
+    let mut found = None;
+    for (end, ended) in ends {
+        match cycle.ledger.standing(ended) {
+            Standing::Leaving => continue,
+            _ => cycle.ledger.release(ended, 0),
+        }
+        let query = Query::start(index, work, pool)
+            .workers(least)
+            .sight(Sight::Later);
+        if let Some(slots) = place(&mut cycle.ledger, query) {
+            let amount = slots.iter().map(|s: &Rc<Slot>| s.amount).sum();
+            if quota::allowed(&cycle.ledger, work, pool, amount).is_ok() {
+                found = Some(end);
+                break;
+            }
+        }
+    }
+    cycle.ledger.rollback(mark);
+    found
+}
+
+/// The ends of work that runs or starts in a pool, the first first.
+fn ends(ledger: &Ledger<'_, '_>, pool: usize) -> Vec<(Timestamp, usize)> {
+    let index = ledger.index;
+    let mut ends: Vec<(Timestamp, usize)> = (0..index.works.len())
+        .filter_map(|w| {
+            let row = index.works[w].row;
+            let here = ledger
+                .slots(w)
+                .first()
+                .is_some_and(|s| index.nodes[s.node].pool == pool);
+            let runs = matches!(ledger.standing(w), Standing::Running | Standing::Started);
+            let begun = if row.state == WorkloadState::Running {
+                row.started?
+            } else {
+                index.world.now
+            };
+            let length = chrono::TimeDelta::try_seconds(row.length_seconds()?)?;
+            (here && runs).then_some((begun.checked_add_signed(length)?.max(index.world.now), w))
+        })
+        .collect();
+    ends.sort_unstable();
+    ends
+}
