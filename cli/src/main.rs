@@ -4,6 +4,7 @@ mod client;
 mod commands;
 mod failure;
 mod login;
+mod plan;
 mod table;
 
 use std::process::ExitCode;
@@ -37,6 +38,7 @@ enum Command {
     Teams(platform::Teams),
     Quota(platform::Quota),
     Usage(platform::Usage),
+    Plan(plan::PlanFile),
 }
 
 fn main() -> ExitCode {
@@ -70,6 +72,7 @@ fn run(command: Command) -> Result<(), Failure> {
             Command::Teams(c) => c.run().await,
             Command::Quota(c) => c.run().await,
             Command::Usage(c) => c.run().await,
+            Command::Plan(c) => c.run(),
         }
     })
 }

@@ -1,0 +1,205 @@
+//! `allot plan`: one or more cycles of the engine on a scenario file.
+
+use std::io::{Read, Write};
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Args;
+use comfy_table::Table;
+use comfy_table::presets::UTF8_BORDERS_ONLY;
+use engine::plan::{Plan, WorkerPlace};
+
+use crate::failure::Failure;
+
+/// The largest file that is read, in bytes; the engine refuses more.
+const FILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
+
+/// Plans a scenario file with the engine, without a server
+#[derive(Debug, Args)]
+pub struct PlanFile {
+    /// The scenario, YAML or JSON; - is standard input
+    file: PathBuf,
+    /// Prints tables for people in place of JSON
+    #[arg(long)]
+    table: bool,
+    /// Applies each plan and plans again, until nothing changes or N cycles are done
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    cycles: Option<u16>,
+}
+
+impl PlanFile {
+    /// Prints the plan; a wrong file is told like wrong words, with status 2.
+    pub fn run(self) -> Result<(), Failure> {
+        let text = planned(&self)
+            .map_err(|error| Failure::Words(format!("{}: {error:#}", self.file.display())))?;
+        // A reader that has seen enough, such as `head`, is no failure.
+        let _ = std::io::stdout().write_all(text.as_bytes());
+        Ok(())
+    }
+}
+
+fn planned(args: &PlanFile) -> anyhow::Result<String> {
+    let world = engine::scenario::parse(&read(args)?)?;
+    if let Some(unsupported) = engine::unsupported(&world) {
+        return Err(unsupported.into());
+    }
+    let plans = match args.cycles {
+        Some(cycles) => engine::cycles::run(world, cycles.into()),
+        None => vec![engine::plan(&world)],
+    };
+    if args.table {
+        return Ok(plans.iter().map(tables).collect::<Vec<_>>().join("\n"));
+    }
+    let mut text = match args.cycles {
+        Some(_) => serde_json::to_string_pretty(&plans),
+        None => serde_json::to_string_pretty(&plans[0]),
+    }
+    .context("the plan cannot be written")?;
+    text.push('\n');
+    Ok(text)
+}
+
+fn read(args: &PlanFile) -> anyhow::Result<String> {
+    let mut bytes = Vec::new();
+    if args.file.as_os_str() == "-" {
+        std::io::stdin()
+            .take(FILE_BYTES_MAX)
+            .read_to_end(&mut bytes)
+            .context("standard input cannot be read")?;
+    } else {
+        let file = std::fs::File::open(&args.file).context("the file cannot be opened")?;
+        file.take(FILE_BYTES_MAX)
+            .read_to_end(&mut bytes)
+            .context("the file cannot be read")?;
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let good = error.utf8_error().valid_up_to();
+        let line = error.as_bytes()[..good]
+            .iter()
+            .filter(|&&b| b == b'\n')
+            .count()
+            + 1;
+        anyhow::anyhow!("line {line}: file: not UTF-8")
+    })
+}
+
+/// The plan for people: what happens, why the rest waits, what teams have.
+fn tables(plan: &Plan) -> String {
+    let mut text = format!("Plan at {}\n", domain::time::format(plan.now));
+    let mut done = table(&["what", "workload", "workers", "where or why"]);
+    for start in &plan.starts {
+        done.add_row([
+            "starts",
+            &start.workload,
+            &start.workers.to_string(),
+            &places(&start.placement),
+        ]);
+    }
+    for growth in &plan.resizes {
+        let workers = format!("{} to {}", growth.from, growth.to);
+        done.add_row([
+            "grows",
+            &growth.workload,
+            &workers,
+            &places(&growth.placement),
+        ]);
+    }
+    for loss in &plan.preemptions {
+        let gainer = loss
+            .gainer
+            .as_deref()
+            .map_or(String::new(), |name| format!(" for {name}"));
+        let reason = serde_json::to_value(loss.reason).ok();
+        let reason = reason.as_ref().and_then(|r| r.as_str()).unwrap_or("");
+        let why = format!(
+            "{reason}{gainer}, {} GPU-seconds lost",
+            loss.lost_gpu_seconds
+        );
+        done.add_row([
+            "gives way",
+            &loss.workload,
+            &loss.to_workers.to_string(),
+            &why,
+        ]);
+    }
+    for mover in &plan.migrations {
+        done.add_row([
+            "moves",
+            &mover.workload,
+            &mover.placement.len().to_string(),
+            &places(&mover.placement),
+        ]);
+    }
+    for kept in &plan.nominations {
+        let why = format!(
+            "{}, after {}",
+            places(&kept.placement),
+            kept.waits_for.join(", ")
+        );
+        done.add_row([
+            "is next",
+            &kept.workload,
+            &kept.placement.len().to_string(),
+            &why,
+        ]);
+    }
+    if done.row_count() == 0 {
+        text.push_str("Nothing changes.\n");
+    } else {
+        text.push_str(&format!("{done}\n"));
+    }
+    if !plan.waiting.is_empty() {
+        let mut waiting = table(&["rank", "waits", "code", "because"]);
+        for row in &plan.waiting {
+            let rank = row.rank.map_or(String::new(), |rank| rank.to_string());
+            waiting.add_row([&rank, &row.workload, row.code.as_str(), &row.message]);
+        }
+        text.push_str(&format!("{waiting}\n"));
+    }
+    let mut shares = table(&[
+        "pool",
+        "team",
+        "guaranteed",
+        "used",
+        "borrowed",
+        "lent",
+        "fair share",
+    ]);
+    for row in &plan.shares {
+        let amounts = [
+            row.guaranteed,
+            row.used,
+            row.borrowed,
+            row.lent,
+            row.fair_share,
+        ]
+        .map(|a| a.to_string());
+        shares.add_row(
+            [row.pool.clone(), row.team.clone()]
+                .into_iter()
+                .chain(amounts),
+        );
+    }
+    text.push_str(&format!("{shares}\n"));
+    text
+}
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table
+        .load_style(UTF8_BORDERS_ONLY)
+        .set_header(header.iter().copied());
+    table
+}
+
+fn places(workers: &[WorkerPlace]) -> String {
+    let place = |worker: &WorkerPlace| {
+        let devices: Vec<String> = worker.devices.iter().map(|d| d.index.to_string()).collect();
+        if devices.is_empty() {
+            worker.node.clone()
+        } else {
+            format!("{}:{}", worker.node, devices.join(","))
+        }
+    };
+    workers.iter().map(place).collect::<Vec<_>>().join(" ")
+}
