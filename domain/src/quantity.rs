@@ -135,6 +135,14 @@ milli!(
     /// A CPU amount, in thousandths of a core.
     MilliCpu, "cpus"
 );
+milli!(
+    /// A claim on spare capacity relative to others', in thousandths.
+    Weight, "weight"
+);
+milli!(
+    /// Points of priority, in thousandths.
+    Points, "points"
+);
 
 const AMOUNT_REMEDY: &str = "a number from 0 to 10,000,000 with at most three decimals";
 

@@ -276,6 +276,22 @@ impl<S: Send + Sync> FromRequestParts<S> for IfMatch {
     }
 }
 
+/// The version that a removal builds on, for those who care.
+#[derive(Debug, Clone, Copy)]
+pub struct MaybeIfMatch(pub Option<i64>);
+
+impl<S: Send + Sync> FromRequestParts<S> for MaybeIfMatch {
+    type Rejection = AppError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, AppError> {
+        match IfMatch::from_request_parts(parts, state).await {
+            Ok(IfMatch(version)) => Ok(Self(Some(version))),
+            Err(AppError::PreconditionRequired) => Ok(Self(None)),
+            Err(other) => Err(other),
+        }
+    }
+}
+
 /// What a PUT presupposes: a version, or that nothing is there yet; 428 without either.
 #[derive(Debug, Clone, Copy)]
 pub enum Presupposes {

@@ -9,19 +9,32 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::app::App;
 
+pub mod audit;
 pub mod auth;
+pub mod classes;
 pub mod extract;
 pub mod json;
 pub mod openapi;
+pub mod pools;
+pub mod prices;
 pub mod problem;
 pub mod reply;
+pub mod teams;
+pub mod users;
 
 /// Where the API stands.
 pub const PREFIX: &str = "/api/v1";
 
 /// Every operation; a new one is added to its noun's `routes`.
 fn operations() -> OpenApiRouter<App> {
-    OpenApiRouter::with_openapi(openapi::base()).merge(auth::routes())
+    OpenApiRouter::with_openapi(openapi::base())
+        .merge(auth::routes())
+        .merge(teams::routes())
+        .merge(users::routes())
+        .merge(pools::routes())
+        .merge(classes::routes())
+        .merge(prices::routes())
+        .merge(audit::routes())
 }
 
 /// The API's document, as generated from the handlers.

@@ -182,12 +182,12 @@ pub async fn create(
 
 /// What is to be changed of a person; what is absent stays.
 #[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields)]
 pub struct UserPatch {
     /// How it is called.
     pub display_name: Option<String>,
     /// Its role on the platform; null takes it away.
-    #[serde(deserialize_with = "super::some")]
+    #[serde(default, deserialize_with = "super::some")]
     #[schema(value_type = Option<PlatformRole>)]
     pub role: Option<Option<PlatformRole>>,
     /// Whether it may not sign in; its sessions end at once.

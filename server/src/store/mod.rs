@@ -10,6 +10,7 @@ pub mod audit;
 pub mod authority;
 pub mod capacity;
 pub mod changes;
+pub mod classes;
 pub mod desired;
 pub mod devices;
 pub mod epochs;
@@ -18,6 +19,9 @@ pub mod idempotency;
 pub mod jobs;
 pub mod join_tokens;
 pub mod nodes;
+pub mod pools;
+pub mod prices;
+pub mod quotas;
 pub mod replicas;
 pub mod segments;
 pub mod sessions;
@@ -170,10 +174,13 @@ pub fn unavailable(error: &sqlx::Error) -> bool {
         | sqlx::Error::WorkerCrashed
         | sqlx::Error::Protocol(_)
         | sqlx::Error::Tls(_) => true,
-        // 57P0x: shutting down or starting up; 08: connection; 53300: too many connections.
-        sqlx::Error::Database(e) => e
-            .code()
-            .is_some_and(|c| c.starts_with("57P") || c.starts_with("08") || c == "53300"),
+        // 57P0x: shutting down or starting up; 08: connection; 53300: too many connections;
+        // 40001 and 40P01: it gave way to another transaction, and the same may succeed now.
+        sqlx::Error::Database(e) => e.code().is_some_and(|c| {
+            c.starts_with("57P")
+                || c.starts_with("08")
+                || matches!(&*c, "53300" | "40001" | "40P01")
+        }),
         _ => false,
     }
 }

@@ -1,0 +1,182 @@
+//! Pools: nodes that can stand in for one another, and the policy that holds in them.
+
+use std::collections::BTreeSet;
+
+use domain::Timestamp;
+use domain::ids::PoolId;
+use domain::name::Name;
+use domain::sharing::SharingMode;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::audit::Change;
+use super::authorise::{Action, Target, authorise};
+use super::idempotency::{self, Answer, Begun, Repeat};
+use super::page::{self, Page, PageAsk};
+pub use super::pool_policy::{NewPool, PolicyPatch, PoolPolicy};
+use super::{App, AppError, Asker, audit};
+use crate::store::{self, Tx};
+
+/// A pool.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Pool {
+    /// Its name.
+    pub name: Name,
+    /// Its policy.
+    #[serde(flatten)]
+    pub policy: PoolPolicy,
+    /// Modes of `sharing` that no node of the pool can drive.
+    pub unavailable_sharing: Vec<SharingMode>,
+    /// When it was made.
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    /// Its version.
+    pub version: i64,
+}
+
+/// Lists the pools.
+pub async fn list(app: &App, asker: &Asker, ask: &PageAsk) -> Result<Page<Pool>, AppError> {
+    authorise(asker, Action::ListPools, Target::Platform)?;
+    let after: Option<String> = ask.after("pool")?;
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let rows = store::pools::page(&mut tx, after.as_deref(), ask.rows_wanted()).await?;
+    let drivable = store::pools::drivable(&mut tx).await?;
+    tx.commit().await?;
+    let pools = rows
+        .into_iter()
+        .map(|row| shown(row, &drivable))
+        .collect::<Result<_, _>>()?;
+    Ok(page::cut(ask, "pool", pools, |p: &Pool| p.name.to_string()))
+}
+
+/// Shows one pool.
+pub async fn get(app: &App, asker: &Asker, name: &Name) -> Result<Pool, AppError> {
+    authorise(asker, Action::GetPool, Target::Platform)?;
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let pool = read(&mut tx, name).await?;
+    tx.commit().await?;
+    Ok(pool)
+}
+
+/// Makes a pool; keys that are absent have their defaults.
+pub async fn create(
+    app: &App,
+    asker: &Asker,
+    repeat: Repeat,
+    new: NewPool,
+) -> Result<Answer<Pool>, AppError> {
+    authorise(asker, Action::CreatePool, Target::Platform)?;
+    let policy = check(&new.name, &new.policy())?;
+    let name = new.name;
+    let mut work = match idempotency::begin(app, asker, repeat).await? {
+        Begun::First(work) => work,
+        Begun::Repeated(answer) => return Ok(answer),
+    };
+    store::pools::insert(&mut work.tx, PoolId::new(), &name, &policy)
+        .await
+        .map_err(|error| taken(error, &name))?;
+    let change = Change {
+        after: Some(policy),
+        ..Change::of(Action::CreatePool, format!("pool/{name}"))
+    };
+    audit::record(&mut work.tx, asker, change).await?;
+    let pool = read(&mut work.tx, &name).await?;
+    let version = pool.version;
+    work.finish(app, Answer::created(pool, version)).await
+}
+
+/// Changes a pool's policy.
+pub async fn update(
+    app: &App,
+    asker: &Asker,
+    name: &Name,
+    version: i64,
+    keys: PolicyPatch,
+) -> Result<Pool, AppError> {
+    authorise(asker, Action::UpdatePool, Target::Platform)?;
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let row = find(&mut tx, name).await?;
+    let mut policy = kept_policy(&row)?;
+    policy.apply(keys);
+    let policy = check(name, &policy)?;
+    if !store::pools::update(&mut tx, row.id, version, &policy).await? {
+        return Err(AppError::Stale {
+            given: version.to_string(),
+            present: find(&mut tx, name).await?.version,
+        });
+    }
+    let change = Change {
+        before: Some(row.policy),
+        after: Some(policy),
+        ..Change::of(Action::UpdatePool, format!("pool/{name}"))
+    };
+    audit::record(&mut tx, asker, change).await?;
+    let pool = read(&mut tx, name).await?;
+    tx.commit().await?;
+    app.wake.all();
+    Ok(pool)
+}
+
+/// Has the engine read the policy as it will, so that what is kept is what it can follow.
+fn check(_name: &Name, policy: &PoolPolicy) -> Result<Value, AppError> {
+    if policy.sharing.is_empty() {
+        return Err(AppError::invalid(
+            "sharing",
+            "[]",
+            "at least one mode, such as exclusive",
+        ));
+    }
+    serde_json::to_value(policy)
+        .map_err(|e| AppError::Internal(anyhow::Error::new(e).context("write a policy")))
+}
+
+async fn read(tx: &mut Tx, name: &Name) -> Result<Pool, AppError> {
+    let row = find(tx, name).await?;
+    let drivable = store::pools::drivable(tx).await?;
+    shown(row, &drivable)
+}
+
+/// Finds a pool, or says that it is not there.
+pub async fn find(tx: &mut Tx, name: &Name) -> Result<store::pools::Pool, AppError> {
+    store::pools::find(tx, name.as_str())
+        .await?
+        .ok_or_else(|| AppError::not_found("pool", name))
+}
+
+fn kept_policy(row: &store::pools::Pool) -> Result<PoolPolicy, AppError> {
+    serde_json::from_value(row.policy.clone()).map_err(|e| {
+        AppError::Internal(anyhow::Error::new(e).context(format!("policy of pool {}", row.name)))
+    })
+}
+
+fn shown(row: store::pools::Pool, drivable: &[store::pools::Drivable]) -> Result<Pool, AppError> {
+    let policy = kept_policy(&row)?;
+    let driven: BTreeSet<SharingMode> = drivable
+        .iter()
+        .filter(|d| d.pool_id == row.id)
+        .map(|d| d.mode)
+        .collect();
+    Ok(Pool {
+        name: row.name,
+        unavailable_sharing: policy
+            .sharing
+            .iter()
+            .copied()
+            .filter(|mode| !driven.contains(mode))
+            .collect(),
+        policy,
+        created_at: row.created_at,
+        version: row.version,
+    })
+}
+
+fn taken(error: sqlx::Error, name: &Name) -> AppError {
+    if store::violated(&error) == Some("pool_name_taken") {
+        return AppError::Conflict {
+            code: "name_taken",
+            message: format!("a pool {name} is there already: choose another name"),
+        };
+    }
+    error.into()
+}

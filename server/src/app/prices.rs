@@ -1,0 +1,232 @@
+//! Prices: one per pool and sharing mode from a time on; added, never changed.
+
+use domain::Timestamp;
+use domain::ids::PriceId;
+use domain::money::Money;
+use domain::name::Name;
+use domain::sharing::SharingMode;
+use rust_decimal::Decimal;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use utoipa::ToSchema;
+
+use super::audit::Change;
+use super::authorise::{Action, Target, authorise};
+use super::idempotency::{self, Answer, Begun, Repeat};
+use super::page::{self, Page, PageAsk};
+use super::{App, AppError, Asker, audit, pools};
+use crate::store;
+
+/// Decimals of a price; the table's.
+const PRICE_DECIMALS: u32 = 6;
+/// Highest price of a GPU-hour, in whole units of any currency.
+const PRICE_MAX: i64 = 1_000_000_000;
+
+/// A price.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Price {
+    /// Its id.
+    pub id: PriceId,
+    /// The pool.
+    pub pool: Name,
+    /// The sharing mode.
+    pub mode: SharingMode,
+    /// What a GPU costs for an hour.
+    pub per_gpu_hour: Money,
+    /// From when on, until a later price takes over.
+    #[schema(value_type = String, format = DateTime)]
+    pub effective_from: Timestamp,
+    /// When it was added.
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+}
+
+/// A price to be added.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewPrice {
+    /// The pool.
+    pub pool: Name,
+    /// The sharing mode.
+    pub mode: SharingMode,
+    /// What a GPU costs for an hour.
+    pub per_gpu_hour: Money,
+    /// From when on; now unless given.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub effective_from: Option<Timestamp>,
+}
+
+/// Lists the price book, the latest first.
+pub async fn list(
+    app: &App,
+    asker: &Asker,
+    pool: Option<&Name>,
+    ask: &PageAsk,
+) -> Result<Page<Price>, AppError> {
+    authorise(asker, Action::ListPrices, Target::Platform)?;
+    let before: Option<store::prices::Key> = ask.after("price")?;
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let pool = pool.map(Name::as_str);
+    let rows = store::prices::page(&mut tx, pool, before, ask.rows_wanted()).await?;
+    tx.commit().await?;
+    let prices = rows.into_iter().map(shown).collect::<Result<_, _>>()?;
+    Ok(page::cut(ask, "price", prices, |p: &Price| {
+        (p.effective_from, p.id)
+    }))
+}
+
+/// Adds a price. It may begin in the past as long as nothing was rated from there on: what has
+/// been billed stays billed.
+pub async fn create(
+    app: &App,
+    asker: &Asker,
+    repeat: Repeat,
+    new: NewPrice,
+) -> Result<Answer<Price>, AppError> {
+    authorise(asker, Action::CreatePrice, Target::Platform)?;
+    let amount = checked(new.per_gpu_hour.amount)?;
+    let mut work = match idempotency::begin(app, asker, repeat).await? {
+        Begun::First(work) => work,
+        Begun::Repeated(answer) => return Ok(answer),
+    };
+    let tx = &mut work.tx;
+    let pool = pools::find(tx, &new.pool)
+        .await
+        .map_err(|error| match error {
+            AppError::NotFound { .. } => {
+                AppError::invalid("pool", &new.pool, "a pool that is there: GET /pools")
+            }
+            other => other,
+        })?;
+    let currency = new.per_gpu_hour.currency.as_str();
+    if let Some(other) = store::prices::other_currency(tx, currency).await? {
+        return Err(AppError::invalid(
+            "per_gpu_hour.currency",
+            currency,
+            format!("{other}, as the rest of the book, so that totals can be added up"),
+        ));
+    }
+    let effective_from = match new.effective_from {
+        Some(time) => time,
+        None => store::clock(tx).await?,
+    };
+    if let Some(rated) = store::prices::rated_until(tx, pool.id, new.mode).await?
+        && effective_from < rated
+    {
+        return Err(AppError::Conflict {
+            code: "already_rated",
+            message: format!(
+                "use of pool {} in mode {} is rated until {}: choose a later effective_from",
+                new.pool,
+                new.mode,
+                domain::time::format(rated)
+            ),
+        });
+    }
+    let price = store::prices::NewPrice {
+        id: PriceId::new(),
+        pool: pool.id,
+        mode: new.mode,
+        per_gpu_hour: amount,
+        currency,
+        effective_from,
+        created_by: asker.user_id,
+    };
+    let created_at = store::prices::insert(tx, &price)
+        .await
+        .map_err(|error| taken(error, &new))?;
+    let price = Price {
+        id: price.id,
+        pool: new.pool,
+        mode: new.mode,
+        per_gpu_hour: new.per_gpu_hour,
+        effective_from,
+        created_at,
+    };
+    let change = Change {
+        after: Some(json!(price)),
+        ..Change::of(
+            Action::CreatePrice,
+            format!("price/{}/{}", price.pool, price.mode),
+        )
+    };
+    audit::record(tx, asker, change).await?;
+    work.finish(app, Answer::created(price, None)).await
+}
+
+fn checked(amount: Decimal) -> Result<Decimal, AppError> {
+    let normal = amount.normalize();
+    let fits = !normal.is_sign_negative()
+        && normal.scale() <= PRICE_DECIMALS
+        && normal <= Decimal::from(PRICE_MAX);
+    if fits {
+        return Ok(amount);
+    }
+    Err(AppError::invalid(
+        "per_gpu_hour.amount",
+        amount,
+        format!("0 to {PRICE_MAX} with at most {PRICE_DECIMALS} decimals"),
+    ))
+}
+
+fn shown(row: store::prices::Price) -> Result<Price, AppError> {
+    let per_gpu_hour = Money {
+        amount: trimmed(row.per_gpu_hour),
+        currency: row.currency.parse()?,
+    };
+    Ok(Price {
+        id: row.id,
+        pool: row.pool,
+        mode: row.mode,
+        per_gpu_hour,
+        effective_from: row.effective_from,
+        created_at: row.created_at,
+    })
+}
+
+/// The amount with two decimals, or more where it has more.
+fn trimmed(amount: Decimal) -> Decimal {
+    let mut normal = amount.normalize();
+    if normal.scale() < domain::money::BILLED_DECIMALS {
+        normal.rescale(domain::money::BILLED_DECIMALS);
+    }
+    normal
+}
+
+fn taken(error: sqlx::Error, new: &NewPrice) -> AppError {
+    if store::violated(&error) == Some("price_taken") {
+        return AppError::Conflict {
+            code: "price_taken",
+            message: format!(
+                "pool {} in mode {} has a price from that time on: choose another effective_from",
+                new.pool, new.mode
+            ),
+        };
+    }
+    error.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_price_is_bounded_and_has_at_most_six_decimals() {
+        let price = |text: &str| checked(text.parse().expect("a decimal"));
+        for good in ["0", "41.10", "0.000001", "1000000000"] {
+            assert!(price(good).is_ok(), "{good}");
+        }
+        for bad in ["-1", "0.0000001", "1000000000.1"] {
+            assert!(price(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_price_is_shown_with_two_decimals_or_more() {
+        let shown = |text: &str| trimmed(text.parse().expect("a decimal")).to_string();
+        assert_eq!(shown("41.100000"), "41.10");
+        assert_eq!(shown("8"), "8.00");
+        assert_eq!(shown("0.125000"), "0.125");
+    }
+}

@@ -1,0 +1,392 @@
+//! Teams: the tree of tenants, made by administrators; who belongs to a team is its owners' affair.
+
+use domain::Timestamp;
+use domain::ids::TeamId;
+use domain::name::Name;
+use domain::role::TeamRole;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use utoipa::ToSchema;
+
+use super::audit::Change;
+use super::authorise::{Action, Target, authorise};
+use super::idempotency::{self, Answer, Begun, Repeat};
+use super::page::{self, Page, PageAsk};
+use super::{App, AppError, Asker, audit, quotas};
+use crate::store::teams::Node;
+use crate::store::{self, Tx};
+
+/// Deepest tree: organisation, division, department, team and some. Bounds what is computed
+/// along a path, and what a page can indent.
+const DEPTH_MAX: usize = 8;
+
+/// A team.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Team {
+    /// Its name.
+    pub name: Name,
+    /// The team above it.
+    pub parent: Option<Name>,
+    /// Its colour on the pages, 1 to 12; given when it is made and kept.
+    pub hue: i16,
+    /// The asker's role in it, of the team itself or of one above; null for a team that the
+    /// asker knows by name only, or through a platform role.
+    pub role: Option<TeamRole>,
+    /// When it was made.
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    /// Its version.
+    pub version: i64,
+}
+
+/// A team to be made.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewTeam {
+    /// Its name.
+    pub name: Name,
+    /// The team above it; null is at the root.
+    #[serde(default)]
+    pub parent: Option<Name>,
+}
+
+/// What is to be changed of a team; what is absent stays.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TeamPatch {
+    /// Its name.
+    pub name: Option<Name>,
+    /// The team above it; null moves it to the root.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(value_type = Option<String>)]
+    pub parent: Option<Option<Name>>,
+}
+
+/// Lists the teams that the asker may know: its own with all below, and the names of those above.
+pub async fn list(app: &App, asker: &Asker, ask: &PageAsk) -> Result<Page<Team>, AppError> {
+    authorise(asker, Action::ListTeams, Target::Platform)?;
+    let after: Option<String> = ask.after("team")?;
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let rows = store::teams::page(&mut tx, after.as_deref(), ask.rows_wanted()).await?;
+    tx.commit().await?;
+    let teams = rows.into_iter().map(|row| shown(asker, row)).collect();
+    Ok(page::cut(ask, "team", teams, |t: &Team| t.name.to_string()))
+}
+
+/// Shows one team.
+pub async fn get(app: &App, asker: &Asker, name: &Name) -> Result<Team, AppError> {
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let row = find(&mut tx, name).await?;
+    tx.commit().await?;
+    authorise(asker, Action::GetTeam, Target::Team(row.id))?;
+    Ok(shown(asker, row))
+}
+
+/// Makes a team.
+pub async fn create(
+    app: &App,
+    asker: &Asker,
+    repeat: Repeat,
+    new: NewTeam,
+) -> Result<Answer<Team>, AppError> {
+    authorise(asker, Action::CreateTeam, Target::Platform)?;
+    let mut work = match idempotency::begin(app, asker, repeat).await? {
+        Begun::First(work) => work,
+        Begun::Repeated(answer) => return Ok(answer),
+    };
+    let tx = &mut work.tx;
+    store::teams::lock_tree(tx).await?;
+    let parent = match &new.parent {
+        Some(parent) => Some(parent_for(tx, parent).await?),
+        None => None,
+    };
+    let id = TeamId::new();
+    let mut tree = store::teams::tree(tx).await?;
+    tree.push(Node {
+        id,
+        name: new.name.clone(),
+        parent_id: parent,
+    });
+    check_depth(&tree, id)?;
+    let hue = store::teams::free_hue(tx).await?;
+    store::teams::insert(tx, id, &new.name, parent, hue)
+        .await
+        .map_err(|error| taken(error, &new.name))?;
+    let row = find(tx, &new.name).await?;
+    let change = Change {
+        team_id: Some(id),
+        after: Some(described(&row)),
+        ..Change::of(Action::CreateTeam, format!("team/{}", new.name))
+    };
+    audit::record(tx, asker, change).await?;
+    let (team, version) = (shown(asker, row.clone()), row.version);
+    work.finish(app, Answer::created(team, version)).await
+}
+
+/// Renames a team or moves it in the tree.
+pub async fn update(
+    app: &App,
+    asker: &Asker,
+    name: &Name,
+    version: i64,
+    patch: TeamPatch,
+) -> Result<Team, AppError> {
+    authorise(asker, Action::UpdateTeam, Target::Platform)?;
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    store::teams::lock_tree(&mut tx).await?;
+    let before = find(&mut tx, name).await?;
+    let parent = match &patch.parent {
+        None => before.parent_id,
+        Some(None) => None,
+        Some(Some(parent)) if before.parent.as_ref() == Some(parent) => before.parent_id,
+        Some(Some(parent)) => Some(parent_for(&mut tx, parent).await?),
+    };
+    let new_name = patch.name.unwrap_or_else(|| name.clone());
+    if parent != before.parent_id {
+        let mut tree = store::teams::tree(&mut tx).await?;
+        for node in tree.iter_mut().filter(|node| node.id == before.id) {
+            node.parent_id = parent;
+        }
+        for node in &tree {
+            check_depth(&tree, node.id)?;
+        }
+        quotas::check_all_pools(&mut tx, &tree).await?;
+    }
+    let updated = store::teams::update(&mut tx, before.id, version, &new_name, parent)
+        .await
+        .map_err(|error| taken(error, &new_name))?;
+    if !updated {
+        return Err(AppError::Stale {
+            given: version.to_string(),
+            present: before.version,
+        });
+    }
+    let after = find(&mut tx, &new_name).await?;
+    let change = Change {
+        team_id: Some(after.id),
+        before: Some(described(&before)),
+        after: Some(described(&after)),
+        ..Change::of(Action::UpdateTeam, format!("team/{name}"))
+    };
+    audit::record(&mut tx, asker, change).await?;
+    tx.commit().await?;
+    app.wake.all();
+    Ok(shown(asker, after))
+}
+
+/// A person's role in a team.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Member {
+    /// The person.
+    pub user: Name,
+    /// How it is called; may be empty.
+    pub display_name: String,
+    /// Its role.
+    pub role: TeamRole,
+    /// Whether it may not sign in.
+    pub disabled: bool,
+    /// Since when it belongs to the team.
+    #[schema(value_type = String, format = DateTime)]
+    pub since: Timestamp,
+}
+
+/// A person to be added, or to be given another role.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewMember {
+    /// The person.
+    pub user: Name,
+    /// Its role.
+    pub role: TeamRole,
+}
+
+/// Lists a team's members, by name; not those of the teams above.
+pub async fn list_members(
+    app: &App,
+    asker: &Asker,
+    team: &Name,
+    ask: &PageAsk,
+) -> Result<Page<Member>, AppError> {
+    let after: Option<String> = ask.after("member")?;
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let row = find(&mut tx, team).await?;
+    authorise(asker, Action::ListMembers, Target::Team(row.id))?;
+    let rows = store::teams::members(&mut tx, row.id, after.as_deref(), ask.rows_wanted()).await?;
+    tx.commit().await?;
+    let members = rows
+        .into_iter()
+        .map(|m| Member {
+            user: m.user,
+            display_name: m.display_name,
+            role: m.role,
+            disabled: m.disabled,
+            since: m.created_at,
+        })
+        .collect();
+    Ok(page::cut(ask, "member", members, |m: &Member| {
+        m.user.to_string()
+    }))
+}
+
+/// Adds a person to a team, or gives it another role there.
+pub async fn add_member(
+    app: &App,
+    asker: &Asker,
+    repeat: Repeat,
+    team: &Name,
+    new: NewMember,
+) -> Result<Answer<Member>, AppError> {
+    let row = visible(app, asker, team).await?;
+    authorise(asker, Action::AddMember, Target::Team(row.id))?;
+    // An owner adds people whom it cannot see yet, by the name that they told it.
+    let mut system = app.db.begin_system().await?;
+    let person = store::users::find(&mut system, new.user.as_str()).await?;
+    system.commit().await?;
+    let person = person.ok_or_else(|| AppError::not_found("user", &new.user))?;
+    let mut work = match idempotency::begin(app, asker, repeat).await? {
+        Begun::First(work) => work,
+        Begun::Repeated(answer) => return Ok(answer),
+    };
+    let before = store::teams::role_of(&mut work.tx, row.id, person.id).await?;
+    let since = store::teams::put_member(&mut work.tx, row.id, person.id, new.role).await?;
+    let change = Change {
+        team_id: Some(row.id),
+        before: before.map(|role| json!({"role": role})),
+        after: Some(json!({"role": new.role})),
+        ..Change::of(Action::AddMember, format!("member/{team}/{}", new.user))
+    };
+    audit::record(&mut work.tx, asker, change).await?;
+    let member = Member {
+        user: person.name,
+        display_name: person.display_name,
+        role: new.role,
+        disabled: person.disabled_at.is_some(),
+        since,
+    };
+    let answer = if before.is_some() {
+        Answer::done(member, None)
+    } else {
+        Answer::created(member, None)
+    };
+    work.finish(app, answer).await
+}
+
+/// Takes a person out of a team. Its work there stays the team's.
+pub async fn remove_member(
+    app: &App,
+    asker: &Asker,
+    team: &Name,
+    user: &Name,
+) -> Result<(), AppError> {
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let row = find(&mut tx, team).await?;
+    authorise(asker, Action::RemoveMember, Target::Team(row.id))?;
+    let absent = || AppError::not_found("member", user);
+    let person = store::users::find(&mut tx, user.as_str())
+        .await?
+        .ok_or_else(absent)?;
+    let before = store::teams::role_of(&mut tx, row.id, person.id).await?;
+    if !store::teams::remove_member(&mut tx, row.id, person.id).await? {
+        return Err(absent());
+    }
+    let change = Change {
+        team_id: Some(row.id),
+        before: before.map(|role| json!({"role": role})),
+        ..Change::of(Action::RemoveMember, format!("member/{team}/{user}"))
+    };
+    audit::record(&mut tx, asker, change).await?;
+    tx.commit().await?;
+    Ok(())
+}
+
+/// Finds a team that the transaction may see, or says that it is not there.
+pub async fn find(tx: &mut Tx, name: &Name) -> Result<store::teams::Team, AppError> {
+    store::teams::find(tx, name.as_str())
+        .await?
+        .ok_or_else(|| AppError::not_found("team", name))
+}
+
+async fn visible(app: &App, asker: &Asker, name: &Name) -> Result<store::teams::Team, AppError> {
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let row = find(&mut tx, name).await?;
+    tx.commit().await?;
+    Ok(row)
+}
+
+/// A team under which another may stand: one without work of its own, since work belongs to leaves.
+async fn parent_for(tx: &mut Tx, name: &Name) -> Result<TeamId, AppError> {
+    let parent = find(tx, name).await.map_err(|error| match error {
+        AppError::NotFound { .. } => {
+            AppError::invalid("parent", name, "a team that is there, or null for the root")
+        }
+        other => other,
+    })?;
+    if store::teams::has_live_work(tx, parent.id).await? {
+        return Err(AppError::Conflict {
+            code: "team_has_work",
+            message: format!(
+                "team {name} has work that has not ended, and work belongs to teams without teams below: wait for it or cancel it"
+            ),
+        });
+    }
+    Ok(parent.id)
+}
+
+fn check_depth(tree: &[Node], team: TeamId) -> Result<(), AppError> {
+    let mut at = Some(team);
+    for _ in 0..DEPTH_MAX {
+        let Some(id) = at else { return Ok(()) };
+        at = tree.iter().find(|n| n.id == id).and_then(|n| n.parent_id);
+    }
+    if at.is_none() {
+        return Ok(());
+    }
+    let name = tree.iter().find(|n| n.id == team).map(|n| n.name.as_str());
+    Err(AppError::invalid(
+        "parent",
+        name.unwrap_or("this team"),
+        format!("a team that is not below it, in a tree of at most {DEPTH_MAX} levels"),
+    ))
+}
+
+fn shown(asker: &Asker, row: store::teams::Team) -> Team {
+    Team {
+        role: asker.teams.get(&row.id).copied(),
+        name: row.name,
+        parent: row.parent,
+        hue: row.hue,
+        created_at: row.created_at,
+        version: row.version,
+    }
+}
+
+fn taken(error: sqlx::Error, name: &Name) -> AppError {
+    if store::violated(&error) == Some("team_name_taken") {
+        return AppError::Conflict {
+            code: "name_taken",
+            message: format!("a team {name} is there already: choose another name"),
+        };
+    }
+    error.into()
+}
+
+fn described(team: &store::teams::Team) -> serde_json::Value {
+    json!({"name": team.name, "parent": team.parent})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_circle_of_teams_is_refused() {
+        let (a, b) = (TeamId::new(), TeamId::new());
+        let node = |id, parent_id| Node {
+            id,
+            name: "t".parse().expect("a name"),
+            parent_id,
+        };
+        assert!(check_depth(&[node(a, None), node(b, Some(a))], b).is_ok());
+        assert!(check_depth(&[node(a, Some(b)), node(b, Some(a))], b).is_err());
+    }
+}
