@@ -1,0 +1,106 @@
+# `./dev test`: every step runs, whatever failed before it; the last line counts.
+
+passed=0
+failed=0
+summary=""
+browser_checkout=""
+logs=$PWD/target/test-logs
+mkdir -p "$logs"
+
+# Ends what a step started, however we end.
+clean() {
+    [ -z "$browser_checkout" ] || target/debug/allotment-rig --checkout "$browser_checkout" down >/dev/null 2>&1 || true
+}
+trap clean EXIT
+trap 'exit 130' INT TERM
+
+# The number before a word in the lines of a log that end a run: cargo test prints one line
+# per program, all others one in all.
+count() { # WORD LOG
+    if grep -aq '^test result:' "$2"; then
+        grep -a '^test result:' "$2" | grep -oE "[0-9]+ $1" | awk '{ sum += $1 } END { print sum + 0 }'
+    else
+        grep -aoE "[0-9]+ $1" "$2" | tail -1 | awk '{ print $1 } END { if (NR == 0) print 0 }'
+    fi
+}
+
+step() { # NAME COMMAND…
+    local name=$1 log good=0 bad=0 begun=$SECONDS
+    shift
+    log=$logs/${name// /-}.log
+    say "$name"
+    if ("$@") 2>&1 | tee "$log"; then
+        good=$(count passed "$log")
+        # Python's unittest has words of its own.
+        [ "$good" -gt 0 ] || good=$(sed -n 's/^Ran \([0-9]*\) tests\{0,1\} in.*/\1/p' "$log" | tail -1)
+        [ "${good:-0}" -gt 0 ] || good=1
+    else
+        good=$(count passed "$log")
+        bad=$(count failed "$log")
+        [ "$bad" -gt 0 ] || bad=1
+    fi
+    passed=$((passed + good))
+    failed=$((failed + bad))
+    summary+=$(printf '%-22s %5d passed %5d failed %6d s' "$name" "$good" "$bad" $((SECONDS - begun)))$'\n'
+}
+
+run_tests() { # FILTER
+    if cargo nextest --version >/dev/null 2>&1; then
+        cargo nextest run --workspace --no-fail-fast -E "$1"
+    else
+        echo "cargo-nextest is missing: cargo test runs all tests at this step (cargo install --locked cargo-nextest)"
+        cargo test --workspace --no-fail-fast
+    fi
+}
+
+browser() {
+    (cd web && npm ci --silent) &&
+        target/debug/allotment-rig --checkout "$1" up --detach --fresh --simulated --port 0 &&
+        node web/browser/run.mjs "$1/.allotment/up.json"
+}
+
+cases() {
+    # The planner's cases that this version must pass; later.txt names the others with the key they need.
+    "$python" tests/cases/run.py --plan "$PWD/target/debug/allot plan"
+}
+
+lint_openapi() {
+    (cd openapi && npm ci --silent && npx --no-install redocly lint --config redocly.yaml openapi.yaml)
+}
+
+example_tests() { (cd examples/digits && "$python" -m unittest -v); }
+
+need_build_tools
+need_postgres
+need_node
+need_python
+step "format" cargo fmt --check
+step "assets" build_assets
+[ -n "$(ls .sqlx 2>/dev/null)" ] || prepare_queries
+export SQLX_OFFLINE=true
+step "clippy" cargo clippy --workspace --all-targets --quiet -- -D warnings
+RUSTDOCFLAGS="-D warnings" step "docs" cargo doc --workspace --no-deps --quiet
+step "build" cargo build --workspace --all-targets
+if [ "$failed" -eq 0 ] || [ -x target/debug/allotment-rig ]; then
+    export -f run_tests
+    with_postgres() { target/debug/allotment-rig with-postgres bash -c 'run_tests "$0"' "$1"; }
+    step "tests" with_postgres 'not package(e2e)'
+    step "planner cases" cases
+    step "examples" example_tests
+    step "deployment files" "$python" tests/check_compose.py --bin-dir target/debug
+    step "openapi" lint_openapi
+    if cargo nextest --version >/dev/null 2>&1; then step "end to end" run_tests 'package(e2e)'; fi
+    need_browser
+    browser_checkout=$(mktemp -d /tmp/allotment-browser-XXXXXX)
+    chmod 711 "$browser_checkout"
+    step "browser" browser "$browser_checkout"
+    clean
+    rm -rf "$browser_checkout"
+    browser_checkout=""
+fi
+
+echo
+printf '%s' "$summary"
+echo "in $SECONDS s"
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
