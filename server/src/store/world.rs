@@ -461,7 +461,7 @@ pub async fn last_nodes(tx: &mut Tx, jobs: Option<&[JobId]>) -> Result<Vec<LastN
     .await
 }
 
-/// What a node was found to be under a lock, when a plan is committed.
+/// What a node is at the moment when a plan is committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeFound {
     /// The node.
@@ -472,15 +472,15 @@ pub struct NodeFound {
     pub reachability: Reachability,
 }
 
-/// The two facts of nodes, locked against change until the transaction ends, in order of id.
-pub async fn share_nodes(tx: &mut Tx, ids: &[NodeId]) -> Result<Vec<NodeFound>, sqlx::Error> {
+/// The two facts of nodes. They are not locked: heartbeats would wait for plans, and work
+/// granted beside a node's loss is found by the reconciler of lost nodes, which looks at rows.
+pub async fn find_nodes(tx: &mut Tx, ids: &[NodeId]) -> Result<Vec<NodeFound>, sqlx::Error> {
     sqlx::query_as!(
         NodeFound,
         r#"SELECT id AS "id: NodeId", intent AS "intent: NodeIntent", reachability AS "reachability: Reachability"
            FROM nodes
            WHERE id = ANY ($1)
-           ORDER BY id
-           FOR SHARE"#,
+           ORDER BY id"#,
         ids as &[NodeId],
     )
     .fetch_all(&mut **tx)

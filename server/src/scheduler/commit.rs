@@ -1,0 +1,365 @@
+//! Commits a plan in one transaction: under the epoch, each decision against the row that it was made for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use chrono::TimeDelta;
+use domain::Timestamp;
+use domain::ids::{JobId, NodeId};
+use domain::sharing::SharingMode;
+use domain::state::{AttemptEnd, JobState, NodeIntent, Reachability};
+use engine::plan::{Migration, Plan, Preemption, Reason, Resize, Start, WorkerPlace};
+use serde_json::{Value, json};
+
+use super::translate;
+use super::world::{JobRecord, Mirror, NodeRecord};
+use crate::app::App;
+use crate::lifecycle::{self, Actor, Grant, GrantDevice, GrantWorker, LifecycleError, Stop};
+use crate::store::attempts::Preempted;
+use crate::store::epochs::{self, Epoch};
+use crate::store::jobs::{self, JobRow};
+use crate::store::world as rows;
+use crate::store::{self, Tx};
+
+/// Most starts and preemptions of one commit: a longer plan is committed in parts, in its
+/// order, so that no transaction holds its locks for long.
+const DECISIONS_MAX: usize = 200;
+
+/// What came of a commit.
+#[derive(Debug, Clone, Default)]
+pub struct Outcome {
+    /// Decisions that were committed.
+    pub committed: usize,
+    /// Workloads whose decision was refused, and why; to be planned again.
+    pub refused: Vec<(String, String)>,
+    /// Another leader has raised the epoch: nothing was committed.
+    pub fenced: bool,
+}
+
+/// What the decisions of one plan are checked against.
+struct Desk<'p> {
+    mirror: &'p Mirror,
+    nodes: BTreeMap<&'p str, &'p NodeRecord>,
+    /// Nodes that may take work, as found in this transaction.
+    open: BTreeSet<NodeId>,
+    /// Teams whose quotas, or whose ancestors' quotas, are not those of the plan.
+    moved: BTreeSet<String>,
+    preferred: &'p BTreeMap<String, String>,
+    grace_ms: i64,
+}
+
+/// Commits what `plan` decided on the world in `mirror`.
+pub async fn commit(
+    app: &App,
+    epoch: Epoch,
+    mirror: &Mirror,
+    plan: &Plan,
+    preferred: &BTreeMap<String, String>,
+) -> Result<Outcome, sqlx::Error> {
+    let mut outcome = Outcome::default();
+    let nominations = nominations(app, mirror, plan);
+    if plan.idle() && nominations.is_empty() {
+        return Ok(outcome);
+    }
+    let mut tx = app.db.begin_system().await?;
+    if epochs::share(&mut tx).await? != epoch {
+        outcome.fenced = true;
+        return Ok(outcome);
+    }
+    let desk = Desk::lay(&mut tx, mirror, plan, preferred, app.config.timers.kill_grace_ms).await?;
+    for decision in decisions(plan).take(DECISIONS_MAX) {
+        store::mark(&mut tx).await?;
+        match desk.take(&mut tx, decision).await {
+            Ok(()) => {
+                store::release_mark(&mut tx).await?;
+                outcome.committed += 1;
+            }
+            Err(LifecycleError::Database(error)) => return Err(error),
+            Err(error) => {
+                store::undo_to_mark(&mut tx).await?;
+                outcome.refused.push((decision.workload().to_owned(), error.to_string()));
+            }
+        }
+    }
+    if let Some(later) = decisions(plan).nth(DECISIONS_MAX) {
+        let why = "the plan is longer than one commit".to_owned();
+        outcome.refused.push((later.workload().to_owned(), why));
+    }
+    for (id, nominated) in &nominations {
+        jobs::set_nominated(&mut tx, *id, nominated.as_ref()).await?;
+    }
+    tx.commit().await?;
+    Ok(outcome)
+}
+
+/// One thing that a plan wants to be done.
+#[derive(Debug, Clone, Copy)]
+enum Decision<'p> {
+    Preempt(&'p Preemption),
+    Migrate(&'p Migration),
+    Start(&'p Start),
+    Resize(&'p Resize),
+}
+
+/// The decisions of a plan: what leaves, then what starts, each in the plan's own order.
+fn decisions(plan: &Plan) -> impl Iterator<Item = Decision<'_>> {
+    let leaving = plan.preemptions.iter().map(Decision::Preempt);
+    let moving = plan.migrations.iter().map(Decision::Migrate);
+    let starting = plan.starts.iter().map(Decision::Start);
+    leaving.chain(moving).chain(starting).chain(plan.resizes.iter().map(Decision::Resize))
+}
+
+impl Decision<'_> {
+    fn workload(&self) -> &str {
+        match self {
+            Self::Preempt(preemption) => &preemption.workload,
+            Self::Migrate(migration) => &migration.workload,
+            Self::Start(start) => &start.workload,
+            Self::Resize(resize) => &resize.workload,
+        }
+    }
+}
+
+impl<'p> Desk<'p> {
+    async fn lay(
+        tx: &mut Tx,
+        mirror: &'p Mirror,
+        plan: &Plan,
+        preferred: &'p BTreeMap<String, String>,
+        grace_ms: i64,
+    ) -> Result<Self, sqlx::Error> {
+        let nodes: BTreeMap<&str, &NodeRecord> =
+            mirror.records.nodes.values().map(|n| (n.row.name.as_str(), n)).collect();
+        let used: BTreeSet<NodeId> = plan
+            .starts
+            .iter()
+            .flat_map(|start| &start.placement)
+            .filter_map(|place| nodes.get(place.node.as_str()).map(|n| n.row.id))
+            .collect();
+        let found = rows::find_nodes(tx, &used.into_iter().collect::<Vec<_>>()).await?;
+        let open = found
+            .into_iter()
+            .filter(|n| n.intent == NodeIntent::Open && n.reachability == Reachability::Ready)
+            .map(|n| n.id)
+            .collect();
+        let moved = moved_teams(tx, mirror, plan).await?;
+        Ok(Self { mirror, nodes, open, moved, preferred, grace_ms })
+    }
+
+    async fn take(&self, tx: &mut Tx, decision: Decision<'_>) -> Result<(), LifecycleError> {
+        let unbuilt = || LifecycleError::Held("elastic work is not built yet".to_owned());
+        match decision {
+            Decision::Preempt(p) if p.to_workers > 0 => Err(unbuilt()),
+            Decision::Preempt(p) => {
+                let lost = p.lost_gpu_seconds.saturating_mul(1000);
+                self.displace(tx, &p.workload, p.gainer.as_deref(), p.reason, lost).await
+            }
+            Decision::Migrate(m) => {
+                let reason = if m.gainer.is_some() { Reason::Consolidation } else { Reason::Drain };
+                self.displace(tx, &m.workload, m.gainer.as_deref(), reason, 0).await
+            }
+            Decision::Start(start) => self.start(tx, &start.workload, &start.placement).await,
+            Decision::Resize(_) => Err(unbuilt()),
+        }
+    }
+
+    /// The job behind a workload, locked, if it is still as the plan saw it.
+    async fn lock(&self, tx: &mut Tx, workload: &str) -> Result<(&'p JobRecord, JobRow), LifecycleError> {
+        let missed = || LifecycleError::Missed(format!("job {workload}"));
+        let id: JobId = translate::job_id(workload).ok_or_else(missed)?;
+        let seen = self.mirror.records.jobs.get(&id).ok_or_else(missed)?;
+        let job = jobs::lock(tx, id).await?.ok_or_else(missed)?;
+        if (job.state, job.version) != (seen.row.state, seen.row.version) {
+            return Err(missed());
+        }
+        Ok((seen, job))
+    }
+
+    async fn start(&self, tx: &mut Tx, workload: &str, places: &[WorkerPlace]) -> Result<(), LifecycleError> {
+        let (seen, mut job) = self.lock(tx, workload).await?;
+        if self.moved.contains(&job.team) {
+            return Err(LifecycleError::Missed(format!("the quota of team {}", job.team)));
+        }
+        let Ok(spec) = &seen.spec else {
+            return Err(LifecycleError::Missed(format!("the spec of job {workload}")));
+        };
+        let workers = places.iter().map(|place| self.worker(place)).collect::<Result<Vec<_>, _>>()?;
+        let grant = Grant {
+            workers,
+            cpus: spec.per_worker.cpus,
+            memory_mib: spec.per_worker.memory_mib,
+            grace_ms: self.grace_ms,
+            note: self.checkpoint_note(workload, places),
+        };
+        lifecycle::grant(tx, &mut job, &grant, &Actor::Scheduler).await?;
+        Ok(())
+    }
+
+    fn worker(&self, place: &WorkerPlace) -> Result<GrantWorker, LifecycleError> {
+        let node = *self
+            .nodes
+            .get(place.node.as_str())
+            .filter(|node| self.open.contains(&node.row.id))
+            .ok_or_else(|| LifecycleError::Missed(format!("node {}", place.node)))?;
+        let devices = place.devices.iter().map(|wanted| {
+            let device = node.devices.get(&wanted.index).ok_or_else(|| {
+                LifecycleError::Missed(format!("device {} of node {}", wanted.index, place.node))
+            })?;
+            let whole = wanted.mode == SharingMode::Exclusive;
+            if !whole && !matches!(wanted.mode, SharingMode::TimeSlice | SharingMode::Mps) {
+                return Err(LifecycleError::Held(format!("mode {} is not built yet", wanted.mode)));
+            }
+            let memory = if whole { Some(device.memory_mib) } else { wanted.memory_mib };
+            Ok(GrantDevice {
+                device_id: device.id,
+                mode: wanted.mode,
+                gpus_milli: i32::try_from(wanted.gpus.milli()).expect("a device is at most 1,000 thousandths"),
+                memory_mib: memory.unwrap_or(0),
+            })
+        });
+        Ok(GrantWorker {
+            node_id: node.row.id,
+            node: place.node.clone(),
+            devices: devices.collect::<Result<_, LifecycleError>>()?,
+        })
+    }
+
+    /// Says so when a job's local checkpoints stay behind on another node.
+    fn checkpoint_note(&self, workload: &str, places: &[WorkerPlace]) -> Value {
+        match self.preferred.get(workload) {
+            Some(last) if places.iter().any(|place| place.node != *last) => json!({
+                "checkpoints": format!("node {last}, where its checkpoints lie, could not be had"),
+            }),
+            _ => json!({}),
+        }
+    }
+
+    /// Tells a running job to leave; it queues again when its last worker has left.
+    async fn displace(
+        &self,
+        tx: &mut Tx,
+        workload: &str,
+        gainer: Option<&str>,
+        reason: Reason,
+        lost_gpu_milli_seconds: i64,
+    ) -> Result<(), LifecycleError> {
+        let (seen, mut job) = self.lock(tx, workload).await?;
+        let (rule, message) = words(reason);
+        let preempted = Preempted {
+            made_room_for: gainer.and_then(translate::job_id),
+            rule,
+            lost_gpu_milli_seconds,
+        };
+        let wish = Stop {
+            preempted: Some(preempted),
+            grace_ms: self.pool_grace_ms(seen),
+            job_to: Some(JobState::Preempting),
+            ..Stop::because(AttemptEnd::Preempted, message)
+        };
+        if lifecycle::stop(tx, &mut job, &wish, &Actor::Scheduler).await? {
+            Ok(())
+        } else {
+            Err(LifecycleError::Missed(format!("the attempt of job {workload}")))
+        }
+    }
+
+    /// The grace of the pool that a job runs in.
+    fn pool_grace_ms(&self, job: &JobRecord) -> Option<i64> {
+        let (worker, _) = job.workers.first()?;
+        let node = self.mirror.records.nodes.get(&worker.node_id)?;
+        let pool = self.mirror.records.pools.iter().find(|p| p.name == node.row.pool)?;
+        let policy = translate::read_policy(&pool.name, &pool.policy).ok()?;
+        Some(policy.preemption.grace_seconds.saturating_mul(1000))
+    }
+}
+
+/// Teams of starts whose quotas, or those above them, changed since the plan was made. The rows
+/// stay locked, so that no quota is lowered beside an admission that it should have stopped.
+async fn moved_teams(tx: &mut Tx, mirror: &Mirror, plan: &Plan) -> Result<BTreeSet<String>, sqlx::Error> {
+    let parents: BTreeMap<&str, Option<&str>> =
+        mirror.records.teams.iter().map(|t| (t.name.as_str(), t.parent.as_deref())).collect();
+    let line = |team: &str| {
+        let mut line = vec![team.to_owned()];
+        let mut at = parents.get(team).copied().flatten();
+        while let Some(parent) = at.filter(|parent| !line.iter().any(|seen| seen == parent)) {
+            line.push(parent.to_owned());
+            at = parents.get(parent).copied().flatten();
+        }
+        line
+    };
+    let starters: BTreeSet<&str> = plan
+        .starts
+        .iter()
+        .filter_map(|start| translate::job_id(&start.workload))
+        .filter_map(|id| mirror.records.jobs.get(&id))
+        .map(|job| job.row.team.as_str())
+        .collect();
+    let lines: BTreeMap<&str, Vec<String>> = starters.iter().map(|team| (*team, line(team))).collect();
+    let wanted: Vec<String> = lines.values().flatten().cloned().collect::<BTreeSet<_>>().into_iter().collect();
+    let found = rows::share_quotas(tx, &wanted).await?;
+    let known: Vec<_> = mirror.records.quotas.iter().filter(|q| wanted.contains(&q.team)).collect();
+    let differs = |team: &String| {
+        found.iter().filter(|q| q.team == *team).ne(known.iter().copied().filter(|q| q.team == *team))
+    };
+    Ok(lines
+        .into_iter()
+        .filter(|(_, line)| line.iter().any(differs))
+        .map(|(team, _)| team.to_owned())
+        .collect())
+}
+
+/// What is to be stored of kept room: what the plan nominates, what it moves, and what it gives up.
+fn nominations(app: &App, mirror: &Mirror, plan: &Plan) -> Vec<(JobId, Option<Value>)> {
+    let placements: BTreeMap<JobId, &[WorkerPlace]> = plan
+        .nominations
+        .iter()
+        .map(|n| (&n.workload, n.placement.as_slice()))
+        .chain(plan.migrations.iter().map(|m| (&m.workload, m.placement.as_slice())))
+        .filter_map(|(workload, placement)| Some((translate::job_id(workload)?, placement)))
+        .collect();
+    let grace = mirror
+        .records
+        .pools
+        .iter()
+        .filter_map(|pool| translate::read_policy(&pool.name, &pool.policy).ok())
+        .map(|pool| pool.preemption.grace_seconds)
+        .max()
+        .unwrap_or(0);
+    let until = mirror.now
+        + TimeDelta::seconds(grace)
+        + TimeDelta::milliseconds(app.config.timers.start_window_ms);
+    let mut changes = Vec::new();
+    for (id, job) in &mirror.records.jobs {
+        let kept = job.row.nominated.as_ref();
+        match placements.get(id) {
+            Some(placement) => {
+                let same = kept.filter(|kept| kept["placement"] == fresh(placement, until)["placement"]);
+                // Room once kept is kept until the same moment, else it would be kept for ever.
+                if same.is_none() {
+                    changes.push((*id, Some(fresh(placement, until))));
+                }
+            }
+            None if kept.is_some() && job.row.state == JobState::Queued && job.attempt.is_none() => {
+                changes.push((*id, None));
+            }
+            None => {}
+        }
+    }
+    changes
+}
+
+fn fresh(placement: &[WorkerPlace], until: Timestamp) -> Value {
+    translate::write_nomination(placement, until)
+}
+
+/// A rule's word, and what its victim is told. Not for whom: that may be another team's.
+fn words(reason: Reason) -> (&'static str, &'static str) {
+    match reason {
+        Reason::Reclaim => ("reclaim", "preempted: a team took back its guarantee, which this job had borrowed"),
+        Reason::Priority => ("priority", "preempted by work of higher priority of its own team"),
+        Reason::Share => ("share", "preempted: another borrower held less than this team"),
+        Reason::Shrink => ("shrink", "shrunk to make room"),
+        Reason::Consolidation => ("consolidation", "moved to make room for work on whole devices"),
+        Reason::Reservation => ("reservation", "preempted: capacity that was booked ahead begins"),
+        Reason::Drain => ("drain", "preempted: its node is being emptied"),
+    }
+}

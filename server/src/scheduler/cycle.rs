@@ -1,0 +1,247 @@
+//! One turn of the leader: refresh, settle what needs no plan, think, commit, tell those who wait.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use domain::Timestamp;
+use domain::ids::JobId;
+use domain::state::JobState;
+use engine::plan::Plan;
+use engine::world::{WorkloadState, World};
+
+use super::commit::{self, Outcome};
+use super::settle;
+use super::think::{Thought, think};
+use super::translate;
+use super::world::{Mirror, Refresh};
+use crate::app::App;
+use crate::store::epochs::{self, Epoch};
+use crate::store::jobs::{self, Verdict};
+use crate::store::world::{self as rows, Evictions};
+
+/// Planning again although nothing changed, at the latest: ageing and minimum run times move.
+const IDLE_LIMIT: Duration = Duration::from_secs(10);
+/// A workload that spoils so many turns is failed as invalid; fewer may be a passing state.
+const STRIKES_MAX: u32 = 3;
+/// Most verdicts stored in one turn, so that a long queue does not make one long transaction.
+const VERDICTS_MAX: usize = 500;
+/// Evictions per team count within so many seconds.
+const EVICTION_HOUR: Duration = Duration::from_secs(3600);
+
+/// How a turn ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// It is done.
+    Done,
+    /// Another leader has raised the epoch.
+    Fenced,
+}
+
+/// The leader's memory between turns.
+pub struct Cycle {
+    app: App,
+    epoch: Epoch,
+    mirror: Mirror,
+    /// What was last stored for each waiting job.
+    verdicts: BTreeMap<JobId, (String, String)>,
+    /// Turns that a workload has spoiled.
+    strikes: BTreeMap<String, u32>,
+    /// Jobs that others follow and that have ended well.
+    followed: settle::Followed,
+    fresh: bool,
+    last_check: Instant,
+    last_thought: Instant,
+    next_moment: Option<Timestamp>,
+}
+
+impl Cycle {
+    /// Begins to lead: loads the world.
+    pub async fn begin(app: App, epoch: Epoch) -> Result<Self, sqlx::Error> {
+        let mirror = Mirror::load(&app.db).await?;
+        Ok(Self {
+            app,
+            epoch,
+            mirror,
+            verdicts: BTreeMap::new(),
+            strikes: BTreeMap::new(),
+            followed: settle::Followed::default(),
+            fresh: true,
+            last_check: Instant::now(),
+            last_thought: Instant::now(),
+            next_moment: None,
+        })
+    }
+
+    /// One turn.
+    pub async fn turn(&mut self) -> Result<Turn, sqlx::Error> {
+        let begun = Instant::now();
+        let changed = self.refresh().await?;
+        let settled = settle::settle(&self.app, self.epoch, &self.mirror.records, &mut self.followed).await?;
+        if settled == settle::Settled::Fenced {
+            return Ok(Turn::Fenced);
+        }
+        if settled == settle::Settled::Changed {
+            // What was settled is read again before anything is planned on it.
+            self.app.wake.all();
+            return Ok(Turn::Done);
+        }
+        let due = self.next_moment.is_some_and(|at| at <= self.mirror.now);
+        let idle = self.last_thought.elapsed() >= IDLE_LIMIT && self.anybody_waits();
+        if !(changed || due || idle) {
+            return Ok(Turn::Done);
+        }
+        let turn = self.plan_and_commit().await?;
+        self.last_thought = Instant::now();
+        metrics::counter!("allotment_scheduler_cycles_total").increment(1);
+        metrics::histogram!("allotment_scheduler_cycle_seconds").record(begun.elapsed().as_secs_f64());
+        Ok(turn)
+    }
+
+    async fn refresh(&mut self) -> Result<bool, sqlx::Error> {
+        let limit = Duration::from_millis(self.app.config.timers.world_check_ms.unsigned_abs());
+        if self.last_check.elapsed() < limit {
+            let refresh = self.mirror.refresh(&self.app.db).await?;
+            return Ok(std::mem::take(&mut self.fresh) || refresh == Refresh::Changed);
+        }
+        self.last_check = Instant::now();
+        let differences = self.mirror.check(&self.app.db).await?;
+        for difference in &differences {
+            metrics::counter!("allotment_world_differences_total").increment(1);
+            tracing::error!(object = difference, "world in memory differed from the database and was reloaded");
+        }
+        Ok(true)
+    }
+
+    fn anybody_waits(&self) -> bool {
+        self.mirror.records.jobs.values().any(|job| job.row.state == JobState::Queued)
+    }
+
+    async fn plan_and_commit(&mut self) -> Result<Turn, sqlx::Error> {
+        let evictions = self.evictions().await?;
+        let world = translate::world(&self.mirror.records, self.mirror.now, &evictions);
+        let preferred = self.preferred();
+        let (world, thought) = {
+            let preferred = preferred.clone();
+            tokio::task::spawn_blocking(move || {
+                let thought = think(&world, &preferred);
+                (world, thought)
+            })
+            .await
+            .map_err(|error| sqlx::Error::Io(std::io::Error::other(error)))?
+        };
+        self.next_moment = next_moment(&world);
+        let plan = match thought {
+            Thought::Plan(plan) => plan,
+            Thought::Fault { culprit, messages } => return self.strike(culprit, &messages).await,
+        };
+        self.strikes.clear();
+        let waiting = f64::from(u32::try_from(plan.waiting.len()).unwrap_or(u32::MAX));
+        metrics::gauge!("allotment_jobs_waiting").set(waiting);
+        let outcome = commit::commit(&self.app, self.epoch, &self.mirror, &plan, &preferred).await?;
+        if outcome.fenced {
+            return Ok(Turn::Fenced);
+        }
+        self.tell(&plan, &outcome).await?;
+        Ok(Turn::Done)
+    }
+
+    /// Evictions of the last hour, where a pool limits them.
+    async fn evictions(&self) -> Result<Vec<Evictions>, sqlx::Error> {
+        let limited = |pool: &rows::PoolRow| !pool.policy["preemption"]["max_per_team_hour"].is_null();
+        if !self.mirror.records.pools.iter().any(limited) {
+            return Ok(Vec::new());
+        }
+        let mut tx = self.app.db.begin_system().await?;
+        let evictions = rows::evictions_since(&mut tx, self.mirror.now - EVICTION_HOUR).await?;
+        tx.commit().await?;
+        Ok(evictions)
+    }
+
+    /// Waiting jobs whose last run was on one node that keeps its checkpoints to itself.
+    fn preferred(&self) -> BTreeMap<String, String> {
+        let jobs = self.mirror.records.jobs.values();
+        jobs.filter(|job| job.row.state == JobState::Queued)
+            .filter_map(|job| match job.last_nodes.as_slice() {
+                [last] if !last.checkpoints_shared => Some((job.row.id.to_string(), last.node.clone())),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Nothing is committed; a workload that does this again and again is failed, so that the
+    /// others go on.
+    async fn strike(&mut self, culprit: Option<String>, messages: &[String]) -> Result<Turn, sqlx::Error> {
+        metrics::counter!("allotment_scheduler_faults_total").increment(1);
+        let first = messages.first().map_or("", String::as_str);
+        tracing::error!(workload = culprit, fault = first, count = messages.len(), "plan refused, nothing was committed");
+        let Some(culprit) = culprit else { return Ok(Turn::Done) };
+        let strikes = self.strikes.entry(culprit.clone()).or_default();
+        *strikes += 1;
+        let spent = *strikes >= STRIKES_MAX;
+        // The next turn is due at once: the strikes are counted in turns, not in changes.
+        self.fresh = true;
+        if spent && let Some(id) = translate::job_id(&culprit) {
+            let message = "the scheduler could not plan it; an administrator finds the cause in the server's log";
+            if settle::fail_waiting(&self.app, self.epoch, &[(id, "invalid", message.to_owned())]).await?
+                == settle::Settled::Fenced
+            {
+                return Ok(Turn::Fenced);
+            }
+            self.strikes.remove(&culprit);
+        }
+        Ok(Turn::Done)
+    }
+
+    /// Wakes whoever acts on the commit, and stores why the rest waits.
+    async fn tell(&mut self, plan: &Plan, outcome: &Outcome) -> Result<(), sqlx::Error> {
+        let mut wake = outcome.committed > 0 || !outcome.refused.is_empty();
+        for (workload, why) in &outcome.refused {
+            metrics::counter!("allotment_scheduler_refused_total").increment(1);
+            tracing::info!(workload, why, "decision refused at commit, planning it again");
+            self.fresh = true;
+        }
+        let mut verdicts = Vec::new();
+        let mut present = BTreeMap::new();
+        for waiting in &plan.waiting {
+            let Some(id) = translate::job_id(&waiting.workload) else { continue };
+            let told = (waiting.code.as_str().to_owned(), waiting.message.clone());
+            if self.verdicts.get(&id) == Some(&told) {
+                present.insert(id, told);
+            } else if verdicts.len() < VERDICTS_MAX {
+                let whole = serde_json::to_value(waiting).unwrap_or_default();
+                verdicts.push(Verdict { id, code: told.0.clone(), message: told.1.clone(), whole });
+                present.insert(id, told);
+            } else {
+                self.fresh = true;
+            }
+        }
+        if !verdicts.is_empty() {
+            let mut tx = self.app.db.begin_system().await?;
+            if epochs::share(&mut tx).await? == self.epoch {
+                wake |= jobs::set_waiting(&mut tx, &verdicts).await? > 0;
+                tx.commit().await?;
+            }
+        }
+        self.verdicts = present;
+        if wake {
+            self.app.wake.all();
+        }
+        Ok(())
+    }
+}
+
+/// The next moment at which a plan may come out otherwise although no row changes.
+fn next_moment(world: &World) -> Option<Timestamp> {
+    let later = |at: Option<Timestamp>| at.filter(|at| *at > world.now);
+    let delays = world.pools.iter().map(|pool| pool.preemption.delay_seconds).filter(|s| *s > 0);
+    let delay = delays.min().map(chrono::TimeDelta::seconds);
+    let of_work = world.workloads.iter().flat_map(|work| {
+        let waits = work.state == WorkloadState::Waiting;
+        [
+            later(work.not_before),
+            later(work.nominated.as_ref().map(|n| n.until)),
+            later(delay.filter(|_| waits).map(|delay| work.submitted + delay)),
+        ]
+    });
+    of_work.flatten().min()
+}

@@ -1,0 +1,335 @@
+//! Rows to the engine's words: names of pools, nodes, teams and classes are theirs, workloads and
+//! users are known by their ids.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use domain::ids::JobId;
+use domain::sharing::SharingMode;
+use domain::spec::{JobSpec, Runner};
+use domain::state::{AssignmentPhase, AttemptState, DeviceHealth, JobState, NodeIntent, Reachability};
+use domain::{MilliCpu, MilliGpu, Timestamp};
+use engine::world::{
+    Class, Node, NodeState, Nominated, Placed, PlacedDevice, Pool, PoolState, Quota, Stopped, Team,
+    Workload, WorkloadState, World,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::world::{JobRecord, NodeRecord, Records};
+use crate::store::world::{Evictions, PoolRow};
+
+/// Devices of one node that the engine takes; what lies beyond is not given out.
+const DEVICES_MAX: u32 = 64;
+/// A limit on preemptions counts those of so many seconds.
+const PREEMPTION_DAY: Duration = Duration::from_secs(24 * 3600);
+/// A label that stands for what an agent can carry; the engine knows no runners.
+const RUNNER_LABEL: &str = "allotment/runner-";
+
+/// The fleet and the rules, without any work.
+pub fn fleet(records: &Records, now: Timestamp) -> World {
+    let mut world = World::empty(now);
+    world.pools = records.pools.iter().map(pool).collect();
+    world.classes = records
+        .classes
+        .iter()
+        .map(|c| Class::new(&c.name, i64::from(c.priority), c.preemptible))
+        .collect();
+    world.teams = teams(records);
+    world.nodes = records.nodes.values().map(node).collect();
+    world
+}
+
+/// Everything, as the planner may know it at `now`. A job whose spec cannot be read is not in it.
+pub fn world(records: &Records, now: Timestamp, evictions: &[Evictions]) -> World {
+    let mut world = fleet(records, now);
+    for team in &mut world.teams {
+        team.preemptions_this_hour = evictions
+            .iter()
+            .filter(|e| e.team == team.name)
+            .map(|e| (e.pool.clone(), u32::try_from(e.count).unwrap_or(u32::MAX)))
+            .collect();
+    }
+    world.workloads = records.jobs.values().filter_map(|job| workload(records, job, now)).collect();
+    world
+}
+
+/// A pool's policy, read by the engine's own reader. One that cannot be read closes its pool,
+/// which harms less than a guess.
+fn pool(row: &PoolRow) -> Pool {
+    read_policy(&row.name, &row.policy).unwrap_or_else(|error| {
+        tracing::error!(pool.name = row.name, error, "pool policy cannot be read, the pool counts as closed");
+        let mut pool = Pool::new(&row.name);
+        pool.state = PoolState::Closed;
+        pool
+    })
+}
+
+/// Reads a policy's keys as a scenario file has them.
+pub fn read_policy(name: &str, policy: &Value) -> Result<Pool, String> {
+    let mut keys = match policy {
+        Value::Object(keys) => keys.clone(),
+        _ => return Err("a policy is an object".to_owned()),
+    };
+    keys.insert("name".to_owned(), Value::String(name.to_owned()));
+    let file = json!({
+        "now": "2000-01-01T00:00:00Z", "pools": [keys], "nodes": [], "teams": [], "workloads": [],
+    });
+    let world = engine::scenario::parse(&file.to_string()).map_err(|e| e.to_string())?;
+    world.pools.into_iter().next().ok_or_else(|| "a file with one pool has one".to_owned())
+}
+
+fn teams(records: &Records) -> Vec<Team> {
+    let mut teams: BTreeMap<&str, Team> = records
+        .teams
+        .iter()
+        .map(|row| {
+            let mut team = Team::new(&row.name);
+            team.parent.clone_from(&row.parent);
+            team.stopped = Stopped::None;
+            (row.name.as_str(), team)
+        })
+        .collect();
+    for row in &records.quotas {
+        let Some(team) = teams.get_mut(row.team.as_str()) else { continue };
+        let quota = Quota {
+            guaranteed: MilliGpu::from_milli(row.guaranteed_milli),
+            limit: row.limit_milli.map(MilliGpu::from_milli),
+            lend_limit: row.lend_limit_milli.map(MilliGpu::from_milli),
+            weight_milli: row.weight_milli,
+        };
+        team.quotas.insert(row.pool.clone(), quota);
+        if let Some(most) = row.max_per_user_milli {
+            team.max_per_user.insert(row.pool.clone(), MilliGpu::from_milli(most));
+        }
+    }
+    teams.into_values().collect()
+}
+
+/// A node has one model in the engine's eyes: that of its first device that is well. Devices
+/// of another model, gaps and devices that are not well count as failed.
+fn node(record: &NodeRecord) -> Node {
+    let row = &record.row;
+    let devices = || record.devices.range(..DEVICES_MAX);
+    let well = || devices().filter(|(_, d)| d.health == DeviceHealth::Healthy);
+    let first = well().next().or_else(|| devices().next()).map(|(_, device)| device);
+    let same = |index: u32| {
+        record.devices.get(&index).is_some_and(|d| {
+            d.health == DeviceHealth::Healthy && Some(&d.model) == first.map(|f| &f.model)
+        })
+    };
+    let gpus = devices().next_back().map_or(0, |(index, _)| index + 1);
+    let memory = well().filter(|(index, _)| same(**index)).map(|(_, d)| d.memory_mib).min();
+    let mut labels = texts(&row.labels);
+    labels.extend(row.runners.iter().map(|runner| (format!("{RUNNER_LABEL}{runner}"), "true".to_owned())));
+    Node {
+        name: row.name.clone(),
+        pool: row.pool.clone(),
+        state: node_state(row.intent, row.reachability),
+        gpus,
+        gpu_model: first.map(|d| d.model.clone()),
+        gpu_memory_mib: memory.or(first.map(|d| d.memory_mib)).unwrap_or(0),
+        cpus: MilliCpu::from_milli(row.cpus_milli),
+        memory_mib: row.memory_mib,
+        nvlink: cliques(&row.nvlink, gpus),
+        numa: cliques(&row.numa, gpus),
+        mig: BTreeMap::new(),
+        failed: (0..gpus).filter(|index| !same(*index)).collect(),
+        labels,
+        drives: Some(row.sharing.iter().filter_map(|mode| mode.parse().ok()).collect()),
+    }
+}
+
+fn node_state(intent: NodeIntent, reachability: Reachability) -> NodeState {
+    match (reachability, intent) {
+        (Reachability::Unreachable | Reachability::Lost, _) => NodeState::Unreachable,
+        (Reachability::Ready, NodeIntent::Open) => NodeState::Ready,
+        (Reachability::Ready, NodeIntent::Draining) => NodeState::Draining,
+        (Reachability::Ready, NodeIntent::Cordoned | NodeIntent::Retired) => NodeState::Cordoned,
+    }
+}
+
+fn texts(value: &Value) -> BTreeMap<String, String> {
+    serde_json::from_value(value.clone()).unwrap_or_default()
+}
+
+/// Sets of device indices; what is not there or is named twice is left out.
+fn cliques(value: &Value, gpus: u32) -> Vec<Vec<u32>> {
+    let sets: Vec<Vec<u32>> = serde_json::from_value(value.clone()).unwrap_or_default();
+    let mut seen = BTreeSet::new();
+    sets.into_iter()
+        .map(|set| set.into_iter().filter(|i| *i < gpus && seen.insert(*i)).collect::<Vec<_>>())
+        .filter(|set| !set.is_empty())
+        .collect()
+}
+
+/// A workload of a spec that waits since `submitted`.
+pub fn waiting(name: String, team: &str, user: String, spec: &JobSpec, submitted: Timestamp) -> Workload {
+    let mut selector = spec.selector.clone();
+    if spec.runner != Runner::Process {
+        selector.insert(format!("{RUNNER_LABEL}{}", spec.runner), "true".to_owned());
+    }
+    Workload {
+        name,
+        team: team.to_owned(),
+        user: Some(user),
+        kind: spec.kind,
+        class: spec.class.to_string(),
+        submitted,
+        not_before: spec.not_before,
+        after: spec.after.clone(),
+        pools: spec.pools.iter().map(ToString::to_string).collect(),
+        workers: spec.workers,
+        min_workers: spec.min_workers,
+        per_worker: spec.per_worker.clone(),
+        selector,
+        topology: spec.topology.clone(),
+        nvlink: spec.nvlink,
+        anti_affinity: spec.anti_affinity.clone(),
+        node: spec.node.as_ref().map(ToString::to_string),
+        time_limit_seconds: spec.time_limit_seconds,
+        predicted_seconds: spec.predicted_seconds,
+        preemptible: spec.preemptible,
+        checkpoint_seconds: spec.checkpoint_seconds,
+        restart_seconds: spec.restart_seconds,
+        service: None,
+        state: WorkloadState::Waiting,
+        started: None,
+        leaves_at: None,
+        preemptions_today: 0,
+        nominated: None,
+        placed: Vec::new(),
+    }
+}
+
+fn workload(records: &Records, job: &JobRecord, now: Timestamp) -> Option<Workload> {
+    let spec = job.spec.as_ref().ok()?;
+    let row = &job.row;
+    let mut work = waiting(row.id.to_string(), &row.team, row.user_id.to_string(), spec, row.created_at);
+    work.not_before = row.not_before;
+    let day = now - PREEMPTION_DAY;
+    let recent = job.preemptions.iter().filter(|at| **at > day).count();
+    work.preemptions_today = u32::try_from(recent).unwrap_or(u32::MAX);
+    work.pools.retain(|pool| records.pools.iter().any(|p| p.name == *pool));
+    let known = |name: &String| records.nodes.values().any(|n| n.row.name == *name);
+    match job.attempt.filter(|_| !job.workers.is_empty()) {
+        None => {
+            work.state = match row.state {
+                JobState::Queued => WorkloadState::Waiting,
+                JobState::Suspended => WorkloadState::Suspended,
+                // Its last worker has left and its end is being recorded: it holds nothing.
+                _ => return None,
+            };
+            if row.state == JobState::Queued {
+                work.nominated = row.nominated.as_ref().and_then(read_nomination);
+                work.nominated = work.nominated.filter(|n| n.placement.iter().all(|p| known(&p.node)));
+            }
+        }
+        Some(attempt) => {
+            let leaving = attempt.state == AttemptState::Stopping
+                || matches!(row.state, JobState::Preempting | JobState::Cancelling | JobState::Suspended);
+            work.started = Some(attempt.started_at.unwrap_or(attempt.created_at).min(now));
+            work.placed = placed(records, job);
+            // What has ended early has given its place back; the rest runs on.
+            work.workers = u32::try_from(work.placed.len()).unwrap_or(u32::MAX);
+            work.min_workers = None;
+            work.node = work.node.filter(known);
+            work.state = if leaving { WorkloadState::Leaving } else { WorkloadState::Running };
+            if leaving {
+                let asked = attempt.stop_asked_at.unwrap_or(now);
+                let grace = chrono::TimeDelta::milliseconds(attempt.grace_ms);
+                // One that is late still holds its devices; it is expected at any moment.
+                work.leaves_at = Some((asked + grace).max(now + chrono::TimeDelta::seconds(1)));
+            }
+        }
+    }
+    Some(work)
+}
+
+fn placed(records: &Records, job: &JobRecord) -> Vec<Placed> {
+    job.workers
+        .iter()
+        .filter(|(worker, _)| worker.phase.live())
+        .filter_map(|(worker, shares)| {
+            let node = records.nodes.get(&worker.node_id)?;
+            let devices = shares
+                .iter()
+                .filter_map(|share| {
+                    let index = u32::try_from(share.index).ok()?;
+                    // A share of a device that another one has replaced takes nothing that is there.
+                    node.devices.get(&index).filter(|d| d.id == share.device_id)?;
+                    Some(if share.mode == SharingMode::Exclusive {
+                        PlacedDevice::whole(index)
+                    } else {
+                        let gpus = MilliGpu::from_milli(i64::from(share.gpus_milli));
+                        PlacedDevice::fraction(index, share.mode, gpus, share.memory_mib)
+                    })
+                })
+                .collect();
+            Some(Placed { node: node.row.name.clone(), devices })
+        })
+        .collect()
+}
+
+/// Room that is kept for a job, as stored with it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct StoredNomination {
+    placement: Vec<StoredPlace>,
+    until: Timestamp,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct StoredPlace {
+    node: String,
+    devices: Vec<StoredDevice>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct StoredDevice {
+    index: u32,
+    mode: SharingMode,
+    gpus: MilliGpu,
+    memory_mib: Option<i64>,
+}
+
+/// A nomination as it is stored with its job.
+pub fn write_nomination(placement: &[engine::plan::WorkerPlace], until: Timestamp) -> Value {
+    let device = |d: &engine::plan::DevicePlace| StoredDevice {
+        index: d.index,
+        mode: d.mode,
+        gpus: d.gpus,
+        memory_mib: d.memory_mib,
+    };
+    let place = |p: &engine::plan::WorkerPlace| StoredPlace {
+        node: p.node.clone(),
+        devices: p.devices.iter().map(device).collect(),
+    };
+    let stored = StoredNomination { placement: placement.iter().map(place).collect(), until };
+    serde_json::to_value(stored).expect("texts, numbers and lists are always JSON")
+}
+
+/// A stored nomination; one that cannot be read is none, and its room is free again.
+fn read_nomination(value: &Value) -> Option<Nominated> {
+    let stored: StoredNomination = serde_json::from_value(value.clone()).ok()?;
+    let device = |d: StoredDevice| PlacedDevice {
+        index: d.index,
+        mode: d.mode,
+        gpus: d.gpus,
+        memory_mib: d.memory_mib,
+        mig: None,
+        start: None,
+    };
+    let place = |p: StoredPlace| Placed {
+        node: p.node,
+        devices: p.devices.into_iter().map(device).collect(),
+    };
+    Some(Nominated {
+        placement: stored.placement.into_iter().map(place).collect(),
+        until: stored.until,
+    })
+}
+
+/// The job that a workload's name stands for.
+pub fn job_id(workload: &str) -> Option<JobId> {
+    workload.parse().ok()
+}

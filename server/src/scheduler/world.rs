@@ -1,0 +1,271 @@
+//! The world in memory: rows of the database, loaded once and kept up to date by the change feed.
+//!
+//! Every refresh reads in one snapshot: what changed, then those objects. What had not settled
+//! is read again by the next refresh, so that nothing is missed and nothing waits.
+
+use std::collections::BTreeMap;
+
+use domain::Timestamp;
+use domain::ids::{AssignmentId, JobId, NodeId};
+use domain::spec::JobSpec;
+
+use crate::store::changes::{self, Position};
+use crate::store::world::{
+    self as rows, ClassRow, DeviceRow, LastNode, LiveAssignment, LiveAttempt, LiveJob, LiveShare,
+    NodeRow, PoolRow, QuotaRow, TeamRow,
+};
+use crate::store::{Database, Tx, clock};
+
+/// A node with its devices.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NodeRecord {
+    /// The node.
+    pub row: NodeRow,
+    /// Its devices by index, the one that counts at each.
+    pub devices: BTreeMap<u32, DeviceRow>,
+}
+
+/// A job that has not ended, with everything that it holds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobRecord {
+    /// The job.
+    pub row: LiveJob,
+    /// Its spec, or why it cannot be read.
+    pub spec: Result<JobSpec, String>,
+    /// Its live attempt.
+    pub attempt: Option<LiveAttempt>,
+    /// Its workers that hold their places, by rank, with their shares.
+    pub workers: Vec<(LiveAssignment, Vec<LiveShare>)>,
+    /// When it was preempted.
+    pub preemptions: Vec<Timestamp>,
+    /// Where its last run was, while it waits.
+    pub last_nodes: Vec<LastNode>,
+}
+
+/// Everything that a plan depends on, as rows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Records {
+    /// Pools.
+    pub pools: Vec<PoolRow>,
+    /// Classes.
+    pub classes: Vec<ClassRow>,
+    /// Teams.
+    pub teams: Vec<TeamRow>,
+    /// Quotas.
+    pub quotas: Vec<QuotaRow>,
+    /// Nodes.
+    pub nodes: BTreeMap<NodeId, NodeRecord>,
+    /// Jobs that have not ended.
+    pub jobs: BTreeMap<JobId, JobRecord>,
+}
+
+/// The records with the place in the feed up to which they are right.
+#[derive(Debug, Clone)]
+pub struct Mirror {
+    /// The records.
+    pub records: Records,
+    /// The database's time of the last refresh.
+    pub now: Timestamp,
+    position: Position,
+}
+
+/// What a refresh found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refresh {
+    /// Nothing changed.
+    Same,
+    /// Something changed.
+    Changed,
+}
+
+impl Mirror {
+    /// Loads everything in one snapshot.
+    pub async fn load(db: &Database) -> Result<Self, sqlx::Error> {
+        let mut tx = db.begin_system().await?;
+        rows::one_snapshot(&mut tx).await?;
+        let position = changes::head(&mut tx).await?;
+        let records = load(&mut tx).await?;
+        let now = clock(&mut tx).await?;
+        tx.commit().await?;
+        Ok(Self { records, now, position })
+    }
+
+    /// Brings the records up to date by the feed.
+    pub async fn refresh(&mut self, db: &Database) -> Result<Refresh, sqlx::Error> {
+        let mut tx = db.begin_system().await?;
+        rows::one_snapshot(&mut tx).await?;
+        let refresh = self.apply(&mut tx).await?;
+        tx.commit().await?;
+        Ok(refresh)
+    }
+
+    /// The same, and then compares with a full load in the same snapshot. What differed is
+    /// named, and the full load is kept.
+    pub async fn check(&mut self, db: &Database) -> Result<Vec<String>, sqlx::Error> {
+        let mut tx = db.begin_system().await?;
+        rows::one_snapshot(&mut tx).await?;
+        self.apply(&mut tx).await?;
+        let fresh = load(&mut tx).await?;
+        tx.commit().await?;
+        let differences = self.records.differences(&fresh);
+        self.records = fresh;
+        Ok(differences)
+    }
+
+    async fn apply(&mut self, tx: &mut Tx) -> Result<Refresh, sqlx::Error> {
+        let head = changes::head(tx).await?;
+        let touched = changes::touched(tx, self.position).await?;
+        self.now = clock(tx).await?;
+        self.position = self.position.max(head);
+        if touched == changes::Touched::default() {
+            return Ok(Refresh::Same);
+        }
+        if touched.pools {
+            self.records.pools = rows::pools(tx).await?;
+        }
+        if touched.classes {
+            self.records.classes = rows::classes(tx).await?;
+        }
+        if touched.teams {
+            self.records.teams = rows::teams(tx).await?;
+            self.records.quotas = rows::quotas(tx).await?;
+        }
+        if !touched.jobs.is_empty() {
+            let jobs = load_jobs(tx, Some(&touched.jobs)).await?;
+            replace(&mut self.records.jobs, &touched.jobs, jobs);
+        }
+        if !touched.nodes.is_empty() {
+            let nodes = load_nodes(tx, Some(&touched.nodes)).await?;
+            replace(&mut self.records.nodes, &touched.nodes, nodes);
+        }
+        self.forget_empty_retired_nodes(tx).await?;
+        Ok(Refresh::Changed)
+    }
+
+    /// A retired node is known only while it holds work, and its last work's end is a change of
+    /// a job, not of the node.
+    async fn forget_empty_retired_nodes(&mut self, tx: &mut Tx) -> Result<(), sqlx::Error> {
+        let retired: Vec<NodeId> = self
+            .records
+            .nodes
+            .values()
+            .filter(|node| node.row.intent == domain::state::NodeIntent::Retired)
+            .map(|node| node.row.id)
+            .collect();
+        if !retired.is_empty() {
+            let nodes = load_nodes(tx, Some(&retired)).await?;
+            replace(&mut self.records.nodes, &retired, nodes);
+        }
+        Ok(())
+    }
+}
+
+impl Records {
+    /// The names of objects that differ between two sets of records.
+    fn differences(&self, other: &Self) -> Vec<String> {
+        let mut found = Vec::new();
+        let whole = [
+            ("pools", self.pools != other.pools),
+            ("classes", self.classes != other.classes),
+            ("teams", self.teams != other.teams),
+            ("quotas", self.quotas != other.quotas),
+        ];
+        found.extend(whole.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name.to_owned()));
+        found.extend(differing(&self.nodes, &other.nodes).map(|id| format!("node {id}")));
+        found.extend(differing(&self.jobs, &other.jobs).map(|id| format!("job {id}")));
+        found
+    }
+}
+
+/// The keys whose values differ, or that only one side has.
+fn differing<'m, K: Ord + Copy, V: PartialEq>(
+    one: &'m BTreeMap<K, V>,
+    other: &'m BTreeMap<K, V>,
+) -> impl Iterator<Item = K> + 'm {
+    let changed = one.iter().filter(|(key, value)| other.get(key) != Some(value)).map(|(key, _)| *key);
+    let added = other.keys().filter(|key| !one.contains_key(key)).copied();
+    changed.chain(added)
+}
+
+/// Puts what was read of these keys in place of what was known of them.
+fn replace<K: Ord, V>(known: &mut BTreeMap<K, V>, keys: &[K], read: BTreeMap<K, V>) {
+    for key in keys {
+        known.remove(key);
+    }
+    known.extend(read);
+}
+
+async fn load(tx: &mut Tx) -> Result<Records, sqlx::Error> {
+    Ok(Records {
+        pools: rows::pools(tx).await?,
+        classes: rows::classes(tx).await?,
+        teams: rows::teams(tx).await?,
+        quotas: rows::quotas(tx).await?,
+        nodes: load_nodes(tx, None).await?,
+        jobs: load_jobs(tx, None).await?,
+    })
+}
+
+async fn load_nodes(
+    tx: &mut Tx,
+    ids: Option<&[NodeId]>,
+) -> Result<BTreeMap<NodeId, NodeRecord>, sqlx::Error> {
+    let mut nodes: BTreeMap<NodeId, NodeRecord> = rows::nodes(tx, ids)
+        .await?
+        .into_iter()
+        .map(|row| (row.id, NodeRecord { row, devices: BTreeMap::new() }))
+        .collect();
+    for device in rows::devices(tx, ids).await? {
+        let Ok(index) = u32::try_from(device.index) else { continue };
+        if let Some(node) = nodes.get_mut(&device.node_id) {
+            // The first of an index is the one that counts: the query puts it there.
+            node.devices.entry(index).or_insert(device);
+        }
+    }
+    Ok(nodes)
+}
+
+async fn load_jobs(
+    tx: &mut Tx,
+    ids: Option<&[JobId]>,
+) -> Result<BTreeMap<JobId, JobRecord>, sqlx::Error> {
+    let mut jobs = BTreeMap::new();
+    for mut row in rows::jobs(tx, ids).await? {
+        let spec = serde_json::from_value(row.spec.take()).map_err(|e| e.to_string());
+        let record = JobRecord {
+            row,
+            spec,
+            attempt: None,
+            workers: Vec::new(),
+            preemptions: Vec::new(),
+            last_nodes: Vec::new(),
+        };
+        jobs.insert(record.row.id, record);
+    }
+    for attempt in rows::attempts(tx, ids).await? {
+        if let Some(job) = jobs.get_mut(&attempt.job_id) {
+            job.attempt = Some(attempt);
+        }
+    }
+    let mut shares: BTreeMap<AssignmentId, Vec<LiveShare>> = BTreeMap::new();
+    for share in rows::shares(tx, ids).await? {
+        shares.entry(share.assignment_id).or_default().push(share);
+    }
+    for assignment in rows::assignments(tx, ids).await? {
+        if let Some(job) = jobs.get_mut(&assignment.job_id) {
+            let held = shares.remove(&assignment.id).unwrap_or_default();
+            job.workers.push((assignment, held));
+        }
+    }
+    for past in rows::preemptions(tx, ids).await? {
+        if let Some(job) = jobs.get_mut(&past.job_id) {
+            job.preemptions.push(past.at);
+        }
+    }
+    for last in rows::last_nodes(tx, ids).await? {
+        if let Some(job) = jobs.get_mut(&last.job_id) {
+            job.last_nodes.push(last);
+        }
+    }
+    Ok(jobs)
+}
