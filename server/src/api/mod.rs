@@ -12,9 +12,12 @@ use crate::app::App;
 pub mod audit;
 pub mod auth;
 pub mod classes;
+pub mod events;
 pub mod extract;
+pub mod jobs;
 pub mod json;
 pub mod openapi;
+pub mod planning;
 pub mod pools;
 pub mod prices;
 pub mod problem;
@@ -35,6 +38,9 @@ fn operations() -> OpenApiRouter<App> {
         .merge(classes::routes())
         .merge(prices::routes())
         .merge(audit::routes())
+        .merge(jobs::routes())
+        .merge(planning::routes())
+        .merge(events::routes())
 }
 
 /// The API's document, as generated from the handlers.

@@ -101,7 +101,9 @@ impl IntoResponse for AppError {
         let mut response = status.into_response();
         let headers = response.headers_mut();
         match &self {
-            Self::Invalid(field) | Self::Unreadable(field) => problem = problem.with(field.clone()),
+            Self::Invalid(field) | Self::Unreadable(field) | Self::Impossible { field, .. } => {
+                problem = problem.with(field.clone());
+            }
             Self::NotFound { what, name } => {
                 problem.field = Some((*what).to_owned());
                 problem.value = Some(name.clone());
@@ -148,6 +150,13 @@ fn classify(error: &AppError) -> (StatusCode, String, &'static str) {
             "invalid-value",
             "a value is refused",
         ),
+        AppError::Impossible { code, .. } => {
+            return (
+                StatusCode::UNPROCESSABLE_ENTITY,
+                code.replace('_', "-"),
+                "it can never be done here",
+            );
+        }
         AppError::Unreadable(_) => (
             StatusCode::BAD_REQUEST,
             "unreadable",

@@ -11,6 +11,14 @@ pub enum AppError {
     /// A value is wrong: 422 (400 where it could not even be read).
     #[error("{0}")]
     Invalid(FieldError),
+    /// It is well formed, and can never be done here: 422 with a type of its own.
+    #[error("{field}")]
+    Impossible {
+        /// A stable word for programs, such as `never_fits`.
+        code: &'static str,
+        /// What stands in the way.
+        field: FieldError,
+    },
     /// The request could not be read: 400.
     #[error("{0}")]
     Unreadable(FieldError),

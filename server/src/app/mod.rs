@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use domain::ids::ReplicaId;
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, Notify};
 
 use crate::config::Config;
+use crate::scheduler::world::Mirror;
 use crate::store::Database;
 
 pub mod asker;
@@ -13,10 +14,13 @@ pub mod audit;
 pub mod authorise;
 pub mod classes;
 pub mod error;
+pub mod feed;
 pub mod idempotency;
+pub mod jobs;
 pub mod links;
 pub mod page;
 pub mod passwords;
+pub mod planning;
 pub mod pool_policy;
 pub mod pools;
 pub mod prices;
@@ -48,6 +52,10 @@ pub struct App {
     pub throttle: Arc<throttle::Throttle>,
     /// What the loops last achieved, for `/readyz`.
     pub pulse: Arc<pulse::Pulse>,
+    /// Where committed changes are handed on to live pages.
+    pub feed: Arc<feed::Feed>,
+    /// The world as this replica last read it, for questions to the planner; absent before the first.
+    pub mirror: Arc<Mutex<Option<Mirror>>>,
 }
 
 /// One hint per loop. Whoever commits a change that a loop should see calls it after the commit.
@@ -61,11 +69,19 @@ pub struct Wake {
     pub background: Notify,
     /// Readers of the change feed for live pages.
     pub feed: Notify,
+    /// The sender of hints to other replicas.
+    pub relay: Notify,
 }
 
 impl Wake {
-    /// Wakes every loop.
+    /// Wakes every loop, here and in the other replicas.
     pub fn all(&self) {
+        self.local();
+        self.relay.notify_one();
+    }
+
+    /// Wakes every loop of this replica.
+    pub fn local(&self) {
         for notify in [&self.scheduler, &self.agents, &self.background, &self.feed] {
             notify.notify_one();
         }
@@ -83,6 +99,8 @@ impl App {
             links: Arc::new(Links::default()),
             throttle: Arc::default(),
             pulse: Arc::default(),
+            feed: Arc::default(),
+            mirror: Arc::default(),
         }
     }
 }

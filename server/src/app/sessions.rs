@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use super::audit::Change;
 use super::authorise::Action;
 use super::{App, AppError, Asker, audit, passwords};
-use crate::store;
+use crate::store::{self, Tx};
 
 /// Begins each secret, for those who scan texts for secrets.
 const SECRET_PREFIX: &str = "alt_";
@@ -185,25 +185,49 @@ pub async fn authenticate(
     if live.stale {
         store::sessions::touch(&mut tx, id).await?;
     }
+    let csrf_token = live.csrf_token.clone();
+    let expires_at = live.expires_at;
+    let asker = asker(&mut tx, id, live, request_id).await?;
+    tx.commit().await?;
+    Ok(Session {
+        asker,
+        csrf_token,
+        expires_at,
+    })
+}
+
+/// The asker of a request that goes on, with the roles that it has now; refused once its
+/// session is over.
+pub async fn again(app: &App, before: &Asker) -> Result<Asker, AppError> {
+    let mut tx = app.db.begin_system().await?;
+    let live = store::sessions::find_live(&mut tx, before.session_id)
+        .await?
+        .ok_or(AppError::Unauthenticated)?;
+    let asker = asker(&mut tx, before.session_id, live, before.request_id).await?;
+    tx.commit().await?;
+    Ok(asker)
+}
+
+async fn asker(
+    tx: &mut Tx,
+    session_id: SessionId,
+    live: store::sessions::Live,
+    request_id: RequestId,
+) -> Result<Asker, AppError> {
     let mut teams: BTreeMap<TeamId, TeamRole> = BTreeMap::new();
-    for belonging in store::sessions::belongings(&mut tx, live.user_id).await? {
+    for belonging in store::sessions::belongings(tx, live.user_id).await? {
         let role = teams.entry(belonging.team_id).or_insert(belonging.role);
         *role = belonging.role.max(*role);
     }
-    let ancestors = store::sessions::ancestors(&mut tx, live.user_id).await?;
-    tx.commit().await?;
-    Ok(Session {
-        asker: Asker {
-            user_id: live.user_id,
-            name: live.name,
-            platform_role: live.platform_role,
-            teams,
-            ancestors,
-            session_id: id,
-            request_id,
-        },
-        csrf_token: live.csrf_token,
-        expires_at: live.expires_at,
+    let ancestors = store::sessions::ancestors(tx, live.user_id).await?;
+    Ok(Asker {
+        user_id: live.user_id,
+        name: live.name,
+        platform_role: live.platform_role,
+        teams,
+        ancestors,
+        session_id,
+        request_id,
     })
 }
 

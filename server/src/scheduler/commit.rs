@@ -65,7 +65,14 @@ pub async fn commit(
         outcome.fenced = true;
         return Ok(outcome);
     }
-    let desk = Desk::lay(&mut tx, mirror, plan, preferred, app.config.timers.kill_grace_ms).await?;
+    let desk = Desk::lay(
+        &mut tx,
+        mirror,
+        plan,
+        preferred,
+        app.config.timers.kill_grace_ms,
+    )
+    .await?;
     for decision in decisions(plan).take(DECISIONS_MAX) {
         store::mark(&mut tx).await?;
         match desk.take(&mut tx, decision).await {
@@ -76,7 +83,9 @@ pub async fn commit(
             Err(LifecycleError::Database(error)) => return Err(error),
             Err(error) => {
                 store::undo_to_mark(&mut tx).await?;
-                outcome.refused.push((decision.workload().to_owned(), error.to_string()));
+                outcome
+                    .refused
+                    .push((decision.workload().to_owned(), error.to_string()));
             }
         }
     }
@@ -105,7 +114,10 @@ fn decisions(plan: &Plan) -> impl Iterator<Item = Decision<'_>> {
     let leaving = plan.preemptions.iter().map(Decision::Preempt);
     let moving = plan.migrations.iter().map(Decision::Migrate);
     let starting = plan.starts.iter().map(Decision::Start);
-    leaving.chain(moving).chain(starting).chain(plan.resizes.iter().map(Decision::Resize))
+    leaving
+        .chain(moving)
+        .chain(starting)
+        .chain(plan.resizes.iter().map(Decision::Resize))
 }
 
 impl Decision<'_> {
@@ -127,8 +139,12 @@ impl<'p> Desk<'p> {
         preferred: &'p BTreeMap<String, String>,
         grace_ms: i64,
     ) -> Result<Self, sqlx::Error> {
-        let nodes: BTreeMap<&str, &NodeRecord> =
-            mirror.records.nodes.values().map(|n| (n.row.name.as_str(), n)).collect();
+        let nodes: BTreeMap<&str, &NodeRecord> = mirror
+            .records
+            .nodes
+            .values()
+            .map(|n| (n.row.name.as_str(), n))
+            .collect();
         let used: BTreeSet<NodeId> = plan
             .starts
             .iter()
@@ -142,7 +158,14 @@ impl<'p> Desk<'p> {
             .map(|n| n.id)
             .collect();
         let moved = moved_teams(tx, mirror, plan).await?;
-        Ok(Self { mirror, nodes, open, moved, preferred, grace_ms })
+        Ok(Self {
+            mirror,
+            nodes,
+            open,
+            moved,
+            preferred,
+            grace_ms,
+        })
     }
 
     async fn take(&self, tx: &mut Tx, decision: Decision<'_>) -> Result<(), LifecycleError> {
@@ -151,11 +174,17 @@ impl<'p> Desk<'p> {
             Decision::Preempt(p) if p.to_workers > 0 => Err(unbuilt()),
             Decision::Preempt(p) => {
                 let lost = p.lost_gpu_seconds.saturating_mul(1000);
-                self.displace(tx, &p.workload, p.gainer.as_deref(), p.reason, lost).await
+                self.displace(tx, &p.workload, p.gainer.as_deref(), p.reason, lost)
+                    .await
             }
             Decision::Migrate(m) => {
-                let reason = if m.gainer.is_some() { Reason::Consolidation } else { Reason::Drain };
-                self.displace(tx, &m.workload, m.gainer.as_deref(), reason, 0).await
+                let reason = if m.gainer.is_some() {
+                    Reason::Consolidation
+                } else {
+                    Reason::Drain
+                };
+                self.displace(tx, &m.workload, m.gainer.as_deref(), reason, 0)
+                    .await
             }
             Decision::Start(start) => self.start(tx, &start.workload, &start.placement).await,
             Decision::Resize(_) => Err(unbuilt()),
@@ -163,7 +192,11 @@ impl<'p> Desk<'p> {
     }
 
     /// The job behind a workload, locked, if it is still as the plan saw it.
-    async fn lock(&self, tx: &mut Tx, workload: &str) -> Result<(&'p JobRecord, JobRow), LifecycleError> {
+    async fn lock(
+        &self,
+        tx: &mut Tx,
+        workload: &str,
+    ) -> Result<(&'p JobRecord, JobRow), LifecycleError> {
         let missed = || LifecycleError::Missed(format!("job {workload}"));
         let id: JobId = translate::job_id(workload).ok_or_else(missed)?;
         let seen = self.mirror.records.jobs.get(&id).ok_or_else(missed)?;
@@ -174,15 +207,28 @@ impl<'p> Desk<'p> {
         Ok((seen, job))
     }
 
-    async fn start(&self, tx: &mut Tx, workload: &str, places: &[WorkerPlace]) -> Result<(), LifecycleError> {
+    async fn start(
+        &self,
+        tx: &mut Tx,
+        workload: &str,
+        places: &[WorkerPlace],
+    ) -> Result<(), LifecycleError> {
         let (seen, mut job) = self.lock(tx, workload).await?;
         if self.moved.contains(&job.team) {
-            return Err(LifecycleError::Missed(format!("the quota of team {}", job.team)));
+            return Err(LifecycleError::Missed(format!(
+                "the quota of team {}",
+                job.team
+            )));
         }
         let Ok(spec) = &seen.spec else {
-            return Err(LifecycleError::Missed(format!("the spec of job {workload}")));
+            return Err(LifecycleError::Missed(format!(
+                "the spec of job {workload}"
+            )));
         };
-        let workers = places.iter().map(|place| self.worker(place)).collect::<Result<Vec<_>, _>>()?;
+        let workers = places
+            .iter()
+            .map(|place| self.worker(place))
+            .collect::<Result<Vec<_>, _>>()?;
         let grant = Grant {
             workers,
             cpus: spec.per_worker.cpus,
@@ -206,13 +252,21 @@ impl<'p> Desk<'p> {
             })?;
             let whole = wanted.mode == SharingMode::Exclusive;
             if !whole && !matches!(wanted.mode, SharingMode::TimeSlice | SharingMode::Mps) {
-                return Err(LifecycleError::Held(format!("mode {} is not built yet", wanted.mode)));
+                return Err(LifecycleError::Held(format!(
+                    "mode {} is not built yet",
+                    wanted.mode
+                )));
             }
-            let memory = if whole { Some(device.memory_mib) } else { wanted.memory_mib };
+            let memory = if whole {
+                Some(device.memory_mib)
+            } else {
+                wanted.memory_mib
+            };
             Ok(GrantDevice {
                 device_id: device.id,
                 mode: wanted.mode,
-                gpus_milli: i32::try_from(wanted.gpus.milli()).expect("a device is at most 1,000 thousandths"),
+                gpus_milli: i32::try_from(wanted.gpus.milli())
+                    .expect("a device is at most 1,000 thousandths"),
                 memory_mib: memory.unwrap_or(0),
             })
         });
@@ -258,7 +312,9 @@ impl<'p> Desk<'p> {
         if lifecycle::stop(tx, &mut job, &wish, &Actor::Scheduler).await? {
             Ok(())
         } else {
-            Err(LifecycleError::Missed(format!("the attempt of job {workload}")))
+            Err(LifecycleError::Missed(format!(
+                "the attempt of job {workload}"
+            )))
         }
     }
 
@@ -266,7 +322,12 @@ impl<'p> Desk<'p> {
     fn pool_grace_ms(&self, job: &JobRecord) -> Option<i64> {
         let (worker, _) = job.workers.first()?;
         let node = self.mirror.records.nodes.get(&worker.node_id)?;
-        let pool = self.mirror.records.pools.iter().find(|p| p.name == node.row.pool)?;
+        let pool = self
+            .mirror
+            .records
+            .pools
+            .iter()
+            .find(|p| p.name == node.row.pool)?;
         let policy = translate::read_policy(&pool.name, &pool.policy).ok()?;
         Some(policy.preemption.grace_seconds.saturating_mul(1000))
     }
@@ -274,9 +335,17 @@ impl<'p> Desk<'p> {
 
 /// Teams of starts whose quotas, or those above them, changed since the plan was made. The rows
 /// stay locked, so that no quota is lowered beside an admission that it should have stopped.
-async fn moved_teams(tx: &mut Tx, mirror: &Mirror, plan: &Plan) -> Result<BTreeSet<String>, sqlx::Error> {
-    let parents: BTreeMap<&str, Option<&str>> =
-        mirror.records.teams.iter().map(|t| (t.name.as_str(), t.parent.as_deref())).collect();
+async fn moved_teams(
+    tx: &mut Tx,
+    mirror: &Mirror,
+    plan: &Plan,
+) -> Result<BTreeSet<String>, sqlx::Error> {
+    let parents: BTreeMap<&str, Option<&str>> = mirror
+        .records
+        .teams
+        .iter()
+        .map(|t| (t.name.as_str(), t.parent.as_deref()))
+        .collect();
     let line = |team: &str| {
         let mut line = vec![team.to_owned()];
         let mut at = parents.get(team).copied().flatten();
@@ -293,12 +362,27 @@ async fn moved_teams(tx: &mut Tx, mirror: &Mirror, plan: &Plan) -> Result<BTreeS
         .filter_map(|id| mirror.records.jobs.get(&id))
         .map(|job| job.row.team.as_str())
         .collect();
-    let lines: BTreeMap<&str, Vec<String>> = starters.iter().map(|team| (*team, line(team))).collect();
-    let wanted: Vec<String> = lines.values().flatten().cloned().collect::<BTreeSet<_>>().into_iter().collect();
+    let lines: BTreeMap<&str, Vec<String>> =
+        starters.iter().map(|team| (*team, line(team))).collect();
+    let wanted: Vec<String> = lines
+        .values()
+        .flatten()
+        .cloned()
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect();
     let found = rows::share_quotas(tx, &wanted).await?;
-    let known: Vec<_> = mirror.records.quotas.iter().filter(|q| wanted.contains(&q.team)).collect();
+    let known: Vec<_> = mirror
+        .records
+        .quotas
+        .iter()
+        .filter(|q| wanted.contains(&q.team))
+        .collect();
     let differs = |team: &String| {
-        found.iter().filter(|q| q.team == *team).ne(known.iter().copied().filter(|q| q.team == *team))
+        found
+            .iter()
+            .filter(|q| q.team == *team)
+            .ne(known.iter().copied().filter(|q| q.team == *team))
     };
     Ok(lines
         .into_iter()
@@ -313,7 +397,11 @@ fn nominations(app: &App, mirror: &Mirror, plan: &Plan) -> Vec<(JobId, Option<Va
         .nominations
         .iter()
         .map(|n| (&n.workload, n.placement.as_slice()))
-        .chain(plan.migrations.iter().map(|m| (&m.workload, m.placement.as_slice())))
+        .chain(
+            plan.migrations
+                .iter()
+                .map(|m| (&m.workload, m.placement.as_slice())),
+        )
         .filter_map(|(workload, placement)| Some((translate::job_id(workload)?, placement)))
         .collect();
     let grace = mirror
@@ -332,13 +420,17 @@ fn nominations(app: &App, mirror: &Mirror, plan: &Plan) -> Vec<(JobId, Option<Va
         let kept = job.row.nominated.as_ref();
         match placements.get(id) {
             Some(placement) => {
-                let same = kept.filter(|kept| kept["placement"] == fresh(placement, until)["placement"]);
+                let same =
+                    kept.filter(|kept| kept["placement"] == fresh(placement, until)["placement"]);
                 // Room once kept is kept until the same moment, else it would be kept for ever.
                 if same.is_none() {
                     changes.push((*id, Some(fresh(placement, until))));
                 }
             }
-            None if kept.is_some() && job.row.state == JobState::Queued && job.attempt.is_none() => {
+            None if kept.is_some()
+                && job.row.state == JobState::Queued
+                && job.attempt.is_none() =>
+            {
                 changes.push((*id, None));
             }
             None => {}
@@ -354,12 +446,27 @@ fn fresh(placement: &[WorkerPlace], until: Timestamp) -> Value {
 /// A rule's word, and what its victim is told. Not for whom: that may be another team's.
 fn words(reason: Reason) -> (&'static str, &'static str) {
     match reason {
-        Reason::Reclaim => ("reclaim", "preempted: a team took back its guarantee, which this job had borrowed"),
-        Reason::Priority => ("priority", "preempted by work of higher priority of its own team"),
-        Reason::Share => ("share", "preempted: another borrower held less than this team"),
+        Reason::Reclaim => (
+            "reclaim",
+            "preempted: a team took back its guarantee, which this job had borrowed",
+        ),
+        Reason::Priority => (
+            "priority",
+            "preempted by work of higher priority of its own team",
+        ),
+        Reason::Share => (
+            "share",
+            "preempted: another borrower held less than this team",
+        ),
         Reason::Shrink => ("shrink", "shrunk to make room"),
-        Reason::Consolidation => ("consolidation", "moved to make room for work on whole devices"),
-        Reason::Reservation => ("reservation", "preempted: capacity that was booked ahead begins"),
+        Reason::Consolidation => (
+            "consolidation",
+            "moved to make room for work on whole devices",
+        ),
+        Reason::Reservation => (
+            "reservation",
+            "preempted: capacity that was booked ahead begins",
+        ),
         Reason::Drain => ("drain", "preempted: its node is being emptied"),
     }
 }

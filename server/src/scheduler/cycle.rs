@@ -76,7 +76,13 @@ impl Cycle {
     pub async fn turn(&mut self) -> Result<Turn, sqlx::Error> {
         let begun = Instant::now();
         let changed = self.refresh().await?;
-        let settled = settle::settle(&self.app, self.epoch, &self.mirror.records, &mut self.followed).await?;
+        let settled = settle::settle(
+            &self.app,
+            self.epoch,
+            &self.mirror.records,
+            &mut self.followed,
+        )
+        .await?;
         if settled == settle::Settled::Fenced {
             return Ok(Turn::Fenced);
         }
@@ -93,7 +99,8 @@ impl Cycle {
         let turn = self.plan_and_commit().await?;
         self.last_thought = Instant::now();
         metrics::counter!("allotment_scheduler_cycles_total").increment(1);
-        metrics::histogram!("allotment_scheduler_cycle_seconds").record(begun.elapsed().as_secs_f64());
+        metrics::histogram!("allotment_scheduler_cycle_seconds")
+            .record(begun.elapsed().as_secs_f64());
         Ok(turn)
     }
 
@@ -107,13 +114,20 @@ impl Cycle {
         let differences = self.mirror.check(&self.app.db).await?;
         for difference in &differences {
             metrics::counter!("allotment_world_differences_total").increment(1);
-            tracing::error!(object = difference, "world in memory differed from the database and was reloaded");
+            tracing::error!(
+                object = difference,
+                "world in memory differed from the database and was reloaded"
+            );
         }
         Ok(true)
     }
 
     fn anybody_waits(&self) -> bool {
-        self.mirror.records.jobs.values().any(|job| job.row.state == JobState::Queued)
+        self.mirror
+            .records
+            .jobs
+            .values()
+            .any(|job| job.row.state == JobState::Queued)
     }
 
     async fn plan_and_commit(&mut self) -> Result<Turn, sqlx::Error> {
@@ -137,7 +151,8 @@ impl Cycle {
         self.strikes.clear();
         let waiting = f64::from(u32::try_from(plan.waiting.len()).unwrap_or(u32::MAX));
         metrics::gauge!("allotment_jobs_waiting").set(waiting);
-        let outcome = commit::commit(&self.app, self.epoch, &self.mirror, &plan, &preferred).await?;
+        let outcome =
+            commit::commit(&self.app, self.epoch, &self.mirror, &plan, &preferred).await?;
         if outcome.fenced {
             return Ok(Turn::Fenced);
         }
@@ -147,7 +162,8 @@ impl Cycle {
 
     /// Evictions of the last hour, where a pool limits them.
     async fn evictions(&self) -> Result<Vec<Evictions>, sqlx::Error> {
-        let limited = |pool: &rows::PoolRow| !pool.policy["preemption"]["max_per_team_hour"].is_null();
+        let limited =
+            |pool: &rows::PoolRow| !pool.policy["preemption"]["max_per_team_hour"].is_null();
         if !self.mirror.records.pools.iter().any(limited) {
             return Ok(Vec::new());
         }
@@ -162,7 +178,9 @@ impl Cycle {
         let jobs = self.mirror.records.jobs.values();
         jobs.filter(|job| job.row.state == JobState::Queued)
             .filter_map(|job| match job.last_nodes.as_slice() {
-                [last] if !last.checkpoints_shared => Some((job.row.id.to_string(), last.node.clone())),
+                [last] if !last.checkpoints_shared => {
+                    Some((job.row.id.to_string(), last.node.clone()))
+                }
                 _ => None,
             })
             .collect()
@@ -170,11 +188,22 @@ impl Cycle {
 
     /// Nothing is committed; a workload that does this again and again is failed, so that the
     /// others go on.
-    async fn strike(&mut self, culprit: Option<String>, messages: &[String]) -> Result<Turn, sqlx::Error> {
+    async fn strike(
+        &mut self,
+        culprit: Option<String>,
+        messages: &[String],
+    ) -> Result<Turn, sqlx::Error> {
         metrics::counter!("allotment_scheduler_faults_total").increment(1);
         let first = messages.first().map_or("", String::as_str);
-        tracing::error!(workload = culprit, fault = first, count = messages.len(), "plan refused, nothing was committed");
-        let Some(culprit) = culprit else { return Ok(Turn::Done) };
+        tracing::error!(
+            workload = culprit,
+            fault = first,
+            count = messages.len(),
+            "plan refused, nothing was committed"
+        );
+        let Some(culprit) = culprit else {
+            return Ok(Turn::Done);
+        };
         let strikes = self.strikes.entry(culprit.clone()).or_default();
         *strikes += 1;
         let spent = *strikes >= STRIKES_MAX;
@@ -182,7 +211,12 @@ impl Cycle {
         self.fresh = true;
         if spent && let Some(id) = translate::job_id(&culprit) {
             let message = "the scheduler could not plan it; an administrator finds the cause in the server's log";
-            if settle::fail_waiting(&self.app, self.epoch, &[(id, "invalid", message.to_owned())]).await?
+            if settle::fail_waiting(
+                &self.app,
+                self.epoch,
+                &[(id, "invalid", message.to_owned())],
+            )
+            .await?
                 == settle::Settled::Fenced
             {
                 return Ok(Turn::Fenced);
@@ -197,19 +231,30 @@ impl Cycle {
         let mut wake = outcome.committed > 0 || !outcome.refused.is_empty();
         for (workload, why) in &outcome.refused {
             metrics::counter!("allotment_scheduler_refused_total").increment(1);
-            tracing::info!(workload, why, "decision refused at commit, planning it again");
+            tracing::info!(
+                workload,
+                why,
+                "decision refused at commit, planning it again"
+            );
             self.fresh = true;
         }
         let mut verdicts = Vec::new();
         let mut present = BTreeMap::new();
         for waiting in &plan.waiting {
-            let Some(id) = translate::job_id(&waiting.workload) else { continue };
+            let Some(id) = translate::job_id(&waiting.workload) else {
+                continue;
+            };
             let told = (waiting.code.as_str().to_owned(), waiting.message.clone());
             if self.verdicts.get(&id) == Some(&told) {
                 present.insert(id, told);
             } else if verdicts.len() < VERDICTS_MAX {
                 let whole = serde_json::to_value(waiting).unwrap_or_default();
-                verdicts.push(Verdict { id, code: told.0.clone(), message: told.1.clone(), whole });
+                verdicts.push(Verdict {
+                    id,
+                    code: told.0.clone(),
+                    message: told.1.clone(),
+                    whole,
+                });
                 present.insert(id, told);
             } else {
                 self.fresh = true;
@@ -233,7 +278,11 @@ impl Cycle {
 /// The next moment at which a plan may come out otherwise although no row changes.
 fn next_moment(world: &World) -> Option<Timestamp> {
     let later = |at: Option<Timestamp>| at.filter(|at| *at > world.now);
-    let delays = world.pools.iter().map(|pool| pool.preemption.delay_seconds).filter(|s| *s > 0);
+    let delays = world
+        .pools
+        .iter()
+        .map(|pool| pool.preemption.delay_seconds)
+        .filter(|s| *s > 0);
     let delay = delays.min().map(chrono::TimeDelta::seconds);
     let of_work = world.workloads.iter().flat_map(|work| {
         let waits = work.state == WorkloadState::Waiting;

@@ -17,8 +17,8 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
-use crate::store::{self, epochs};
 use crate::store::epochs::{Candidate, Epoch};
+use crate::store::{self, epochs};
 
 pub use commit::{Outcome, commit};
 pub use cycle::Cycle;
@@ -47,14 +47,18 @@ async fn stand(app: &App, tick: Duration, stop: &CancellationToken) -> Result<()
     let mut candidate = Candidate::connect(app.db.system_pool()).await?;
     while !candidate.try_lead().await? {
         // Somebody else has the lock, and the database says so: this replica is well.
-        app.pulse.beat();
+        app.pulse.scheduler_beats();
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
             () = tokio::time::sleep(tick) => {}
         }
     }
     let epoch = take_over(app).await?;
-    tracing::info!(epoch.timeline = epoch.timeline, epoch.number = epoch.number, "leads now");
+    tracing::info!(
+        epoch.timeline = epoch.timeline,
+        epoch.number = epoch.number,
+        "leads now"
+    );
     metrics::gauge!("allotment_scheduler_leads").set(1.0);
     let led = lead(app, &mut candidate, epoch, tick, stop).await;
     metrics::gauge!("allotment_scheduler_leads").set(0.0);
@@ -84,7 +88,7 @@ async fn lead(
             Err(_) => return Err(sqlx::Error::PoolTimedOut),
         }
         match cycle.turn().await {
-            Ok(cycle::Turn::Done) => app.pulse.beat(),
+            Ok(cycle::Turn::Done) => app.pulse.scheduler_beats(),
             Ok(cycle::Turn::Fenced) => {
                 tracing::warn!("another leader took over, this one stops");
                 return Ok(());

@@ -6,8 +6,12 @@ use engine::world::{Workload, WorkloadState, World};
 /// fault. Halves the suspects, so that it takes about log2(n) attempts.
 pub fn culprit(world: &World, fails: impl Fn(&World) -> bool) -> Option<String> {
     let waits = |w: &&Workload| w.state == WorkloadState::Waiting;
-    let mut suspects: Vec<String> =
-        world.workloads.iter().filter(waits).map(|w| w.name.clone()).collect();
+    let mut suspects: Vec<String> = world
+        .workloads
+        .iter()
+        .filter(waits)
+        .map(|w| w.name.clone())
+        .collect();
     suspects.sort_unstable();
     if suspects.is_empty() || fails(&with_only(world, &[])) {
         return None;
@@ -21,7 +25,9 @@ pub fn culprit(world: &World, fails: impl Fn(&World) -> bool) -> Option<String> 
             return None;
         }
     }
-    suspects.pop().filter(|name| fails(&with_only(world, std::slice::from_ref(name))))
+    suspects
+        .pop()
+        .filter(|name| fails(&with_only(world, std::slice::from_ref(name))))
 }
 
 /// The same world with only these of its waiting workloads.
@@ -39,7 +45,10 @@ mod tests {
     fn world(names: &[&str]) -> World {
         let now = domain::Timestamp::UNIX_EPOCH;
         let mut world = World::empty(now);
-        world.workloads = names.iter().map(|name| Workload::waiting(name, "t", 1, now)).collect();
+        world.workloads = names
+            .iter()
+            .map(|name| Workload::waiting(name, "t", 1, now))
+            .collect();
         world
     }
 

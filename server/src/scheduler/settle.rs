@@ -38,7 +38,11 @@ pub async fn settle(
         .values()
         .filter_map(|job| {
             let error = job.spec.as_ref().err()?;
-            Some((job.row.id, AttemptEnd::Invalid.as_str(), format!("its spec cannot be read: {error}")))
+            Some((
+                job.row.id,
+                AttemptEnd::Invalid.as_str(),
+                format!("its spec cannot be read: {error}"),
+            ))
         })
         .collect();
     doomed.extend(without_predecessor(app, records, followed).await?);
@@ -55,7 +59,11 @@ async fn without_predecessor(
     followed: &mut Followed,
 ) -> Result<Vec<(JobId, &'static str, String)>, sqlx::Error> {
     let mut asked: BTreeMap<JobId, Vec<&JobRecord>> = BTreeMap::new();
-    for job in records.jobs.values().filter(|job| job.row.state == JobState::Queued) {
+    for job in records
+        .jobs
+        .values()
+        .filter(|job| job.row.state == JobState::Queued)
+    {
         let Ok(spec) = &job.spec else { continue };
         for before in spec.after.iter().filter_map(|id| id.parse().ok()) {
             if !records.jobs.contains_key(&before) && !followed.contains(&before) {
@@ -76,7 +84,13 @@ async fn without_predecessor(
             followed.insert(id);
         } else if state.terminal() {
             let after = asked.get(&id).into_iter().flatten();
-            doomed.extend(after.map(|job| (job.row.id, "dependency", format!("it follows job {id}, which {state}"))));
+            doomed.extend(after.map(|job| {
+                (
+                    job.row.id,
+                    "dependency",
+                    format!("it follows job {id}, which {state}"),
+                )
+            }));
         }
     }
     Ok(doomed)
@@ -93,7 +107,9 @@ pub async fn fail_waiting(
         return Ok(Settled::Fenced);
     }
     for (id, reason, message) in doomed {
-        let Some(mut job) = jobs::lock(&mut tx, *id).await? else { continue };
+        let Some(mut job) = jobs::lock(&mut tx, *id).await? else {
+            continue;
+        };
         let ended = match job.state {
             JobState::Queued => {
                 let step = JobStep::to(JobState::Failed).because(reason, message.clone());
@@ -102,7 +118,9 @@ pub async fn fail_waiting(
             state if state.terminal() => Ok(()),
             _ => {
                 let wish = Stop::because(AttemptEnd::Invalid, message.clone());
-                stop(&mut tx, &mut job, &wish, &Actor::Scheduler).await.map(|_| ())
+                stop(&mut tx, &mut job, &wish, &Actor::Scheduler)
+                    .await
+                    .map(|_| ())
             }
         };
         match ended {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use domain::ids::JobId;
 use domain::sharing::SharingMode;
 use domain::spec::{JobSpec, Runner};
-use domain::state::{AssignmentPhase, AttemptState, DeviceHealth, JobState, NodeIntent, Reachability};
+use domain::state::{AttemptState, DeviceHealth, JobState, NodeIntent, Reachability};
 use domain::{MilliCpu, MilliGpu, Timestamp};
 use engine::world::{
     Class, Node, NodeState, Nominated, Placed, PlacedDevice, Pool, PoolState, Quota, Stopped, Team,
@@ -50,7 +50,11 @@ pub fn world(records: &Records, now: Timestamp, evictions: &[Evictions]) -> Worl
             .map(|e| (e.pool.clone(), u32::try_from(e.count).unwrap_or(u32::MAX)))
             .collect();
     }
-    world.workloads = records.jobs.values().filter_map(|job| workload(records, job, now)).collect();
+    world.workloads = records
+        .jobs
+        .values()
+        .filter_map(|job| workload(records, job, now))
+        .collect();
     world
 }
 
@@ -58,7 +62,11 @@ pub fn world(records: &Records, now: Timestamp, evictions: &[Evictions]) -> Worl
 /// which harms less than a guess.
 fn pool(row: &PoolRow) -> Pool {
     read_policy(&row.name, &row.policy).unwrap_or_else(|error| {
-        tracing::error!(pool.name = row.name, error, "pool policy cannot be read, the pool counts as closed");
+        tracing::error!(
+            pool.name = row.name,
+            error,
+            "pool policy cannot be read, the pool counts as closed"
+        );
         let mut pool = Pool::new(&row.name);
         pool.state = PoolState::Closed;
         pool
@@ -76,7 +84,11 @@ pub fn read_policy(name: &str, policy: &Value) -> Result<Pool, String> {
         "now": "2000-01-01T00:00:00Z", "pools": [keys], "nodes": [], "teams": [], "workloads": [],
     });
     let world = engine::scenario::parse(&file.to_string()).map_err(|e| e.to_string())?;
-    world.pools.into_iter().next().ok_or_else(|| "a file with one pool has one".to_owned())
+    world
+        .pools
+        .into_iter()
+        .next()
+        .ok_or_else(|| "a file with one pool has one".to_owned())
 }
 
 fn teams(records: &Records) -> Vec<Team> {
@@ -91,7 +103,9 @@ fn teams(records: &Records) -> Vec<Team> {
         })
         .collect();
     for row in &records.quotas {
-        let Some(team) = teams.get_mut(row.team.as_str()) else { continue };
+        let Some(team) = teams.get_mut(row.team.as_str()) else {
+            continue;
+        };
         let quota = Quota {
             guaranteed: MilliGpu::from_milli(row.guaranteed_milli),
             limit: row.limit_milli.map(MilliGpu::from_milli),
@@ -100,7 +114,8 @@ fn teams(records: &Records) -> Vec<Team> {
         };
         team.quotas.insert(row.pool.clone(), quota);
         if let Some(most) = row.max_per_user_milli {
-            team.max_per_user.insert(row.pool.clone(), MilliGpu::from_milli(most));
+            team.max_per_user
+                .insert(row.pool.clone(), MilliGpu::from_milli(most));
         }
     }
     teams.into_values().collect()
@@ -112,16 +127,26 @@ fn node(record: &NodeRecord) -> Node {
     let row = &record.row;
     let devices = || record.devices.range(..DEVICES_MAX);
     let well = || devices().filter(|(_, d)| d.health == DeviceHealth::Healthy);
-    let first = well().next().or_else(|| devices().next()).map(|(_, device)| device);
+    let first = well()
+        .next()
+        .or_else(|| devices().next())
+        .map(|(_, device)| device);
     let same = |index: u32| {
         record.devices.get(&index).is_some_and(|d| {
             d.health == DeviceHealth::Healthy && Some(&d.model) == first.map(|f| &f.model)
         })
     };
     let gpus = devices().next_back().map_or(0, |(index, _)| index + 1);
-    let memory = well().filter(|(index, _)| same(**index)).map(|(_, d)| d.memory_mib).min();
+    let memory = well()
+        .filter(|(index, _)| same(**index))
+        .map(|(_, d)| d.memory_mib)
+        .min();
     let mut labels = texts(&row.labels);
-    labels.extend(row.runners.iter().map(|runner| (format!("{RUNNER_LABEL}{runner}"), "true".to_owned())));
+    labels.extend(
+        row.runners
+            .iter()
+            .map(|runner| (format!("{RUNNER_LABEL}{runner}"), "true".to_owned())),
+    );
     Node {
         name: row.name.clone(),
         pool: row.pool.clone(),
@@ -136,7 +161,12 @@ fn node(record: &NodeRecord) -> Node {
         mig: BTreeMap::new(),
         failed: (0..gpus).filter(|index| !same(*index)).collect(),
         labels,
-        drives: Some(row.sharing.iter().filter_map(|mode| mode.parse().ok()).collect()),
+        drives: Some(
+            row.sharing
+                .iter()
+                .filter_map(|mode| mode.parse().ok())
+                .collect(),
+        ),
     }
 }
 
@@ -158,13 +188,23 @@ fn cliques(value: &Value, gpus: u32) -> Vec<Vec<u32>> {
     let sets: Vec<Vec<u32>> = serde_json::from_value(value.clone()).unwrap_or_default();
     let mut seen = BTreeSet::new();
     sets.into_iter()
-        .map(|set| set.into_iter().filter(|i| *i < gpus && seen.insert(*i)).collect::<Vec<_>>())
+        .map(|set| {
+            set.into_iter()
+                .filter(|i| *i < gpus && seen.insert(*i))
+                .collect::<Vec<_>>()
+        })
         .filter(|set| !set.is_empty())
         .collect()
 }
 
 /// A workload of a spec that waits since `submitted`.
-pub fn waiting(name: String, team: &str, user: String, spec: &JobSpec, submitted: Timestamp) -> Workload {
+pub fn waiting(
+    name: String,
+    team: &str,
+    user: String,
+    spec: &JobSpec,
+    submitted: Timestamp,
+) -> Workload {
     let mut selector = spec.selector.clone();
     if spec.runner != Runner::Process {
         selector.insert(format!("{RUNNER_LABEL}{}", spec.runner), "true".to_owned());
@@ -205,12 +245,19 @@ pub fn waiting(name: String, team: &str, user: String, spec: &JobSpec, submitted
 fn workload(records: &Records, job: &JobRecord, now: Timestamp) -> Option<Workload> {
     let spec = job.spec.as_ref().ok()?;
     let row = &job.row;
-    let mut work = waiting(row.id.to_string(), &row.team, row.user_id.to_string(), spec, row.created_at);
+    let mut work = waiting(
+        row.id.to_string(),
+        &row.team,
+        row.user_id.to_string(),
+        spec,
+        row.created_at,
+    );
     work.not_before = row.not_before;
     let day = now - PREEMPTION_DAY;
     let recent = job.preemptions.iter().filter(|at| **at > day).count();
     work.preemptions_today = u32::try_from(recent).unwrap_or(u32::MAX);
-    work.pools.retain(|pool| records.pools.iter().any(|p| p.name == *pool));
+    work.pools
+        .retain(|pool| records.pools.iter().any(|p| p.name == *pool));
     let known = |name: &String| records.nodes.values().any(|n| n.row.name == *name);
     match job.attempt.filter(|_| !job.workers.is_empty()) {
         None => {
@@ -222,19 +269,28 @@ fn workload(records: &Records, job: &JobRecord, now: Timestamp) -> Option<Worklo
             };
             if row.state == JobState::Queued {
                 work.nominated = row.nominated.as_ref().and_then(read_nomination);
-                work.nominated = work.nominated.filter(|n| n.placement.iter().all(|p| known(&p.node)));
+                work.nominated = work
+                    .nominated
+                    .filter(|n| n.placement.iter().all(|p| known(&p.node)));
             }
         }
         Some(attempt) => {
             let leaving = attempt.state == AttemptState::Stopping
-                || matches!(row.state, JobState::Preempting | JobState::Cancelling | JobState::Suspended);
+                || matches!(
+                    row.state,
+                    JobState::Preempting | JobState::Cancelling | JobState::Suspended
+                );
             work.started = Some(attempt.started_at.unwrap_or(attempt.created_at).min(now));
             work.placed = placed(records, job);
             // What has ended early has given its place back; the rest runs on.
             work.workers = u32::try_from(work.placed.len()).unwrap_or(u32::MAX);
             work.min_workers = None;
             work.node = work.node.filter(known);
-            work.state = if leaving { WorkloadState::Leaving } else { WorkloadState::Running };
+            work.state = if leaving {
+                WorkloadState::Leaving
+            } else {
+                WorkloadState::Running
+            };
             if leaving {
                 let asked = attempt.stop_asked_at.unwrap_or(now);
                 let grace = chrono::TimeDelta::milliseconds(attempt.grace_ms);
@@ -257,7 +313,9 @@ fn placed(records: &Records, job: &JobRecord) -> Vec<Placed> {
                 .filter_map(|share| {
                     let index = u32::try_from(share.index).ok()?;
                     // A share of a device that another one has replaced takes nothing that is there.
-                    node.devices.get(&index).filter(|d| d.id == share.device_id)?;
+                    node.devices
+                        .get(&index)
+                        .filter(|d| d.id == share.device_id)?;
                     Some(if share.mode == SharingMode::Exclusive {
                         PlacedDevice::whole(index)
                     } else {
@@ -266,7 +324,10 @@ fn placed(records: &Records, job: &JobRecord) -> Vec<Placed> {
                     })
                 })
                 .collect();
-            Some(Placed { node: node.row.name.clone(), devices })
+            Some(Placed {
+                node: node.row.name.clone(),
+                devices,
+            })
         })
         .collect()
 }
@@ -304,7 +365,10 @@ pub fn write_nomination(placement: &[engine::plan::WorkerPlace], until: Timestam
         node: p.node.clone(),
         devices: p.devices.iter().map(device).collect(),
     };
-    let stored = StoredNomination { placement: placement.iter().map(place).collect(), until };
+    let stored = StoredNomination {
+        placement: placement.iter().map(place).collect(),
+        until,
+    };
     serde_json::to_value(stored).expect("texts, numbers and lists are always JSON")
 }
 

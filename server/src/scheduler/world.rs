@@ -87,7 +87,11 @@ impl Mirror {
         let records = load(&mut tx).await?;
         let now = clock(&mut tx).await?;
         tx.commit().await?;
-        Ok(Self { records, now, position })
+        Ok(Self {
+            records,
+            now,
+            position,
+        })
     }
 
     /// Brings the records up to date by the feed.
@@ -170,7 +174,12 @@ impl Records {
             ("teams", self.teams != other.teams),
             ("quotas", self.quotas != other.quotas),
         ];
-        found.extend(whole.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name.to_owned()));
+        found.extend(
+            whole
+                .into_iter()
+                .filter(|(_, differs)| *differs)
+                .map(|(name, _)| name.to_owned()),
+        );
         found.extend(differing(&self.nodes, &other.nodes).map(|id| format!("node {id}")));
         found.extend(differing(&self.jobs, &other.jobs).map(|id| format!("job {id}")));
         found
@@ -182,7 +191,10 @@ fn differing<'m, K: Ord + Copy, V: PartialEq>(
     one: &'m BTreeMap<K, V>,
     other: &'m BTreeMap<K, V>,
 ) -> impl Iterator<Item = K> + 'm {
-    let changed = one.iter().filter(|(key, value)| other.get(key) != Some(value)).map(|(key, _)| *key);
+    let changed = one
+        .iter()
+        .filter(|(key, value)| other.get(key) != Some(value))
+        .map(|(key, _)| *key);
     let added = other.keys().filter(|key| !one.contains_key(key)).copied();
     changed.chain(added)
 }
@@ -213,10 +225,20 @@ async fn load_nodes(
     let mut nodes: BTreeMap<NodeId, NodeRecord> = rows::nodes(tx, ids)
         .await?
         .into_iter()
-        .map(|row| (row.id, NodeRecord { row, devices: BTreeMap::new() }))
+        .map(|row| {
+            (
+                row.id,
+                NodeRecord {
+                    row,
+                    devices: BTreeMap::new(),
+                },
+            )
+        })
         .collect();
     for device in rows::devices(tx, ids).await? {
-        let Ok(index) = u32::try_from(device.index) else { continue };
+        let Ok(index) = u32::try_from(device.index) else {
+            continue;
+        };
         if let Some(node) = nodes.get_mut(&device.node_id) {
             // The first of an index is the one that counts: the query puts it there.
             node.devices.entry(index).or_insert(device);

@@ -149,11 +149,15 @@ pub async fn prune(tx: &mut Tx, keep_seconds: i64) -> Result<u64, sqlx::Error> {
     Ok(removed.rows_affected())
 }
 
-/// Tells the other replicas that something changed; a hint, sent when the transaction commits.
-pub async fn notify(tx: &mut Tx) -> Result<(), sqlx::Error> {
-    sqlx::query!(r#"SELECT pg_notify('allotment_changes', '')::text AS "sent""#)
-        .fetch_one(&mut **tx)
-        .await?;
+/// Tells the other replicas that something changed, and who says so; a hint, sent when the
+/// transaction commits.
+pub async fn notify(tx: &mut Tx, replica: &str) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        r#"SELECT pg_notify('allotment_changes', $1)::text AS "sent""#,
+        replica
+    )
+    .fetch_one(&mut **tx)
+    .await?;
     Ok(())
 }
 

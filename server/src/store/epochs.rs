@@ -1,7 +1,7 @@
 //! The epoch: the pair that fences out a past leader.
 
-use sqlx::postgres::{PgConnection, PgPool};
 use sqlx::Connection;
+use sqlx::postgres::{PgConnection, PgPool};
 
 use super::Tx;
 

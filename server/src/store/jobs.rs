@@ -343,10 +343,7 @@ pub async fn set_nominated(
 }
 
 /// Which of these jobs are there and may be seen, with their states.
-pub async fn states_of(
-    tx: &mut Tx,
-    ids: &[JobId],
-) -> Result<Vec<(JobId, JobState)>, sqlx::Error> {
+pub async fn states_of(tx: &mut Tx, ids: &[JobId]) -> Result<Vec<(JobId, JobState)>, sqlx::Error> {
     let rows = sqlx::query!(
         r#"SELECT id AS "id: JobId", state AS "state: JobState" FROM jobs WHERE id = ANY ($1)"#,
         ids as &[JobId],

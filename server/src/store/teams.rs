@@ -258,3 +258,27 @@ pub async fn roles_of(tx: &mut Tx, user: UserId) -> Result<Vec<(Name, TeamRole)>
     .await?;
     Ok(rows.into_iter().map(|r| (r.team, r.role)).collect())
 }
+
+/// A team with all below it.
+pub async fn with_children(tx: &mut Tx, team: TeamId) -> Result<Vec<TeamId>, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"WITH RECURSIVE below AS (
+               SELECT id FROM teams WHERE id = $1
+               UNION
+               SELECT t.id FROM teams AS t JOIN below AS b ON t.parent_id = b.id)
+           SELECT id AS "id!: TeamId" FROM below"#,
+        team as TeamId,
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
+/// The names of teams.
+pub async fn names_of(tx: &mut Tx, teams: &[TeamId]) -> Result<Vec<String>, sqlx::Error> {
+    sqlx::query_scalar!(
+        "SELECT name FROM teams WHERE id = ANY ($1)",
+        teams as &[TeamId],
+    )
+    .fetch_all(&mut **tx)
+    .await
+}

@@ -1,0 +1,215 @@
+//! Jobs: submit, list, read, steer.
+
+use axum::Json;
+use axum::extract::State;
+use domain::FieldError;
+use domain::ids::JobId;
+use domain::name::Name;
+use domain::spec::JobSpec;
+use domain::state::JobState;
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::extract::{
+    ApiJson, ApiPath, ApiPost, ApiQuery, IfMatch, NoInput, NoQuery, PageQuery, SignedIn,
+};
+use super::problem::{Refusals, UpdateRefusals};
+use super::reply::Versioned;
+use crate::app::idempotency::Answer;
+use crate::app::jobs::{self, Attempt, Event, Job, JobFilter, JobPatch};
+use crate::app::page::{Page, PageAsk};
+use crate::app::{App, AppError};
+
+/// The operations of this noun.
+pub fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(submit_job))
+        .routes(routes!(list_jobs))
+        .routes(routes!(get_job, update_job))
+        .routes(routes!(cancel_job))
+        .routes(routes!(suspend_job))
+        .routes(routes!(resume_job))
+        .routes(routes!(list_job_events))
+        .routes(routes!(list_job_attempts))
+}
+
+/// Submit a job.
+#[utoipa::path(
+    post, path = "/teams/{team}/jobs", tag = "work",
+    params(("team" = Name, Path, description = "The team that it is for.")),
+    request_body = JobSpec,
+    responses((status = 201, description = "The job, queued.", body = Job), Refusals)
+)]
+async fn submit_job(
+    State(app): State<App>,
+    SignedIn(asker): SignedIn,
+    ApiPath(team): ApiPath<Name>,
+    ApiQuery(NoQuery {}): ApiQuery<NoQuery>,
+    post: ApiPost<JobSpec>,
+) -> Result<Answer<Job>, AppError> {
+    jobs::submit(&app, &asker, post.repeat, &team, post.input).await
+}
+
+/// What a list of jobs is cut to.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct JobsQuery {
+    /// Of this team and those below it.
+    #[param(value_type = Option<String>)]
+    team: Option<Name>,
+    /// In this state; several are separated by commas.
+    state: Option<String>,
+    /// Submitted by this user.
+    #[param(value_type = Option<String>)]
+    user: Option<Name>,
+    /// Most items of the page, 1 to 500; 100 unless given.
+    #[param(minimum = 1, maximum = 500)]
+    limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// List the jobs that the asker may see, the newest first.
+#[utoipa::path(
+    get, path = "/jobs", tag = "work", params(JobsQuery),
+    responses((status = 200, description = "A page of jobs.", body = Page<Job>), Refusals)
+)]
+async fn list_jobs(
+    State(app): State<App>,
+    SignedIn(asker): SignedIn,
+    ApiQuery(query): ApiQuery<JobsQuery>,
+) -> Result<Json<Page<Job>>, AppError> {
+    let ask = PageAsk::new(query.limit, query.cursor)?;
+    let states = query.state.iter().flat_map(|text| text.split(','));
+    let filter = JobFilter {
+        team: query.team,
+        states: states
+            .map(str::parse::<JobState>)
+            .collect::<Result<_, FieldError>>()?,
+        user: query.user,
+    };
+    jobs::list(&app, &asker, &filter, &ask).await.map(Json)
+}
+
+/// Read a job.
+#[utoipa::path(
+    get, path = "/jobs/{job}", tag = "work",
+    params(("job" = JobId, Path, description = "Its id.")),
+    responses((status = 200, description = "The job.", body = Job), Refusals)
+)]
+async fn get_job(
+    State(app): State<App>,
+    SignedIn(asker): SignedIn,
+    ApiPath(id): ApiPath<JobId>,
+    ApiQuery(NoQuery {}): ApiQuery<NoQuery>,
+) -> Result<Versioned<Job>, AppError> {
+    let job = jobs::get(&app, &asker, id).await?;
+    let version = job.version;
+    Ok(Versioned(job, version))
+}
+
+/// Change a job's class or time limit while it waits.
+#[utoipa::path(
+    patch, path = "/jobs/{job}", tag = "work",
+    params(
+        ("job" = JobId, Path, description = "Its id."),
+        ("If-Match" = String, Header, description = "The version that was read, in quotes."),
+    ),
+    request_body = JobPatch,
+    responses((status = 200, description = "The job as changed.", body = Job), UpdateRefusals)
+)]
+async fn update_job(
+    State(app): State<App>,
+    SignedIn(asker): SignedIn,
+    ApiPath(id): ApiPath<JobId>,
+    ApiQuery(NoQuery {}): ApiQuery<NoQuery>,
+    IfMatch(version): IfMatch,
+    ApiJson(patch): ApiJson<JobPatch>,
+) -> Result<Versioned<Job>, AppError> {
+    let job = jobs::update(&app, &asker, id, version, patch).await?;
+    let version = job.version;
+    Ok(Versioned(job, version))
+}
+
+/// Cancel a job, whatever its state; what has ended already is a conflict.
+#[utoipa::path(
+    post, path = "/jobs/{job}/cancel", tag = "work",
+    params(("job" = JobId, Path, description = "Its id.")),
+    responses((status = 200, description = "The job, cancelled or being cancelled.", body = Job), Refusals)
+)]
+async fn cancel_job(
+    State(app): State<App>,
+    SignedIn(asker): SignedIn,
+    ApiPath(id): ApiPath<JobId>,
+    ApiQuery(NoQuery {}): ApiQuery<NoQuery>,
+    post: ApiPost<NoInput>,
+) -> Result<Answer<Job>, AppError> {
+    jobs::cancel(&app, &asker, post.repeat, id).await
+}
+
+/// Hold a job back; what runs of it is stopped.
+#[utoipa::path(
+    post, path = "/jobs/{job}/suspend", tag = "work",
+    params(("job" = JobId, Path, description = "Its id.")),
+    responses((status = 200, description = "The job, suspended.", body = Job), Refusals)
+)]
+async fn suspend_job(
+    State(app): State<App>,
+    SignedIn(asker): SignedIn,
+    ApiPath(id): ApiPath<JobId>,
+    ApiQuery(NoQuery {}): ApiQuery<NoQuery>,
+    post: ApiPost<NoInput>,
+) -> Result<Answer<Job>, AppError> {
+    jobs::suspend(&app, &asker, post.repeat, id).await
+}
+
+/// Let a suspended job queue again.
+#[utoipa::path(
+    post, path = "/jobs/{job}/resume", tag = "work",
+    params(("job" = JobId, Path, description = "Its id.")),
+    responses((status = 200, description = "The job, queued.", body = Job), Refusals)
+)]
+async fn resume_job(
+    State(app): State<App>,
+    SignedIn(asker): SignedIn,
+    ApiPath(id): ApiPath<JobId>,
+    ApiQuery(NoQuery {}): ApiQuery<NoQuery>,
+    post: ApiPost<NoInput>,
+) -> Result<Answer<Job>, AppError> {
+    jobs::resume(&app, &asker, post.repeat, id).await
+}
+
+/// What happened to a job, the first thing first.
+#[utoipa::path(
+    get, path = "/jobs/{job}/events", tag = "work",
+    params(("job" = JobId, Path, description = "Its id."), PageQuery),
+    responses((status = 200, description = "A page of events.", body = Page<Event>), Refusals)
+)]
+async fn list_job_events(
+    State(app): State<App>,
+    SignedIn(asker): SignedIn,
+    ApiPath(id): ApiPath<JobId>,
+    ApiQuery(query): ApiQuery<PageQuery>,
+) -> Result<Json<Page<Event>>, AppError> {
+    jobs::events(&app, &asker, id, &query.ask()?)
+        .await
+        .map(Json)
+}
+
+/// The runs of a job, the first one first.
+#[utoipa::path(
+    get, path = "/jobs/{job}/attempts", tag = "work",
+    params(("job" = JobId, Path, description = "Its id.")),
+    responses((status = 200, description = "All attempts.", body = Page<Attempt>), Refusals)
+)]
+async fn list_job_attempts(
+    State(app): State<App>,
+    SignedIn(asker): SignedIn,
+    ApiPath(id): ApiPath<JobId>,
+    ApiQuery(NoQuery {}): ApiQuery<NoQuery>,
+) -> Result<Json<Page<Attempt>>, AppError> {
+    jobs::attempts(&app, &asker, id).await.map(Json)
+}

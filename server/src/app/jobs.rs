@@ -1,0 +1,132 @@
+//! Jobs as people see them: one, and lists of them.
+
+mod history;
+mod steer;
+mod submit;
+mod view;
+
+use domain::Timestamp;
+use domain::ids::JobId;
+use domain::name::Name;
+use domain::state::JobState;
+
+use super::authorise::{Action, Target, authorise};
+use super::page::{self, Page, PageAsk};
+use super::{App, AppError, Asker};
+use crate::store::jobs::{self, Filter, JobRow};
+use crate::store::{self, Tx};
+
+pub use history::{Attempt, Event, attempts, events};
+pub use steer::{JobPatch, cancel, resume, suspend, update};
+pub use submit::submit;
+pub(super) use submit::{HOPELESS, check};
+pub use view::{Job, PlacedDevice, PlacedWorker};
+
+/// What a list of jobs is cut to.
+#[derive(Debug, Clone, Default)]
+pub struct JobFilter {
+    /// Of this team and those below it.
+    pub team: Option<Name>,
+    /// In one of these states.
+    pub states: Vec<JobState>,
+    /// Submitted by this user.
+    pub user: Option<Name>,
+}
+
+/// Lists what the asker may see, the newest first.
+pub async fn list(
+    app: &App,
+    asker: &Asker,
+    filter: &JobFilter,
+    ask: &PageAsk,
+) -> Result<Page<Job>, AppError> {
+    authorise(asker, Action::ListJobs, Target::Platform)?;
+    let before: Option<(Timestamp, JobId)> = ask.after("job")?;
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let mut rows = Filter {
+        states: filter.states.clone(),
+        before,
+        ..Filter::default()
+    };
+    if let Some(team) = &filter.team {
+        let team = find_team(&mut tx, asker, Action::ListJobs, team).await?;
+        rows.teams = store::teams::with_children(&mut tx, team.id).await?;
+    }
+    if let Some(user) = &filter.user {
+        let found = store::users::find(&mut tx, user.as_str()).await?;
+        rows.user_id = Some(
+            found
+                .ok_or_else(|| AppError::invalid("user", user, "a user whom you may see"))?
+                .id,
+        );
+    }
+    let found = jobs::list(&mut tx, &rows, ask.rows_wanted()).await?;
+    let shown = view::show(&mut tx, found).await?;
+    tx.commit().await?;
+    Ok(page::cut(ask, "job", shown, |job: &Job| {
+        (job.created_at, job.id)
+    }))
+}
+
+/// Shows one job.
+pub async fn get(app: &App, asker: &Asker, id: JobId) -> Result<Job, AppError> {
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let job = find(&mut tx, asker, Action::GetJob, id).await?;
+    let shown = view::show_one(&mut tx, job).await?;
+    tx.commit().await?;
+    Ok(shown)
+}
+
+/// A job that the asker may do `action` on. What it may not see is not there.
+pub(super) async fn find(
+    tx: &mut Tx,
+    asker: &Asker,
+    action: Action,
+    id: JobId,
+) -> Result<JobRow, AppError> {
+    let job = jobs::find(tx, id).await?;
+    allowed(asker, action, id, job)
+}
+
+/// The same, locked for a change.
+async fn lock(tx: &mut Tx, asker: &Asker, action: Action, id: JobId) -> Result<JobRow, AppError> {
+    let job = jobs::lock(tx, id).await?;
+    allowed(asker, action, id, job)
+}
+
+fn allowed(
+    asker: &Asker,
+    action: Action,
+    id: JobId,
+    job: Option<JobRow>,
+) -> Result<JobRow, AppError> {
+    let job = job.ok_or_else(|| AppError::not_found("job", id))?;
+    let target = Target::Work {
+        team: job.team_id,
+        user: job.user_id,
+    };
+    authorise(asker, action, target).map_err(|error| match error {
+        AppError::NotFound { .. } => AppError::not_found("job", id),
+        other => other,
+    })?;
+    Ok(job)
+}
+
+/// A team by name, in which the asker may do `action`. One that it may not see is not there; one
+/// above its own, of which it may know the name, is not its to ask about.
+pub(super) async fn find_team(
+    tx: &mut Tx,
+    asker: &Asker,
+    action: Action,
+    name: &Name,
+) -> Result<store::teams::Team, AppError> {
+    let missing = || AppError::not_found("team", name);
+    let team = store::teams::find(tx, name.as_str())
+        .await?
+        .ok_or_else(missing)?;
+    if asker.platform_role.is_none() && !asker.teams.contains_key(&team.id) {
+        return Err(missing());
+    }
+    authorise(asker, action, Target::Team(team.id))?;
+    Ok(team)
+}

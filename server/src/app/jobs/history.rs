@@ -1,0 +1,149 @@
+//! What happened to a job: its events and its attempts.
+
+use domain::ids::{AttemptId, JobId};
+use domain::state::{AttemptEnd, AttemptState};
+use domain::{MilliGpu, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::find;
+use crate::app::authorise::Action;
+use crate::app::page::{self, Page, PageAsk};
+use crate::app::{App, AppError, Asker};
+use crate::store::attempts::AttemptRow;
+use crate::store::{attempts as attempt_rows, events as event_rows};
+
+/// A step that a job, one of its attempts or one of its workers took.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Event {
+    /// Its number; rises with time.
+    pub id: i64,
+    /// When.
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+    /// `job`, `attempt` or `assignment`.
+    pub subject: String,
+    /// Which one.
+    pub subject_id: String,
+    /// The node, where it happened on one.
+    pub node: Option<String>,
+    /// The state before; null when it began to exist.
+    pub from: Option<String>,
+    /// The state after.
+    pub to: String,
+    /// `user`, `scheduler`, `agent` or `system`.
+    pub actor_kind: String,
+    /// Who it was.
+    pub actor: String,
+    /// Why, as a stable word; empty where there is nothing to say.
+    pub reason: String,
+    /// What else is worth knowing.
+    #[schema(value_type = Object)]
+    pub data: Value,
+}
+
+/// One run of a job.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Attempt {
+    /// Its id.
+    pub id: AttemptId,
+    /// Its number within the job, from 1.
+    pub number: i32,
+    /// Where it stands.
+    pub state: AttemptState,
+    /// How it ended, or will have ended.
+    pub reason: Option<AttemptEnd>,
+    /// The same as a sentence.
+    pub message: String,
+    /// The exit code that decided it.
+    pub exit_code: Option<i32>,
+    /// The signal that decided it.
+    pub exit_signal: Option<i32>,
+    /// The rule by which it was preempted.
+    pub preemption_rule: Option<String>,
+    /// Work that its preemption destroyed.
+    pub lost_gpu_seconds: Option<MilliGpu>,
+    /// When it was granted its place.
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    /// When all its workers had started.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub started_at: Option<Timestamp>,
+    /// When it was told to stop.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub stop_asked_at: Option<Timestamp>,
+    /// When all its workers had left.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub ended_at: Option<Timestamp>,
+}
+
+/// A job's events, the first one first.
+pub async fn events(
+    app: &App,
+    asker: &Asker,
+    id: JobId,
+    ask: &PageAsk,
+) -> Result<Page<Event>, AppError> {
+    let after: Option<i64> = ask.after("event")?;
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let job = find(&mut tx, asker, Action::ListJobEvents, id).await?;
+    let rows = event_rows::of_job(
+        &mut tx,
+        job.team_id,
+        id,
+        after.unwrap_or(0),
+        ask.rows_wanted(),
+    )
+    .await?;
+    tx.commit().await?;
+    let events = rows.into_iter().map(|row| Event {
+        id: row.id,
+        at: row.at,
+        subject: row.subject,
+        subject_id: row.subject_id,
+        node: row.node,
+        from: row.from_state,
+        to: row.to_state,
+        actor_kind: row.actor_kind,
+        actor: row.actor_name,
+        reason: row.reason,
+        data: row.data,
+    });
+    Ok(page::cut(
+        ask,
+        "event",
+        events.collect(),
+        |event: &Event| event.id,
+    ))
+}
+
+/// A job's attempts, the first one first. They are few: retries, requeues and preemptions are bounded.
+pub async fn attempts(app: &App, asker: &Asker, id: JobId) -> Result<Page<Attempt>, AppError> {
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let job = find(&mut tx, asker, Action::ListJobAttempts, id).await?;
+    let rows = attempt_rows::of_job(&mut tx, job.team_id, id).await?;
+    tx.commit().await?;
+    Ok(Page {
+        items: rows.into_iter().map(shown).collect(),
+        next_cursor: None,
+    })
+}
+
+fn shown(row: AttemptRow) -> Attempt {
+    Attempt {
+        id: row.id,
+        number: row.number,
+        state: row.state,
+        reason: row.reason,
+        message: row.message,
+        exit_code: row.exit_code,
+        exit_signal: row.exit_signal,
+        preemption_rule: row.preemption_rule,
+        lost_gpu_seconds: row.lost_gpu_milli_seconds.map(MilliGpu::from_milli),
+        created_at: row.created_at,
+        started_at: row.started_at,
+        stop_asked_at: row.stop_asked_at,
+        ended_at: row.ended_at,
+    }
+}

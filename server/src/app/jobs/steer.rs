@@ -1,0 +1,256 @@
+//! Steering a job: cancel, suspend, resume, and change what may still be changed.
+
+use domain::ids::JobId;
+use domain::name::Name;
+use domain::spec::JobSpec;
+use domain::state::{AttemptEnd, JobState};
+use serde::Deserialize;
+use serde_json::json;
+use utoipa::ToSchema;
+
+use super::lock;
+use super::view::{self, Job};
+use crate::app::audit::{self, Change};
+use crate::app::authorise::Action;
+use crate::app::idempotency::{self, Answer, Begun, Repeat};
+use crate::app::{App, AppError, Asker};
+use crate::lifecycle::{self, Stop, step_job};
+use crate::store::events::Actor;
+use crate::store::jobs::{self, JobGuard, JobRow, JobStep};
+use crate::store::{self, Tx};
+
+/// What may be changed of a job while it waits; what is absent stays.
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct JobPatch {
+    /// Its priority class.
+    pub class: Option<Name>,
+    /// Longest run of one attempt; null is no limit.
+    #[serde(deserialize_with = "crate::app::some")]
+    #[schema(value_type = Option<i64>)]
+    pub time_limit_seconds: Option<Option<i64>>,
+}
+
+/// Cancels a job: at once where nothing of it runs, else as soon as its workers have left. A
+/// job that has been cancelled already stays so, and is answered as it is.
+pub async fn cancel(
+    app: &App,
+    asker: &Asker,
+    repeat: Repeat,
+    id: JobId,
+) -> Result<Answer<Job>, AppError> {
+    steer(app, asker, repeat, id, Wish::Cancel).await
+}
+
+/// Holds a job back; what runs of it is stopped, and queues again when it is resumed.
+pub async fn suspend(
+    app: &App,
+    asker: &Asker,
+    repeat: Repeat,
+    id: JobId,
+) -> Result<Answer<Job>, AppError> {
+    steer(app, asker, repeat, id, Wish::Suspend).await
+}
+
+/// Lets a suspended job queue again.
+pub async fn resume(
+    app: &App,
+    asker: &Asker,
+    repeat: Repeat,
+    id: JobId,
+) -> Result<Answer<Job>, AppError> {
+    steer(app, asker, repeat, id, Wish::Resume).await
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wish {
+    Cancel,
+    Suspend,
+    Resume,
+}
+
+impl Wish {
+    fn action(self) -> Action {
+        match self {
+            Self::Cancel => Action::CancelJob,
+            Self::Suspend => Action::SuspendJob,
+            Self::Resume => Action::ResumeJob,
+        }
+    }
+}
+
+async fn steer(
+    app: &App,
+    asker: &Asker,
+    repeat: Repeat,
+    id: JobId,
+    wish: Wish,
+) -> Result<Answer<Job>, AppError> {
+    let mut work = match idempotency::begin(app, asker, repeat).await? {
+        Begun::First(work) => work,
+        Begun::Repeated(answer) => return Ok(answer),
+    };
+    let mut job = lock(&mut work.tx, asker, wish.action(), id).await?;
+    let before = job.state;
+    let actor = Actor::User(asker.name.to_string());
+    match wish {
+        Wish::Cancel => cancel_locked(&mut work.tx, &mut job, &actor).await?,
+        Wish::Suspend => suspend_locked(&mut work.tx, &mut job, &actor).await?,
+        Wish::Resume => resume_locked(&mut work.tx, &mut job, &actor).await?,
+    }
+    if job.state != before {
+        let change = Change {
+            team_id: Some(job.team_id),
+            before: Some(json!({ "state": before })),
+            after: Some(json!({ "state": job.state })),
+            ..Change::of(wish.action(), format!("job/{id}"))
+        };
+        audit::record(&mut work.tx, asker, change).await?;
+    }
+    let job = shown_again(&mut work.tx, id).await?;
+    let version = job.version;
+    work.finish(app, Answer::done(job, version)).await
+}
+
+async fn cancel_locked(tx: &mut Tx, job: &mut JobRow, actor: &Actor) -> Result<(), AppError> {
+    if matches!(job.state, JobState::Cancelling | JobState::Cancelled) {
+        return Ok(());
+    }
+    if job.state.terminal() {
+        return Err(ended(job));
+    }
+    let message = format!("cancelled by {}", actor.name());
+    let wish = Stop {
+        job_to: Some(JobState::Cancelling),
+        ..Stop::because(AttemptEnd::Cancelled, message.clone())
+    };
+    // A queued job whose last attempt is still leaving is cancelled at once all the same: it
+    // never runs again, and what still leaves is told to already.
+    if job.state == JobState::Queued || !lifecycle::stop(tx, job, &wish, actor).await? {
+        lifecycle::cancel_waiting(tx, job, &message, actor).await?;
+    }
+    Ok(())
+}
+
+async fn suspend_locked(tx: &mut Tx, job: &mut JobRow, actor: &Actor) -> Result<(), AppError> {
+    match job.state {
+        JobState::Suspended => return Ok(()),
+        JobState::Cancelling => {
+            return Err(AppError::Conflict {
+                code: "being_cancelled",
+                message: "the job is being cancelled, it cannot be suspended any more".to_owned(),
+            });
+        }
+        state if state.terminal() => return Err(ended(job)),
+        _ => {}
+    }
+    let message = format!("suspended by {}", actor.name());
+    let wish = Stop {
+        job_to: Some(JobState::Suspended),
+        ..Stop::because(AttemptEnd::Preempted, message.clone())
+    };
+    if job.state == JobState::Queued || !lifecycle::stop(tx, job, &wish, actor).await? {
+        let step = JobStep::to(JobState::Suspended).because("suspended", message);
+        step_job(tx, job, &step, actor, json!({})).await?;
+    }
+    Ok(())
+}
+
+async fn resume_locked(tx: &mut Tx, job: &mut JobRow, actor: &Actor) -> Result<(), AppError> {
+    if job.state != JobState::Suspended {
+        return Err(AppError::Conflict {
+            code: "not_suspended",
+            message: format!("the job is {}; only a suspended job is resumed", job.state),
+        });
+    }
+    let mut step = JobStep::to(JobState::Queued);
+    step.message = format!("resumed by {}", actor.name());
+    step.not_before = job.spec().ok().and_then(|spec| spec.not_before);
+    step_job(tx, job, &step, actor, json!({})).await?;
+    Ok(())
+}
+
+fn ended(job: &JobRow) -> AppError {
+    AppError::Conflict {
+        code: "job_ended",
+        message: format!("the job has {} already", job.state),
+    }
+}
+
+/// Changes class and time limit of a job while it waits.
+pub async fn update(
+    app: &App,
+    asker: &Asker,
+    id: JobId,
+    version: i64,
+    patch: JobPatch,
+) -> Result<Job, AppError> {
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let job = lock(&mut tx, asker, Action::UpdateJob, id).await?;
+    if job.version != version {
+        return Err(AppError::Stale {
+            given: version.to_string(),
+            present: job.version,
+        });
+    }
+    if !matches!(job.state, JobState::Queued | JobState::Suspended) {
+        return Err(AppError::Conflict {
+            code: "not_waiting",
+            message: format!(
+                "the job is {}; class and time limit change only while it waits",
+                job.state
+            ),
+        });
+    }
+    let before: JobSpec = job.spec().map_err(|e| AppError::Internal(e.into()))?;
+    let mut after = before.clone();
+    if let Some(class) = patch.class {
+        if store::classes::find(&mut tx, class.as_str())
+            .await?
+            .is_none()
+        {
+            return Err(AppError::invalid(
+                "class",
+                &class,
+                "the name of a class that is there",
+            ));
+        }
+        after.class = class;
+    }
+    if let Some(limit) = patch.time_limit_seconds {
+        after.time_limit_seconds = limit;
+    }
+    after.check()?;
+    if after != before {
+        let guard = JobGuard {
+            id,
+            state: job.state,
+            version,
+        };
+        jobs::change_spec(&mut tx, guard, &after)
+            .await?
+            .ok_or_else(|| AppError::Stale {
+                given: version.to_string(),
+                present: job.version,
+            })?;
+        let described = |spec: &JobSpec| json!({ "class": spec.class, "time_limit_seconds": spec.time_limit_seconds });
+        let change = Change {
+            team_id: Some(job.team_id),
+            before: Some(described(&before)),
+            after: Some(described(&after)),
+            ..Change::of(Action::UpdateJob, format!("job/{id}"))
+        };
+        audit::record(&mut tx, asker, change).await?;
+    }
+    let job = shown_again(&mut tx, id).await?;
+    tx.commit().await?;
+    app.wake.all();
+    Ok(job)
+}
+
+async fn shown_again(tx: &mut Tx, id: JobId) -> Result<Job, AppError> {
+    let row = jobs::find(tx, id)
+        .await?
+        .ok_or_else(|| AppError::not_found("job", id))?;
+    view::show_one(tx, row).await
+}

@@ -1,0 +1,228 @@
+//! Submitting: everything that can be wrong with a job is said before it is written.
+
+use domain::FieldError;
+use domain::error::quote;
+use domain::ids::JobId;
+use domain::name::Name;
+use domain::spec::JobSpec;
+use domain::state::JobState;
+use engine::plan::Code;
+use engine::world::{Workload, World};
+use serde_json::json;
+
+use super::find_team;
+use super::view::{self, Job};
+use crate::app::audit::{self, Change};
+use crate::app::authorise::Action;
+use crate::app::idempotency::{self, Answer, Begun, Repeat};
+use crate::app::{App, AppError, Asker, planning};
+use crate::store::events::{self, Actor, NewEvent, Subject};
+use crate::store::jobs::{self, NewJob};
+use crate::store::teams::Team;
+use crate::store::{self, Tx};
+
+/// Writes a job as queued.
+pub async fn submit(
+    app: &App,
+    asker: &Asker,
+    repeat: Repeat,
+    team: &Name,
+    spec: JobSpec,
+) -> Result<Answer<Job>, AppError> {
+    let mut work = match idempotency::begin(app, asker, repeat).await? {
+        Begun::First(work) => work,
+        Begun::Repeated(answer) => return Ok(answer),
+    };
+    let fleet = planning::fleet(app).await?;
+    let team = check(&mut work.tx, &fleet, asker, Action::SubmitJob, team, &spec).await?;
+    let workload = planning::workload(&fleet, team.name.as_str(), asker, &spec);
+    if let Some(refusal) = unfit(&fleet, workload) {
+        return Err(refusal);
+    }
+    let id = JobId::new();
+    let new = NewJob {
+        id,
+        team_id: team.id,
+        user_id: asker.user_id,
+        spec: &spec,
+    };
+    jobs::insert(&mut work.tx, &new)
+        .await
+        .map_err(|error| unknown_class(error, &spec))?;
+    let actor = Actor::User(asker.name.to_string());
+    let event = NewEvent {
+        subject: Subject::Job(id),
+        job: Some((team.id, id)),
+        node_id: None,
+        from: None,
+        to: JobState::Queued.as_str(),
+        actor: &actor,
+        reason: "submitted",
+        data: json!({}),
+    };
+    events::insert(&mut work.tx, &event).await?;
+    let change = Change {
+        team_id: Some(team.id),
+        after: Some(json!({ "name": spec.name, "class": spec.class })),
+        ..Change::of(Action::SubmitJob, format!("job/{id}"))
+    };
+    audit::record(&mut work.tx, asker, change).await?;
+    let row = jobs::find(&mut work.tx, id)
+        .await?
+        .ok_or_else(|| AppError::not_found("job", id))?;
+    let job = view::show_one(&mut work.tx, row).await?;
+    let version = job.version;
+    work.finish(app, Answer::created(job, version)).await
+}
+
+/// Everything that is wrong with a spec for its own sake, or beside the names that it uses.
+/// Returns the team that it is for.
+pub(in crate::app) async fn check(
+    tx: &mut Tx,
+    fleet: &World,
+    asker: &Asker,
+    action: Action,
+    team: &Name,
+    spec: &JobSpec,
+) -> Result<Team, AppError> {
+    let team = find_team(tx, asker, action, team).await?;
+    spec.check()?;
+    check_built(spec)?;
+    for pool in &spec.pools {
+        if store::pools::find(tx, pool.as_str()).await?.is_none() {
+            return Err(AppError::invalid(
+                "pools",
+                pool,
+                "names of pools that are there",
+            ));
+        }
+    }
+    if store::classes::find(tx, spec.class.as_str())
+        .await?
+        .is_none()
+    {
+        return Err(AppError::invalid(
+            "class",
+            &spec.class,
+            "the name of a class that is there",
+        ));
+    }
+    check_after(tx, spec).await?;
+    if let Some(node) = &spec.node
+        && !fleet.nodes.iter().any(|n| n.name == node.as_str())
+    {
+        return Err(AppError::invalid(
+            "node",
+            node,
+            "the name of a node that is there",
+        ));
+    }
+    Ok(team)
+}
+
+/// What differs from its default and whose rule is not built yet is refused, never ignored.
+fn check_built(spec: &JobSpec) -> Result<(), AppError> {
+    if let Some(unsupported) = engine::unsupported_spec(spec) {
+        return Err(AppError::Impossible {
+            code: "unsupported",
+            field: FieldError::new(
+                unsupported.field,
+                unsupported.value,
+                format!("not supported yet: {}", unsupported.remedy),
+            ),
+        });
+    }
+    if let Some(min) = spec.min_workers
+        && min != spec.workers
+    {
+        return Err(AppError::Impossible {
+            code: "unsupported",
+            field: FieldError::new(
+                "min_workers",
+                min,
+                "null; elastic jobs are not supported yet",
+            ),
+        });
+    }
+    Ok(())
+}
+
+/// The jobs that it follows must be there, and not have failed already.
+async fn check_after(tx: &mut Tx, spec: &JobSpec) -> Result<(), AppError> {
+    let ids = spec
+        .after
+        .iter()
+        .map(|id| {
+            id.parse::<JobId>().map_err(|error| {
+                AppError::Invalid(FieldError {
+                    field: "after".into(),
+                    ..error
+                })
+            })
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let states = jobs::states_of(tx, &ids).await?;
+    for id in ids {
+        match states.iter().find(|(known, _)| *known == id) {
+            None => return Err(AppError::invalid("after", id, "ids of jobs that are there")),
+            Some((_, JobState::Failed | JobState::Cancelled)) => {
+                return Err(AppError::invalid(
+                    "after",
+                    id,
+                    "a job that may still end well; this one has not",
+                ));
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Verdicts that no waiting mends.
+pub(in crate::app) const HOPELESS: [Code; 3] =
+    [Code::NeverFits, Code::NoSuchHardware, Code::NoQuota];
+
+/// Asks the engine whether a workload could ever run on the registered fleet; the refusal if not.
+fn unfit(fleet: &World, workload: Workload) -> Option<AppError> {
+    let pools = workload.pools.join(", ");
+    let engine::DryRun::Waits(verdict) = engine::dry_run(fleet, workload) else {
+        return None;
+    };
+    let (code, field, remedy) = match verdict.code {
+        Code::NeverFits => (
+            "never_fits",
+            "per_worker",
+            "a request that the registered nodes could hold when they are empty",
+        ),
+        Code::NoSuchHardware => (
+            "no_such_hardware",
+            "per_worker",
+            "a model, sharing mode and runner that a registered node has",
+        ),
+        Code::NoQuota => (
+            "no_quota",
+            "pools",
+            "pools in which the team has a quota; an operator gives one",
+        ),
+        _ => return None,
+    };
+    let value = if field == "pools" {
+        pools
+    } else {
+        verdict.message
+    };
+    Some(AppError::Impossible {
+        code,
+        field: FieldError::new(field, quote(&value), remedy),
+    })
+}
+
+fn unknown_class(error: sqlx::Error, spec: &JobSpec) -> AppError {
+    if store::violated(&error) == Some("job_class") {
+        return AppError::invalid("class", &spec.class, "the name of a class that is there");
+    }
+    error.into()
+}

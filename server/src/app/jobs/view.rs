@@ -1,0 +1,228 @@
+//! A job in the shape of the contract.
+
+use std::collections::BTreeMap;
+
+use domain::ids::JobId;
+use domain::money::{self, Currency, Money, SHOWN_DECIMALS};
+use domain::sharing::SharingMode;
+use domain::spec::JobSpec;
+use domain::state::JobState;
+use domain::{MilliGpu, Timestamp};
+use rust_decimal::Decimal;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::app::AppError;
+use crate::store::jobs::JobRow;
+use crate::store::{Tx, job_usage, placements};
+
+/// Decimals of GPU-seconds.
+const GPU_SECONDS_DECIMALS: u32 = 3;
+
+/// A job.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Job {
+    /// Its id.
+    pub id: JobId,
+    /// Its name; need not be unique.
+    pub name: String,
+    /// Its team.
+    pub team: String,
+    /// Who submitted it.
+    pub user: String,
+    /// What was asked for.
+    pub spec: JobSpec,
+    /// Where it stands.
+    pub state: JobState,
+    /// The end of its last attempt, or the code of why it waits.
+    pub reason: Option<String>,
+    /// The same as a sentence; empty where there is nothing to say.
+    pub message: String,
+    /// Attempts begun so far.
+    pub attempt: i32,
+    /// When it was submitted.
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    /// When it last began to wait.
+    #[schema(value_type = String, format = DateTime)]
+    pub queued_at: Timestamp,
+    /// When its present or last attempt began to run.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub started_at: Option<Timestamp>,
+    /// When it ended for good.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub finished_at: Option<Timestamp>,
+    /// The exit code of its last attempt, where one decided it.
+    pub exit_code: Option<i32>,
+    /// Where it runs or last ran, by worker.
+    pub placement: Vec<PlacedWorker>,
+    /// GPU-seconds charged so far.
+    #[serde(with = "rust_decimal_number")]
+    #[schema(value_type = f64, minimum = 0)]
+    pub gpu_seconds: Decimal,
+    /// What they cost so far; null where no price covers any of it.
+    pub cost: Option<Money>,
+    /// Rises with each change; the ETag.
+    pub version: i64,
+}
+
+/// Where one worker runs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PlacedWorker {
+    /// Its rank.
+    pub worker: i32,
+    /// Its node.
+    pub node: String,
+    /// Its devices.
+    pub devices: Vec<PlacedDevice>,
+}
+
+/// A device, or the part of one, that a worker has.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PlacedDevice {
+    /// Its UUID.
+    pub uuid: String,
+    /// Its place on the node.
+    pub index: i32,
+    /// How it is given out.
+    pub mode: SharingMode,
+    /// How much of it.
+    pub gpus: MilliGpu,
+}
+
+/// Shows one job.
+pub(super) async fn show_one(tx: &mut Tx, row: JobRow) -> Result<Job, AppError> {
+    let mut shown = show(tx, vec![row]).await?;
+    Ok(shown.pop().expect("one row is shown as one job"))
+}
+
+/// Shows jobs, with the placements and the use of all of them read at once.
+pub(super) async fn show(tx: &mut Tx, rows: Vec<JobRow>) -> Result<Vec<Job>, AppError> {
+    let ids: Vec<JobId> = rows.iter().map(|row| row.id).collect();
+    let mut places = places(tx, &ids).await?;
+    let mut used = used(tx, &ids).await?;
+    let currency = job_usage::currency(tx)
+        .await?
+        .and_then(|code| code.parse().ok());
+    rows.into_iter()
+        .map(|row| {
+            let placement = places.remove(&row.id).unwrap_or_default();
+            let used = used.remove(&row.id).unwrap_or_default();
+            shown(row, placement, used, currency.as_ref())
+        })
+        .collect()
+}
+
+fn shown(
+    row: JobRow,
+    placement: Vec<PlacedWorker>,
+    used: Used,
+    currency: Option<&Currency>,
+) -> Result<Job, AppError> {
+    let spec = row.spec().map_err(|e| {
+        AppError::Internal(anyhow::Error::new(e).context(format!("spec of job {}", row.id)))
+    })?;
+    let nothing = || {
+        currency.map(|currency| Money {
+            amount: Decimal::ZERO,
+            currency: currency.clone(),
+        })
+    };
+    let cost = if used.gpu_seconds.is_zero() {
+        nothing()
+    } else {
+        used.cost
+    };
+    Ok(Job {
+        id: row.id,
+        name: row.name,
+        team: row.team,
+        user: row.user,
+        spec,
+        state: row.state,
+        reason: row.reason,
+        message: row.message,
+        attempt: row.attempt,
+        created_at: row.created_at,
+        queued_at: row.queued_at,
+        started_at: row.started_at,
+        finished_at: row.finished_at,
+        exit_code: row.exit_code,
+        placement,
+        gpu_seconds: money::round(used.gpu_seconds, GPU_SECONDS_DECIMALS).normalize(),
+        cost: cost.map(|cost| Money {
+            amount: money::round(cost.amount, SHOWN_DECIMALS),
+            currency: cost.currency,
+        }),
+        version: row.version,
+    })
+}
+
+async fn places(
+    tx: &mut Tx,
+    ids: &[JobId],
+) -> Result<BTreeMap<JobId, Vec<PlacedWorker>>, AppError> {
+    let mut places: BTreeMap<JobId, Vec<PlacedWorker>> = BTreeMap::new();
+    for row in placements::of_jobs(tx, ids).await? {
+        let workers = places.entry(row.job_id).or_default();
+        if workers.last().is_none_or(|last| last.worker != row.worker) {
+            workers.push(PlacedWorker {
+                worker: row.worker,
+                node: row.node,
+                devices: Vec::new(),
+            });
+        }
+        if let (Some(uuid), Some(index), Some(mode), Some(gpus)) =
+            (row.uuid, row.index, row.mode, row.gpus_milli)
+        {
+            let gpus = MilliGpu::from_milli(i64::from(gpus));
+            let worker = workers.last_mut().expect("one was just pushed or is there");
+            worker.devices.push(PlacedDevice {
+                uuid,
+                index,
+                mode,
+                gpus,
+            });
+        }
+    }
+    Ok(places)
+}
+
+#[derive(Debug, Default)]
+struct Used {
+    gpu_seconds: Decimal,
+    cost: Option<Money>,
+}
+
+async fn used(tx: &mut Tx, ids: &[JobId]) -> Result<BTreeMap<JobId, Used>, AppError> {
+    let mut used: BTreeMap<JobId, Used> = BTreeMap::new();
+    for row in job_usage::of_jobs(tx, ids).await? {
+        let job = used.entry(row.job_id).or_default();
+        job.gpu_seconds += row.gpu_seconds;
+        if let (None, Some(amount), Some(Ok(currency))) =
+            (&job.cost, row.amount, row.currency.map(|c| c.parse()))
+        {
+            job.cost = Some(Money { amount, currency });
+        }
+    }
+    Ok(used)
+}
+
+/// A decimal as a JSON number, exactly.
+mod rust_decimal_number {
+    use rust_decimal::Decimal;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(value: &Decimal, serializer: S) -> Result<S::Ok, S::Error> {
+        let number: serde_json::Number = value
+            .to_string()
+            .parse()
+            .map_err(serde::ser::Error::custom)?;
+        number.serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Decimal, D::Error> {
+        let number = serde_json::Number::deserialize(deserializer)?;
+        number.to_string().parse().map_err(serde::de::Error::custom)
+    }
+}

@@ -1,0 +1,45 @@
+//! Placements: which devices of which nodes the present or last attempt of a job had.
+
+use domain::ids::JobId;
+use domain::sharing::SharingMode;
+
+use super::Tx;
+
+/// One device of one worker; a worker without devices has one row without.
+#[derive(Debug, Clone)]
+pub struct PlacementRow {
+    /// The job.
+    pub job_id: JobId,
+    /// The worker.
+    pub worker: i32,
+    /// Its node's name.
+    pub node: String,
+    /// The device's UUID.
+    pub uuid: Option<String>,
+    /// The device's place on its node.
+    pub index: Option<i32>,
+    /// The mode in which it is given out.
+    pub mode: Option<SharingMode>,
+    /// How much of it.
+    pub gpus_milli: Option<i32>,
+}
+
+/// The placements of jobs' latest attempts, by job, worker and device. A job that waits has none.
+pub async fn of_jobs(tx: &mut Tx, jobs: &[JobId]) -> Result<Vec<PlacementRow>, sqlx::Error> {
+    sqlx::query_as!(
+        PlacementRow,
+        r#"SELECT j.id AS "job_id: JobId", a.worker, n.name AS node, d.uuid AS "uuid?", d.index AS "index?",
+                  s.mode AS "mode?: SharingMode", s.gpus_milli AS "gpus_milli?"
+           FROM jobs AS j
+           JOIN attempts AS t ON t.job_id = j.id AND t.number = j.attempt
+           JOIN assignments AS a ON a.attempt_id = t.id
+           JOIN nodes AS n ON n.id = a.node_id
+           LEFT JOIN assignment_devices AS s ON s.assignment_id = a.id
+           LEFT JOIN devices AS d ON d.id = s.device_id
+           WHERE j.id = ANY ($1) AND (j.state NOT IN ('queued', 'suspended') OR t.state <> 'ended')
+           ORDER BY j.id, a.worker, d.index, s.slots"#,
+        jobs as &[JobId],
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
