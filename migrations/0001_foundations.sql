@@ -136,3 +136,24 @@ CREATE TABLE epochs (
 INSERT INTO epochs (timeline, number, leader, taken_at) VALUES (0, 0, 'nobody', allotment.clock());
 GRANT SELECT, UPDATE ON epochs TO allotment_system;
 GRANT SELECT ON epochs TO allotment_app;
+
+-- The newest migration that is in; null where the schema came another way. Read by servers, which
+-- refuse to run on another version than they were built for.
+CREATE FUNCTION allotment.schema_version() RETURNS bigint
+    LANGUAGE plpgsql STABLE
+    AS $$
+DECLARE
+    newest bigint;
+BEGIN
+    EXECUTE 'SELECT max(version) FROM public._sqlx_migrations WHERE success' INTO newest;
+    RETURN newest;
+EXCEPTION WHEN undefined_table THEN
+    RETURN NULL;
+END $$;
+
+DO $$
+BEGIN
+    IF to_regclass('public._sqlx_migrations') IS NOT NULL THEN
+        GRANT SELECT ON public._sqlx_migrations TO allotment_app, allotment_system;
+    END IF;
+END $$;

@@ -18,6 +18,14 @@ CREATE TABLE classes (
     CONSTRAINT class_name_form CHECK (name ~ '^[a-z0-9][a-z0-9._-]{0,62}$')
 );
 
+-- The classes that ship; `normal` is that of work which names none. Training is dear to interrupt,
+-- a replica moves quickly, elastic batch work gives way first.
+INSERT INTO classes (name, priority, preemptible) VALUES
+    ('normal', 0, true),
+    ('training-high', 100, false),
+    ('inference-preemptible', 50, true),
+    ('batch-elastic', -50, true);
+
 CREATE TABLE quotas (
     team_id uuid NOT NULL REFERENCES teams (id),
     pool_id uuid NOT NULL REFERENCES pools (id),

@@ -60,7 +60,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "store",
         ],
     ),
-    ("front", &["app", "front"]),
+    ("front", &["app", "front", "store"]),
     ("api", &["api", "app", "front"]),
     ("pages", &["app", "front", "pages"]),
 ];

@@ -14,4 +14,5 @@ pub mod lifecycle;
 pub mod pages;
 pub mod scheduler;
 pub mod serve;
+pub mod setup;
 pub mod store;

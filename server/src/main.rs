@@ -3,8 +3,12 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
+use domain::name::Name;
+use server::app::App;
 use server::config::Config;
+use server::store::Database;
+use server::{agents, api, front, serve, setup};
 
 #[derive(Parser)]
 #[command(
@@ -17,18 +21,36 @@ struct Arguments {
     command: Command,
 }
 
+#[derive(Args)]
+struct ConfigFile {
+    /// Configuration file.
+    #[arg(
+        long,
+        env = "ALLOTMENT_SERVER_CONFIG",
+        default_value = "/etc/allotment/server.toml"
+    )]
+    config: PathBuf,
+}
+
 #[derive(Subcommand)]
 enum Command {
     /// Serve pages, REST and agents.
-    Serve {
-        /// Configuration file.
-        #[arg(
-            long,
-            env = "ALLOTMENT_SERVER_CONFIG",
-            default_value = "/etc/allotment/server.toml"
-        )]
-        config: PathBuf,
+    Serve(ConfigFile),
+    /// Bring the database's schema up to date, as its owner.
+    Migrate(ConfigFile),
+    /// Make an administrator and print its password.
+    AddAdmin {
+        #[command(flatten)]
+        file: ConfigFile,
+        /// The log-in.
+        name: String,
     },
+    /// Make the demo organisation and print its log-ins; nothing where it is there already.
+    SeedDemo(ConfigFile),
+    /// Print the certificate by which agents know the servers.
+    Ca(ConfigFile),
+    /// Print the OpenAPI document.
+    Openapi,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -41,7 +63,50 @@ fn main() -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("start the runtime")?;
-    match arguments.command {
-        Command::Serve { config } => runtime.block_on(server::serve::run(Config::read(&config)?)),
+    runtime.block_on(run(arguments.command))
+}
+
+async fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Serve(file) => serve::run(begin(&file)?).await,
+        Command::Migrate(file) => setup::migrate::run(&begin(&file)?).await,
+        Command::AddAdmin { file, name } => {
+            let name: Name = name.parse().context("the log-in")?;
+            let db = open(&begin(&file)?).await?;
+            println!("{}", setup::admin::add(&db, &name).await?);
+            Ok(())
+        }
+        Command::SeedDemo(file) => {
+            let config = begin(&file)?;
+            let app = App::new(open(&config).await?, config);
+            if let Some(seeded) = setup::demo::seed(&app).await? {
+                println!("{}", serde_json::to_string(&seeded).context("print it")?);
+            }
+            Ok(())
+        }
+        Command::Ca(file) => {
+            let db = open(&begin(&file)?).await?;
+            print!("{}", agents::authority::Authority::open(&db).await?.pem());
+            Ok(())
+        }
+        Command::Openapi => {
+            print!(
+                "{}",
+                api::document().to_yaml().context("write the document")?
+            );
+            Ok(())
+        }
     }
+}
+
+fn begin(file: &ConfigFile) -> anyhow::Result<Config> {
+    let config = Config::read(&file.config)?;
+    front::logs::install(&config.log)?;
+    Ok(config)
+}
+
+async fn open(config: &Config) -> anyhow::Result<Database> {
+    let db = Database::open(&config.database).context("open the database")?;
+    setup::check::run(&db).await?;
+    Ok(db)
 }

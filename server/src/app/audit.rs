@@ -47,6 +47,7 @@ pub async fn record(tx: &mut Tx, asker: &Asker, change: Change<'_>) -> Result<()
     store::audit::insert(
         tx,
         store::audit::NewEntry {
+            actor_kind: "user",
             actor_id: Some(asker.user_id),
             actor_name: asker.name.as_str(),
             action: change.action.as_str(),
@@ -74,6 +75,7 @@ pub async fn record_denial(
     store::audit::insert(
         &mut tx,
         store::audit::NewEntry {
+            actor_kind: "user",
             actor_id: Some(asker.user_id),
             actor_name: asker.name.as_str(),
             action,

@@ -119,16 +119,30 @@ pub async fn update(
 }
 
 /// Has the engine read the policy as it will, so that what is kept is what it can follow.
-fn check(_name: &Name, policy: &PoolPolicy) -> Result<Value, AppError> {
-    if policy.sharing.is_empty() {
-        return Err(AppError::invalid(
-            "sharing",
-            "[]",
-            "at least one mode, such as exclusive",
-        ));
+fn check(name: &Name, policy: &PoolPolicy) -> Result<Value, AppError> {
+    let kept = serde_json::to_value(policy)
+        .map_err(|e| AppError::Internal(anyhow::Error::new(e).context("write a policy")))?;
+    let mut pool = kept.clone();
+    pool["name"] = name.as_str().into();
+    let scenario = serde_json::json!({
+        "now": "2000-01-01T00:00:00Z", "pools": [pool], "nodes": [], "teams": [], "workloads": [],
+    });
+    let refused = |key: &str, remedy: String| {
+        // Its keys begin with the pool's place in a file.
+        let field = key.split_once("].").map_or(key, |(_, field)| field);
+        let value = field
+            .split('.')
+            .try_fold(&kept, |value, part| value.get(part))
+            .map_or_else(|| "a value".to_owned(), ToString::to_string);
+        AppError::invalid(field, value, remedy)
+    };
+    let world = engine::scenario::parse(&scenario.to_string())
+        .map_err(|error| refused(&error.key, error.what))?;
+    if let Some(unsupported) = engine::unsupported(&world) {
+        let remedy = format!("{}, since it is not supported yet", unsupported.remedy);
+        return Err(refused(&unsupported.field, remedy));
     }
-    serde_json::to_value(policy)
-        .map_err(|e| AppError::Internal(anyhow::Error::new(e).context("write a policy")))
+    Ok(kept)
 }
 
 async fn read(tx: &mut Tx, name: &Name) -> Result<Pool, AppError> {

@@ -152,6 +152,7 @@ async fn note_log_in(
     store::audit::insert(
         &mut tx,
         store::audit::NewEntry {
+            actor_kind: "user",
             actor_id: user,
             actor_name: &name,
             action: Action::LogIn.as_str(),

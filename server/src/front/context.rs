@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use axum::extract::{ConnectInfo, MatchedPath, Request, State};
-use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::Response;
 use domain::ids::RequestId;
@@ -56,7 +56,8 @@ pub async fn carry(State(app): State<App>, mut request: Request, next: Next) -> 
         REQUEST_ID_HEADER,
         HeaderValue::from_str(&context.request_id.to_string()).expect("an id is plain ASCII"),
     );
-    note_denial(&app, &context, &response, &path).await;
+    let denied = response.extensions().get::<Denied>().copied();
+    note_denial(&app, &context, denied, &path).await;
     let elapsed = begun.elapsed();
     metrics::record_request(method.as_str(), &route, response.status().as_u16(), elapsed);
     span.in_scope(|| {
@@ -71,13 +72,8 @@ pub async fn carry(State(app): State<App>, mut request: Request, next: Next) -> 
     response
 }
 
-async fn note_denial(app: &App, context: &RequestContext, response: &Response, path: &str) {
-    if response.status() != StatusCode::FORBIDDEN {
-        return;
-    }
-    let (Some(Denied(action)), Some(asker)) =
-        (response.extensions().get::<Denied>(), context.asker.get())
-    else {
+async fn note_denial(app: &App, context: &RequestContext, denied: Option<Denied>, path: &str) {
+    let (Some(Denied(action)), Some(asker)) = (denied, context.asker.get()) else {
         return;
     };
     let object = domain::error::quote(path);

@@ -2,6 +2,8 @@
 
 pub mod context;
 pub mod headers;
+pub mod health;
+pub mod logs;
 pub mod metrics;
 
 pub use context::RequestContext;

@@ -9,6 +9,8 @@ use super::Tx;
 /// A row to be written.
 #[derive(Debug)]
 pub struct NewEntry<'a> {
+    /// `user`, or `system` for what was done on the server's command line.
+    pub actor_kind: &'a str,
     /// The person.
     pub actor_id: Option<UserId>,
     /// The person's name at that time.
@@ -60,7 +62,8 @@ pub struct Entry {
 pub async fn insert(tx: &mut Tx, entry: NewEntry<'_>) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "INSERT INTO audit (actor_kind, actor_id, actor_name, action, object, team_id, request_id, outcome, reason, before, after)
-         VALUES ('user', $1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+        entry.actor_kind,
         entry.actor_id as Option<UserId>,
         entry.actor_name,
         entry.action,

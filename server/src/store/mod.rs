@@ -25,6 +25,7 @@ pub mod pools;
 pub mod prices;
 pub mod quotas;
 pub mod replicas;
+pub mod schema;
 pub mod segments;
 pub mod sessions;
 pub mod teams;
@@ -111,6 +112,11 @@ impl Database {
         .fetch_one(&mut *tx)
         .await?;
         Ok(tx)
+    }
+
+    /// Begins a transaction of a person who is nobody: nothing of any team can be seen in it.
+    pub async fn begin_nobody(&self) -> Result<Tx, sqlx::Error> {
+        self.app.begin().await
     }
 
     /// Begins a transaction of the system's own.
