@@ -69,10 +69,10 @@ CREATE TABLE ledger_entries (
 CREATE INDEX ledger_entries_by_team ON ledger_entries (team_id, started_at);
 CREATE INDEX ledger_entries_by_job ON ledger_entries (job_id);
 CREATE INDEX ledger_entries_by_time ON ledger_entries (started_at);
--- What of the charged segments no ledger entry covers yet, up to `upto`, cut at full hours and at
--- changes of price, so that each piece has one price or none. Rating copies it into the ledger,
+-- What of the charged segments no ledger entry covers yet, cut at full hours and at changes of
+-- price, so that each piece has one price or none; of open segments what lies before `open_until`. Rating copies it into the ledger,
 -- and reports add it to the ledger, so that the two can never differ in their arithmetic.
-CREATE FUNCTION allotment.unrated_pieces(upto timestamptz) RETURNS TABLE (
+CREATE FUNCTION allotment.unrated_pieces(open_until timestamptz) RETURNS TABLE (
     segment_id uuid, team_id uuid, user_id uuid, job_id uuid, pool_id uuid, mode text,
     started_at timestamptz, ended_at timestamptz, gpu_milli_micros numeric,
     price_id uuid, amount numeric, currency text)
@@ -87,7 +87,7 @@ CREATE FUNCTION allotment.unrated_pieces(upto timestamptz) RETURNS TABLE (
             price.currency
         FROM usage_segments AS s
         CROSS JOIN LATERAL (
-            SELECT COALESCE(s.rated_until, s.started_at) AS began, LEAST(COALESCE(s.ended_at, upto), upto) AS ended
+            SELECT COALESCE(s.rated_until, s.started_at) AS began, COALESCE(s.ended_at, open_until) AS ended
         ) AS span
         CROSS JOIN LATERAL (
             SELECT cuts.at AS started_at, LEAD(cuts.at, 1, span.ended) OVER (ORDER BY cuts.at) AS ended_at
@@ -114,7 +114,8 @@ CREATE FUNCTION allotment.unrated_pieces(upto timestamptz) RETURNS TABLE (
             ORDER BY p.effective_from DESC
             LIMIT 1
         ) AS price ON true
-        WHERE s.kind = 'charged' AND span.began < span.ended
+        WHERE s.kind = 'charged' AND (s.ended_at IS NULL OR s.rated_until IS NULL OR s.rated_until < s.ended_at)
+            AND span.began < span.ended
     $$;
 CREATE INDEX usage_segments_unrated ON usage_segments (id)
     WHERE kind = 'charged' AND (ended_at IS NULL OR rated_until IS NULL OR rated_until < ended_at);

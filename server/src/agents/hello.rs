@@ -11,9 +11,10 @@ use super::inventory;
 use crate::app::App;
 use crate::lifecycle::LifecycleError;
 use crate::lifecycle::end::{Loss, lose_workers};
+use crate::lifecycle::nodes::set_reachability;
 use crate::store::events::{self, Actor, NewEvent, Subject};
 use crate::store::nodes::{self, NodeRow, Voice};
-use crate::store::{Tx, assignments, capacity};
+use crate::store::{Tx, assignments};
 
 /// What a session knows of its node once it has begun.
 #[derive(Debug)]
@@ -22,9 +23,8 @@ pub struct Begun {
     pub name: String,
     /// Facts up to this number are known.
     pub last_fact: u64,
-    /// What the node holds although it has ended, or never was, for us. Its devices are not
-    /// free before the node says so, whatever our rows say: the node is not ready until then.
-    pub orphans: BTreeSet<AssignmentId>,
+    /// What the node holds as its session begins, until it says that it has let go.
+    pub held: BTreeSet<AssignmentId>,
 }
 
 /// Why a session did not begin.
@@ -69,12 +69,12 @@ pub async fn begin(app: &App, node_id: NodeId, hello: &Hello) -> Result<Begun, H
     if let Some(message) = nothing_survived(&before, hello, &node.name) {
         lose_everything(app, &node, hello, message, &actor).await?;
     }
-    let orphans = find_orphans(app, &node, hello, &actor).await?;
+    note_orphans(app, &node, hello, &actor).await?;
     app.wake.all();
     Ok(Begun {
         name: node.name,
         last_fact: u64::try_from(last_fact).unwrap_or(0),
-        orphans,
+        held: hello.held.iter().map(|held| held.assignment).collect(),
     })
 }
 
@@ -126,42 +126,47 @@ async fn lose_everything(
     Ok(())
 }
 
-/// What the node holds that has no live row of its own. Such a node is not ready until it has
-/// let go, so that none of its devices is given out twice.
-async fn find_orphans(
+/// Writes down what the node holds although it has ended, or never was, for us. Its devices are
+/// not free before the node says so, whatever our rows say: it is not ready until then.
+async fn note_orphans(
     app: &App,
     node: &NodeRow,
     hello: &Hello,
     actor: &Actor,
-) -> Result<BTreeSet<AssignmentId>, HelloError> {
-    let ids: Vec<AssignmentId> = hello.held.iter().map(|held| held.assignment).collect();
+) -> Result<(), HelloError> {
+    let held: BTreeSet<AssignmentId> = hello.held.iter().map(|held| held.assignment).collect();
     let mut tx = app.db.begin_system().await?;
-    let known = assignments::find(&mut tx, &ids).await?;
-    let mut orphans: BTreeSet<AssignmentId> = ids.iter().copied().collect();
-    for row in &known {
-        if row.node_id == node.id && row.phase.live() {
-            orphans.remove(&row.id);
-        }
+    let orphans = orphans_of(&mut tx, node.id, &held).await?;
+    if orphans.is_empty() {
+        return Ok(());
     }
-    for id in &orphans {
-        let unknown = known.iter().all(|row| row.id != *id);
-        note_orphan(&mut tx, node, *id, unknown, actor).await?;
+    for (id, unknown) in orphans {
+        note_orphan(&mut tx, node, id, unknown, actor).await?;
     }
     let present = nodes::lock(&mut tx, node.id)
         .await?
         .ok_or(HelloError::Unwelcome)?;
-    if !orphans.is_empty() && present.reachability == Reachability::Ready {
-        set_reachability(
-            &mut tx,
-            &present,
-            Reachability::Unreachable,
-            "cleaning_up",
-            actor,
-        )
-        .await?;
+    if present.reachability == Reachability::Ready {
+        let to = Reachability::Unreachable;
+        set_reachability(&mut tx, &present, to, "cleaning_up", actor).await?;
     }
-    tx.commit().await?;
-    Ok(orphans)
+    Ok(tx.commit().await?)
+}
+
+/// Which of these assignments are not live ones of the node, and whether nobody knows them.
+async fn orphans_of(
+    tx: &mut Tx,
+    node: NodeId,
+    held: &BTreeSet<AssignmentId>,
+) -> Result<Vec<(AssignmentId, bool)>, sqlx::Error> {
+    let ids: Vec<AssignmentId> = held.iter().copied().collect();
+    let known = assignments::find(tx, &ids).await?;
+    let orphan = |id: &AssignmentId| match known.iter().find(|row| row.id == *id) {
+        Some(row) if row.node_id == node && row.phase.live() => None,
+        Some(_) => Some((*id, false)),
+        None => Some((*id, true)),
+    };
+    Ok(ids.iter().filter_map(orphan).collect())
 }
 
 async fn note_orphan(
@@ -185,8 +190,14 @@ async fn note_orphan(
     events::insert(tx, &event).await
 }
 
-/// Counts a node as ready, where it is not: its lease runs and it has let go of all that ended.
-pub async fn mark_ready(app: &App, node_id: NodeId, actor: &Actor) -> Result<(), sqlx::Error> {
+/// Counts a node as ready, where it is not: its lease runs, and of what it still holds nothing
+/// has ended for us. The node's lock serialises this with who fences work on lost nodes.
+pub async fn mark_ready(
+    app: &App,
+    node_id: NodeId,
+    held: &BTreeSet<AssignmentId>,
+    actor: &Actor,
+) -> Result<(), LifecycleError> {
     let mut tx = app.db.begin_system().await?;
     let Some(node) = nodes::lock(&mut tx, node_id).await? else {
         return Ok(());
@@ -194,33 +205,11 @@ pub async fn mark_ready(app: &App, node_id: NodeId, actor: &Actor) -> Result<(),
     if node.reachability == Reachability::Ready || node.intent == NodeIntent::Retired {
         return Ok(());
     }
+    if !orphans_of(&mut tx, node_id, held).await?.is_empty() {
+        return Ok(());
+    }
     set_reachability(&mut tx, &node, Reachability::Ready, "answers", actor).await?;
     tx.commit().await?;
     app.wake.all();
     Ok(())
-}
-
-/// Steps a locked node's reachability, with its event and the capacity of its devices.
-pub async fn set_reachability(
-    tx: &mut Tx,
-    node: &NodeRow,
-    to: Reachability,
-    reason: &str,
-    actor: &Actor,
-) -> Result<(), sqlx::Error> {
-    if !nodes::step_reachability(tx, node.id, node.reachability, to).await? {
-        return Ok(());
-    }
-    let event = NewEvent {
-        subject: Subject::Node(node.id),
-        job: None,
-        node_id: Some(node.id),
-        from: Some(node.reachability.as_str()),
-        to: to.as_str(),
-        actor,
-        reason,
-        data: json!({}),
-    };
-    events::insert(tx, &event).await?;
-    capacity::refresh(tx, node.id).await
 }

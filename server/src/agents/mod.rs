@@ -25,7 +25,6 @@ use authority::Authority;
 use beats::Heartbeat;
 use sessions::Sessions;
 
-pub use hello::set_reachability;
 pub use listen::{Listening, start};
 
 /// What all sessions of this replica share. Cheap to clone.

@@ -82,7 +82,7 @@ async fn hold(
         .map_err(refuse_hello)?;
     tracing::info!(
         node.id = %node, node = %begun.name, agent = %hello.agent_version, held = hello.held.len(),
-        orphans = begun.orphans.len(), "session began"
+        "session began"
     );
     let entry = shared.sessions.add(node, shared.over.child_token());
     let number = entry.number;
@@ -154,7 +154,7 @@ impl<'a> Session<'a> {
             source,
             outbox: outbox.clone(),
             order: InOrder::after(begun.last_fact),
-            orphans: begun.orphans,
+            held: begun.held,
         };
         Self {
             shared,
@@ -357,7 +357,7 @@ struct Worker {
     source: Source,
     outbox: Outbox,
     order: InOrder,
-    orphans: BTreeSet<AssignmentId>,
+    held: BTreeSet<AssignmentId>,
 }
 
 impl Worker {
@@ -415,8 +415,7 @@ impl Worker {
                 }
             }
             for fact in &run {
-                released |=
-                    fact.kind == FactKind::Released && self.orphans.remove(&fact.assignment);
+                released |= fact.kind == FactKind::Released && self.held.remove(&fact.assignment);
             }
             self.order.known(last);
         }
@@ -464,12 +463,9 @@ impl Worker {
     }
 
     async fn mark_ready(&self) -> Result<(), Status> {
-        if !self.orphans.is_empty() {
-            return Ok(());
-        }
-        if let Err(error) =
-            hello::mark_ready(&self.app, self.source.node_id, &self.source.actor).await
-        {
+        let source = &self.source;
+        let marked = hello::mark_ready(&self.app, source.node_id, &self.held, &source.actor).await;
+        if let Err(error) = marked {
             // The next heartbeat asks again.
             tracing::warn!(node.id = %self.source.node_id, %error, "a node could not be marked as ready");
         }

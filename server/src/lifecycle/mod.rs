@@ -8,6 +8,7 @@
 
 pub mod end;
 mod grant;
+pub mod nodes;
 pub mod report;
 mod stop;
 pub mod words;

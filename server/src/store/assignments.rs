@@ -209,6 +209,25 @@ pub async fn live_on_device(tx: &mut Tx, device: DeviceId) -> Result<Vec<Assignm
     .await
 }
 
+/// The names of the nodes on which a job has workers in a phase.
+pub async fn nodes_in_phase(
+    tx: &mut Tx,
+    job: JobId,
+    phase: AssignmentPhase,
+) -> Result<Vec<String>, sqlx::Error> {
+    sqlx::query_scalar!(
+        "SELECT DISTINCT n.name
+         FROM assignments AS a
+         JOIN nodes AS n ON n.id = a.node_id
+         WHERE a.job_id = $1 AND a.phase = $2
+         ORDER BY n.name",
+        job as JobId,
+        phase as AssignmentPhase,
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
 /// Steps an assignment from `from` to `to`; false when it no longer stands at `from`.
 pub async fn step(
     tx: &mut Tx,

@@ -277,3 +277,127 @@ pub async fn amend_as_done(tx: &mut Tx, id: AttemptId) -> Result<(), sqlx::Error
     .await?;
     Ok(())
 }
+
+/// Most jobs that a reconciler takes up at a time; the rest come in its next round.
+const DUE_MAX: i64 = 256;
+
+/// Jobs whose running attempt has reached its time limit.
+pub async fn over_time(tx: &mut Tx) -> Result<Vec<JobId>, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"SELECT j.id AS "id: JobId"
+           FROM attempts AS t
+           JOIN jobs AS j ON j.id = t.job_id
+           WHERE t.state = 'running'
+             AND t.started_at + (j.spec ->> 'time_limit_seconds')::bigint * interval '1 second' <= allotment.clock()
+           ORDER BY j.id
+           LIMIT $1"#,
+        DUE_MAX,
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
+/// Jobs with an attempt that some node has not acknowledged within the start window.
+pub async fn not_taken(tx: &mut Tx, window_ms: i64) -> Result<Vec<JobId>, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"SELECT t.job_id AS "id: JobId"
+           FROM attempts AS t
+           WHERE t.state = 'starting'
+             AND t.created_at + $1::bigint * interval '1 millisecond' <= allotment.clock()
+             AND EXISTS (SELECT FROM assignments AS a WHERE a.attempt_id = t.id AND a.phase = 'granted')
+           ORDER BY t.job_id
+           LIMIT $2"#,
+        window_ms,
+        DUE_MAX,
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
+/// A job that must leave a place, and what that place is called.
+#[derive(Debug, Clone)]
+pub struct Leaving {
+    /// The job.
+    pub job_id: JobId,
+    /// The node.
+    pub node_id: NodeId,
+    /// The node's name.
+    pub node: String,
+    /// What of it is meant, in words.
+    pub what: String,
+}
+
+/// Jobs whose running attempt holds a device that has failed.
+pub async fn on_failed_devices(tx: &mut Tx) -> Result<Vec<Leaving>, sqlx::Error> {
+    sqlx::query_as!(
+        Leaving,
+        r#"SELECT DISTINCT ON (a.job_id) a.job_id AS "job_id: JobId", n.id AS "node_id: NodeId", n.name AS node,
+                  d.uuid || ' of ' || n.name || ' failed: ' || d.health_reason AS "what!"
+           FROM devices AS d
+           JOIN assignment_devices AS s ON s.device_id = d.id AND s.live
+           JOIN assignments AS a ON a.id = s.assignment_id
+           JOIN attempts AS t ON t.id = a.attempt_id
+           JOIN nodes AS n ON n.id = d.node_id
+           WHERE d.health = 'failed' AND t.state IN ('starting', 'running')
+             AND a.phase IN ('granted', 'handed_over', 'running')
+           ORDER BY a.job_id, d.uuid
+           LIMIT $1"#,
+        DUE_MAX,
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
+/// Jobs with workers on lost nodes that need not wait for them: work that stops when it is cut
+/// off, and whatever is being stopped anyway.
+pub async fn on_lost_nodes(tx: &mut Tx) -> Result<Vec<Leaving>, sqlx::Error> {
+    sqlx::query_as!(
+        Leaving,
+        r#"SELECT DISTINCT a.job_id AS "job_id: JobId", n.id AS "node_id: NodeId", n.name AS node, '' AS "what!"
+           FROM nodes AS n
+           JOIN assignments AS a ON a.node_id = n.id AND a.phase NOT IN ('released', 'fenced')
+           JOIN attempts AS t ON t.id = a.attempt_id
+           JOIN jobs AS j ON j.id = a.job_id
+           WHERE n.reachability = 'lost'
+             AND (t.state = 'stopping' OR (j.spec ->> 'on_partition') IS DISTINCT FROM 'keep')
+           ORDER BY 1, 2
+           LIMIT $1"#,
+        DUE_MAX,
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
+/// Preemptible jobs with workers on nodes that are being drained.
+pub async fn on_draining_nodes(tx: &mut Tx) -> Result<Vec<Leaving>, sqlx::Error> {
+    sqlx::query_as!(
+        Leaving,
+        r#"SELECT DISTINCT ON (a.job_id) a.job_id AS "job_id: JobId", n.id AS "node_id: NodeId", n.name AS node,
+                  n.intent_reason AS "what!"
+           FROM nodes AS n
+           JOIN assignments AS a ON a.node_id = n.id AND a.phase IN ('granted', 'handed_over', 'running')
+           JOIN attempts AS t ON t.id = a.attempt_id
+           JOIN jobs AS j ON j.id = a.job_id
+           JOIN classes AS c ON c.name = j.class
+           WHERE n.intent = 'draining' AND t.state IN ('starting', 'running')
+             AND COALESCE((j.spec ->> 'preemptible')::boolean, c.preemptible)
+           ORDER BY a.job_id, n.name
+           LIMIT $1"#,
+        DUE_MAX,
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
+/// What an attempt holds now, in thousandths of a GPU.
+pub async fn held_milli(tx: &mut Tx, id: AttemptId) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"SELECT COALESCE(sum(s.gpus_milli), 0)::bigint AS "held!"
+           FROM assignments AS a
+           JOIN assignment_devices AS s ON s.assignment_id = a.id AND s.live
+           WHERE a.attempt_id = $1"#,
+        id as AttemptId,
+    )
+    .fetch_one(&mut **tx)
+    .await
+}

@@ -1,6 +1,9 @@
 //! Capacity segments: when each device was there, and whether it could be given out.
 
-use domain::ids::NodeId;
+use domain::Timestamp;
+use domain::ids::{NodeId, PoolId};
+use domain::money::Currency;
+use rust_decimal::Decimal;
 
 use super::Tx;
 
@@ -49,4 +52,113 @@ pub async fn refresh(tx: &mut Tx, node: NodeId) -> Result<(), sqlx::Error> {
     .execute(&mut **tx)
     .await?;
     Ok(())
+}
+
+/// What became of the device time of a pool within a span that has one price, all in
+/// thousandths of a GPU times microseconds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Span {
+    /// From then on.
+    pub started_at: Timestamp,
+    /// Up to before then.
+    pub ended_at: Timestamp,
+    /// The price of a whole device and hour, where there is one.
+    pub per_gpu_hour: Option<Decimal>,
+    /// Its currency.
+    pub currency: Option<Currency>,
+    /// All that was there.
+    pub capacity: Decimal,
+    /// Of that what could be given out.
+    pub available: Decimal,
+    /// Held by teams.
+    pub charged: Decimal,
+    /// Granted, and not yet acknowledged.
+    pub reserved: Decimal,
+    /// Held on lost nodes after their last heartbeat.
+    pub unreachable: Decimal,
+    /// Of what was held: while it could be given out.
+    pub held_available: Decimal,
+    /// Of what was held: while it could not.
+    pub held_unavailable: Decimal,
+}
+
+/// The device time of a pool between two points in time, by spans of one price.
+pub async fn spans(
+    tx: &mut Tx,
+    pool: PoolId,
+    from: Timestamp,
+    to: Timestamp,
+) -> Result<Vec<Span>, sqlx::Error> {
+    sqlx::query_as!(
+        Span,
+        r#"WITH spans AS (
+               SELECT cuts.at AS started_at, LEAD(cuts.at, 1, $3) OVER (ORDER BY cuts.at) AS ended_at
+               FROM (
+                   SELECT $2::timestamptz AS at
+                   UNION
+                   SELECT effective_from FROM prices
+                   WHERE pool_id = $1 AND mode = 'exclusive' AND effective_from > $2 AND effective_from < $3
+               ) AS cuts
+           ),
+           was AS (
+               SELECT c.device_id, c.available, s.started_at AS span,
+                   GREATEST(c.started_at, s.started_at) AS started_at,
+                   LEAST(COALESCE(c.ended_at, s.ended_at), s.ended_at) AS ended_at
+               FROM capacity_segments AS c
+               JOIN spans AS s ON c.started_at < s.ended_at AND COALESCE(c.ended_at, s.ended_at) > s.started_at
+               WHERE c.pool_id = $1
+           ),
+           held AS (
+               SELECT u.device_id, u.kind, u.gpus_milli, s.started_at AS span,
+                   GREATEST(u.started_at, s.started_at) AS started_at,
+                   LEAST(COALESCE(u.ended_at, s.ended_at), s.ended_at) AS ended_at
+               FROM usage_segments AS u
+               JOIN spans AS s ON u.started_at < s.ended_at AND COALESCE(u.ended_at, s.ended_at) > s.started_at
+               WHERE u.pool_id = $1
+           ),
+           there AS (
+               SELECT span, sum(1000 * trunc(EXTRACT(EPOCH FROM ended_at - started_at) * 1000000)) AS capacity,
+                   sum(1000 * trunc(EXTRACT(EPOCH FROM ended_at - started_at) * 1000000)) FILTER (WHERE available) AS available
+               FROM was
+               GROUP BY span
+           ),
+           used AS (
+               SELECT span,
+                   sum(gpus_milli * trunc(EXTRACT(EPOCH FROM ended_at - started_at) * 1000000)) FILTER (WHERE kind = 'charged') AS charged,
+                   sum(gpus_milli * trunc(EXTRACT(EPOCH FROM ended_at - started_at) * 1000000)) FILTER (WHERE kind = 'reserved') AS reserved,
+                   sum(gpus_milli * trunc(EXTRACT(EPOCH FROM ended_at - started_at) * 1000000)) FILTER (WHERE kind = 'unreachable') AS unreachable
+               FROM held
+               GROUP BY span
+           ),
+           shared AS (
+               SELECT h.span, w.available,
+                   sum(h.gpus_milli * trunc(EXTRACT(EPOCH FROM LEAST(h.ended_at, w.ended_at) - GREATEST(h.started_at, w.started_at)) * 1000000)) AS held
+               FROM held AS h
+               JOIN was AS w ON w.device_id = h.device_id AND w.span = h.span
+                   AND w.started_at < h.ended_at AND w.ended_at > h.started_at
+               GROUP BY h.span, w.available
+           )
+           SELECT s.started_at AS "started_at!", s.ended_at AS "ended_at!", price.per_gpu_hour AS "per_gpu_hour?",
+               price.currency AS "currency?: Currency",
+               COALESCE(there.capacity, 0) AS "capacity!", COALESCE(there.available, 0) AS "available!",
+               COALESCE(used.charged, 0) AS "charged!", COALESCE(used.reserved, 0) AS "reserved!",
+               COALESCE(used.unreachable, 0) AS "unreachable!",
+               COALESCE((SELECT held FROM shared AS o WHERE o.span = s.started_at AND o.available), 0) AS "held_available!",
+               COALESCE((SELECT held FROM shared AS o WHERE o.span = s.started_at AND NOT o.available), 0) AS "held_unavailable!"
+           FROM spans AS s
+           LEFT JOIN there ON there.span = s.started_at
+           LEFT JOIN used ON used.span = s.started_at
+           LEFT JOIN LATERAL (
+               SELECT p.per_gpu_hour, p.currency FROM prices AS p
+               WHERE p.pool_id = $1 AND p.mode = 'exclusive' AND p.effective_from <= s.started_at
+               ORDER BY p.effective_from DESC
+               LIMIT 1
+           ) AS price ON true
+           ORDER BY s.started_at"#,
+        pool as PoolId,
+        from,
+        to,
+    )
+    .fetch_all(&mut **tx)
+    .await
 }

@@ -19,6 +19,7 @@ pub mod idempotency;
 pub mod job_usage;
 pub mod jobs;
 pub mod join_tokens;
+pub mod ledger;
 pub mod nodes;
 pub mod placements;
 pub mod pools;

@@ -1,0 +1,138 @@
+//! Work that must leave where it is: its node is lost or drained, or its device has failed.
+
+use domain::Timestamp;
+use domain::ids::JobId;
+use domain::state::{AttemptEnd, AttemptState, JobState};
+
+use crate::app::App;
+use crate::lifecycle::end::{Loss, lose_workers};
+use crate::lifecycle::{LifecycleError, Stop, stop};
+use crate::store::attempts::{self, AttemptRow, Preempted};
+use crate::store::events::Actor;
+use crate::store::jobs::{self, JobRow};
+use crate::store::{self, Tx, nodes};
+
+/// Fences work on lost nodes, but for work that is kept: that waits for its node to answer or
+/// for a person to declare it dead.
+pub async fn lost_nodes(app: &App) -> Result<(), LifecycleError> {
+    let mut tx = app.db.begin_system().await?;
+    let due = attempts::on_lost_nodes(&mut tx).await?;
+    tx.commit().await?;
+    for leaving in due {
+        let mut tx = app.db.begin_system().await?;
+        // The job first, as everywhere; then the node is looked at again: it may have answered.
+        jobs::lock(&mut tx, leaving.job_id).await?;
+        let Some(node) = nodes::lock_by_name(&mut tx, &leaving.node)
+            .await?
+            .filter(|node| node.reachability == domain::state::Reachability::Lost)
+        else {
+            continue;
+        };
+        let loss = Loss {
+            node_id: node.id,
+            last_heartbeat_at: node.last_heartbeat_at,
+            message: format!("node {} was lost", node.name),
+            spare_granted: false,
+        };
+        lose_workers(
+            &mut tx,
+            &app.config.timers,
+            leaving.job_id,
+            &loss,
+            &Actor::System,
+        )
+        .await?;
+        tx.commit().await?;
+        tracing::warn!(job.id = %leaving.job_id, node = %node.name, "work on a lost node was fenced");
+        app.wake.all();
+    }
+    Ok(())
+}
+
+/// Stops work that holds a failed device.
+pub async fn failed_devices(app: &App) -> Result<(), LifecycleError> {
+    let mut tx = app.db.begin_system().await?;
+    let due = attempts::on_failed_devices(&mut tx).await?;
+    tx.commit().await?;
+    for leaving in due {
+        let wish = Stop::because(AttemptEnd::NodeLost, format!("device {}", leaving.what));
+        stop_live(app, leaving.job_id, |_, _| Some(wish.clone())).await?;
+    }
+    Ok(())
+}
+
+/// Preempts preemptible work on nodes that are being drained; other work stays until it ends.
+pub async fn draining_nodes(app: &App) -> Result<(), LifecycleError> {
+    let mut tx = app.db.begin_system().await?;
+    let due = attempts::on_draining_nodes(&mut tx).await?;
+    tx.commit().await?;
+    for leaving in due {
+        let mut tx = app.db.begin_system().await?;
+        let Some(mut job) = jobs::lock(&mut tx, leaving.job_id).await? else {
+            continue;
+        };
+        let Some(attempt) = live(&mut tx, &job).await? else {
+            continue;
+        };
+        let held = attempts::held_milli(&mut tx, attempt.id).await?;
+        let now = store::clock(&mut tx).await?;
+        let wish = Stop {
+            preempted: Some(Preempted {
+                made_room_for: None,
+                rule: "drain",
+                lost_gpu_milli_seconds: held.saturating_mul(unsaved_seconds(&job, &attempt, now)),
+            }),
+            job_to: Some(JobState::Preempting),
+            ..Stop::because(
+                AttemptEnd::Preempted,
+                format!("node {} is being drained", leaving.node),
+            )
+        };
+        stop(&mut tx, &mut job, &wish, &Actor::System).await?;
+        tx.commit().await?;
+        app.wake.all();
+    }
+    Ok(())
+}
+
+/// Stops a job's live attempt with the wish that `decide` makes of the locked rows, if any.
+pub(super) async fn stop_live(
+    app: &App,
+    job: JobId,
+    decide: impl FnOnce(&JobRow, &AttemptRow) -> Option<Stop>,
+) -> Result<(), LifecycleError> {
+    let mut tx = app.db.begin_system().await?;
+    let Some(mut job) = jobs::lock(&mut tx, job).await? else {
+        return Ok(());
+    };
+    let Some(attempt) = live(&mut tx, &job).await? else {
+        return Ok(());
+    };
+    let Some(wish) = decide(&job, &attempt) else {
+        return Ok(());
+    };
+    stop(&mut tx, &mut job, &wish, &Actor::System).await?;
+    tx.commit().await?;
+    tracing::info!(job.id = %job.id, end = %wish.end, "attempt stopped");
+    app.wake.all();
+    Ok(())
+}
+
+/// The live attempt of a locked job, unless it is being stopped already.
+async fn live(tx: &mut Tx, job: &JobRow) -> Result<Option<AttemptRow>, LifecycleError> {
+    let attempt = attempts::lock_live(tx, job.id).await?;
+    Ok(attempt.filter(|attempt| attempt.state != AttemptState::Stopping))
+}
+
+/// How long an attempt has worked since it last saved its state, as far as its spec tells.
+fn unsaved_seconds(job: &JobRow, attempt: &AttemptRow, now: Timestamp) -> i64 {
+    let Some(started_at) = attempt.started_at else {
+        return 0;
+    };
+    let ran = (now - started_at).num_seconds().max(0);
+    let every = job.spec().ok().and_then(|spec| spec.checkpoint_seconds);
+    match every {
+        Some(every) if every > 0 => ran % every,
+        _ => ran,
+    }
+}

@@ -1,0 +1,66 @@
+//! Bounds in time: how long an attempt may run, and how long a gang may take to be acknowledged.
+
+use domain::state::{AssignmentPhase, AttemptEnd, AttemptState};
+
+use super::leaving::stop_live;
+use crate::app::App;
+use crate::lifecycle::{LifecycleError, Stop};
+use crate::store::{assignments, attempts};
+
+/// Stops attempts that have reached their time limit.
+pub async fn time_limits(app: &App) -> Result<(), LifecycleError> {
+    let mut tx = app.db.begin_system().await?;
+    let due = attempts::over_time(&mut tx).await?;
+    tx.commit().await?;
+    for job in due {
+        stop_live(app, job, |job, attempt| {
+            let limit = job.spec().ok()?.time_limit_seconds?;
+            (attempt.state == AttemptState::Running).then(|| {
+                Stop::because(
+                    AttemptEnd::TimeLimit,
+                    format!("it ran into its time limit of {limit} s"),
+                )
+            })
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+/// Takes back what was granted to gangs that some node has not acknowledged in time: all or
+/// none start.
+pub async fn start_windows(app: &App) -> Result<(), LifecycleError> {
+    let window_ms = app.config.timers.start_window_ms;
+    let mut tx = app.db.begin_system().await?;
+    let due = attempts::not_taken(&mut tx, window_ms).await?;
+    tx.commit().await?;
+    for job in due {
+        let Some(message) = who_is_missing(app, job, window_ms).await? else {
+            continue;
+        };
+        stop_live(app, job, |_, attempt| {
+            (attempt.state == AttemptState::Starting)
+                .then(|| Stop::because(AttemptEnd::StartRefused, message))
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+async fn who_is_missing(
+    app: &App,
+    job: domain::ids::JobId,
+    window_ms: i64,
+) -> Result<Option<String>, LifecycleError> {
+    let mut tx = app.db.begin_system().await?;
+    let nodes = assignments::nodes_in_phase(&mut tx, job, AssignmentPhase::Granted).await?;
+    tx.commit().await?;
+    if nodes.is_empty() {
+        return Ok(None);
+    }
+    let seconds = window_ms / 1_000;
+    Ok(Some(format!(
+        "not acknowledged within {seconds} s by {}",
+        nodes.join(", ")
+    )))
+}

@@ -1,0 +1,73 @@
+//! Steps of nodes: their reachability and what people want of them, each with its event and
+//! the capacity of its devices.
+
+use domain::state::{NodeIntent, Reachability};
+use serde_json::{Value, json};
+
+use super::{Actor, LifecycleError};
+use crate::store::events::{self, NewEvent, Subject};
+use crate::store::nodes::{self, NodeRow};
+use crate::store::{Tx, capacity};
+
+/// Steps the reachability of a node whose row is locked; nothing happens when it stands
+/// elsewhere by now.
+pub async fn set_reachability(
+    tx: &mut Tx,
+    node: &NodeRow,
+    to: Reachability,
+    reason: &str,
+    actor: &Actor,
+) -> Result<(), LifecycleError> {
+    node.reachability.step(to)?;
+    if !nodes::step_reachability(tx, node.id, node.reachability, to).await? {
+        return Ok(());
+    }
+    note(
+        tx,
+        node,
+        node.reachability.as_str(),
+        to.as_str(),
+        reason,
+        actor,
+    )
+    .await
+}
+
+/// Steps what people want of a node whose row is locked, and says why; its new version.
+pub async fn set_intent(
+    tx: &mut Tx,
+    node: &NodeRow,
+    to: NodeIntent,
+    reason: &str,
+    actor: &Actor,
+) -> Result<i64, LifecycleError> {
+    node.intent.step(to)?;
+    let version = nodes::step_intent(tx, node.id, node.version, to, reason)
+        .await?
+        .ok_or_else(|| LifecycleError::Missed(format!("node {}", node.name)))?;
+    note(tx, node, node.intent.as_str(), to.as_str(), reason, actor).await?;
+    Ok(version)
+}
+
+async fn note(
+    tx: &mut Tx,
+    node: &NodeRow,
+    from: &'static str,
+    to: &'static str,
+    reason: &str,
+    actor: &Actor,
+) -> Result<(), LifecycleError> {
+    let data: Value = json!({ "node": node.name });
+    let event = NewEvent {
+        subject: Subject::Node(node.id),
+        job: None,
+        node_id: Some(node.id),
+        from: Some(from),
+        to,
+        actor,
+        reason,
+        data,
+    };
+    events::insert(tx, &event).await?;
+    Ok(capacity::refresh(tx, node.id).await?)
+}
