@@ -6,6 +6,8 @@
 //! that they look the same on every page. Nothing here needs inline style or
 //! script: [`CONTENT_SECURITY_POLICY`] holds on every page.
 
+pub use askama::{Error as RenderError, Template};
+
 pub mod assets;
 pub mod draw;
 pub mod format;

@@ -89,6 +89,8 @@ fn every_message_is_used_and_every_used_message_exists() {
         files("templates", "html"),
         files("src", "rs"),
         files("src/views", "rs"),
+        // The server says words too: what was refused, what was done.
+        files("../server/src/pages", "rs"),
     ]
     .concat()
     .into_iter()

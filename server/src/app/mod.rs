@@ -13,6 +13,7 @@ pub mod asker;
 pub mod audit;
 pub mod authorise;
 pub mod classes;
+pub mod clock;
 pub mod error;
 pub mod feed;
 pub mod idempotency;

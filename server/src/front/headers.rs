@@ -10,8 +10,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 
 /// Nothing but our own files, no inline script or style, no frame around us, forms only to us.
-const POLICY: &str = "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; \
-                      form-action 'self'; frame-ancestors 'none'";
+const POLICY: &str = web::CONTENT_SECURITY_POLICY;
 
 /// Sets the guarding headers; an answer that says itself how it may be cached keeps that.
 pub async fn guard(request: Request, next: Next) -> Response {

@@ -23,8 +23,6 @@ const SECONDS_PER_MINUTE: i64 = 60;
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SubmitFields {
-    /// The token against forged requests.
-    pub csrf: String,
     /// The team that the job is for.
     pub team: String,
     /// Makes a second press of the button the same submission.
@@ -32,7 +30,7 @@ pub struct SubmitFields {
     pub idempotency_key: String,
     /// Whether only a check was asked for, which browsers without scripts do by a button.
     #[serde(default)]
-    pub check: Option<String>,
+    pub check: String,
     #[serde(default)]
     name: String,
     #[serde(default)]

@@ -1,4 +1,5 @@
 //! Integration tests of the server against a real PostgreSQL: a fresh database per test.
 
 mod fixture;
+mod pages;
 mod schema;

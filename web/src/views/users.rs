@@ -26,8 +26,8 @@ pub struct UserRow {
     pub name: String,
     /// Their platform role's code.
     pub platform_role: Option<String>,
-    /// Their teams, each with a role's code.
-    pub teams: Vec<(String, String)>,
+    /// How they are called; may be empty.
+    pub display_name: String,
     /// Whether they may not sign in.
     pub disabled: bool,
     /// When they were added.

@@ -649,10 +649,10 @@ pub fn users() -> UsersView {
     let row = |name: &str, role: Option<&str>, disabled| UserRow {
         name: name.into(),
         platform_role: role.map(Into::into),
-        teams: if role.is_none() {
-            vec![("vision".into(), "member".into())]
+        display_name: if role.is_none() {
+            "Wei Chen".into()
         } else {
-            vec![]
+            String::new()
         },
         disabled,
         created_at: minutes_ago(10_000),

@@ -1,0 +1,203 @@
+//! Signing in and out, and the reader's theme.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::{Query, Request, State};
+use axum::http::header::SET_COOKIE;
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Redirect, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::Deserialize;
+use web::messages::{Messages, Phrase};
+use web::shell::Section;
+use web::views::SigninView;
+
+use super::visit::{self, Posted, THEME_COOKIE, Visit, cookie};
+use super::{PageError, page};
+use crate::app::sessions::{self, LogIn, SessionKind};
+use crate::app::{App, AppError, clock};
+use crate::front::RequestContext;
+
+/// The cookie that ties a sign-in form to the browser that asked for it: there is no session yet.
+const FORM_COOKIE: &str = "allotment-signin";
+/// Random bytes of its value.
+const TOKEN_BYTES: usize = 32;
+/// How long a browser keeps the theme: a year, the longest that all browsers grant.
+const THEME_SECONDS: i64 = 31_536_000;
+
+/// What the sign-in page may be asked with.
+#[derive(Debug, Default, Deserialize)]
+pub struct SigninQuery {
+    /// Where to go afterwards.
+    #[serde(default)]
+    next: String,
+}
+
+/// Shows the sign-in form.
+pub async fn show_signin(
+    State(app): State<App>,
+    Query(query): Query<SigninQuery>,
+    headers: HeaderMap,
+) -> Result<Response, PageError> {
+    form(&app, &headers, visit::back(&query.next), "", None).await
+}
+
+/// What was typed.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Typed {
+    username: String,
+    password: String,
+    #[serde(default)]
+    next: String,
+}
+
+/// Signs in and leads to where the person wanted to go.
+pub async fn sign_in(
+    State(app): State<App>,
+    Extension(context): Extension<Arc<RequestContext>>,
+    request: Request,
+) -> Result<Response, PageError> {
+    let headers = request.headers().clone();
+    let (token, typed) = visit::read_form::<Typed>(request).await?;
+    let next = visit::back(&typed.next).to_owned();
+    let t = Messages::english();
+    if !cookie(&headers, FORM_COOKIE).is_some_and(|given| visit::same(given, &token)) {
+        let stale = t.say("signin.stale");
+        return form(&app, &headers, &next, &typed.username, Some(stale)).await;
+    }
+    let name = typed.username.trim().to_owned();
+    let ask = LogIn {
+        name: name.clone(),
+        password: typed.password,
+        kind: SessionKind::Page,
+        address: context.address,
+        request_id: context.request_id,
+    };
+    let refused = match sessions::log_in(&app, ask).await {
+        Ok(opened) => {
+            let name = sessions::cookie_name(&app.config.sessions);
+            let session = set_cookie(
+                &app,
+                name,
+                &opened.secret,
+                Some(app.config.sessions.seconds),
+            );
+            return Ok(([(SET_COOKIE, session)], Redirect::to(&next)).into_response());
+        }
+        Err(AppError::WrongCredentials) => t.say("signin.wrong"),
+        Err(AppError::TooMany {
+            retry_after_seconds,
+        }) => t
+            .say("signin.too_many")
+            .nest("duration", t.duration(retry_after_seconds)),
+        Err(error) => return Err(error.into()),
+    };
+    form(&app, &headers, &next, &name, Some(refused)).await
+}
+
+async fn form(
+    app: &App,
+    headers: &HeaderMap,
+    next: &str,
+    username: &str,
+    refused: Option<Phrase>,
+) -> Result<Response, PageError> {
+    // A token that the browser has already stays: another tab's form goes on working.
+    let kept = cookie(headers, FORM_COOKIE).filter(|token| token.len() >= TOKEN_BYTES);
+    let token = kept.map_or_else(
+        || URL_SAFE_NO_PAD.encode(rand::random::<[u8; TOKEN_BYTES]>()),
+        str::to_owned,
+    );
+    let status = if refused.is_some() {
+        StatusCode::UNAUTHORIZED
+    } else {
+        StatusCode::OK
+    };
+    let view = SigninView {
+        shell: visit::shell(
+            None,
+            visit::theme_of(headers),
+            Section::Nowhere,
+            "/signin",
+            clock::now(app).await?,
+        ),
+        csrf: token.clone(),
+        next: next.to_owned(),
+        username: username.to_owned(),
+        refused,
+    };
+    let mut response = page(&view)?;
+    *response.status_mut() = status;
+    response
+        .headers_mut()
+        .append(SET_COOKIE, set_cookie(app, FORM_COOKIE, &token, None));
+    Ok(response)
+}
+
+/// A form without fields of its own.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Nothing {}
+
+/// Signs out.
+pub async fn sign_out(
+    State(app): State<App>,
+    Posted {
+        visit,
+        fields: Nothing {},
+    }: Posted<Nothing>,
+) -> Result<Response, PageError> {
+    sessions::log_out(&app, &visit.asker).await?;
+    let gone = set_cookie(
+        &app,
+        sessions::cookie_name(&app.config.sessions),
+        "",
+        Some(0),
+    );
+    Ok(([(SET_COOKIE, gone)], Redirect::to("/signin")).into_response())
+}
+
+/// The theme that was asked for, and the page to come back to.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ThemeChoice {
+    theme: String,
+    #[serde(default)]
+    back: String,
+}
+
+/// Keeps the theme.
+pub async fn choose_theme(
+    State(app): State<App>,
+    Posted {
+        visit: Visit { .. },
+        fields,
+    }: Posted<ThemeChoice>,
+) -> Response {
+    let theme = web::shell::Theme::from_cookie(&fields.theme).attribute();
+    let kept = set_cookie(&app, THEME_COOKIE, theme, Some(THEME_SECONDS));
+    (
+        [(SET_COOKIE, kept)],
+        Redirect::to(visit::back(&fields.back)),
+    )
+        .into_response()
+}
+
+/// A cookie that scripts cannot read and other sites' forms do not carry.
+fn set_cookie(app: &App, name: &str, value: &str, seconds: Option<i64>) -> HeaderValue {
+    let secure = if app.config.sessions.secure_cookies {
+        "; Secure"
+    } else {
+        ""
+    };
+    let age = seconds
+        .map(|seconds| format!("; Max-Age={seconds}"))
+        .unwrap_or_default();
+    HeaderValue::from_str(&format!(
+        "{name}={value}; Path=/; HttpOnly; SameSite=Lax{secure}{age}"
+    ))
+    .expect("our names and values are plain ASCII")
+}
