@@ -10,7 +10,6 @@ mod windows;
 
 use std::time::Duration;
 
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -26,17 +25,15 @@ const RATING_EVERY: Duration = Duration::from_secs(5);
 /// from when the replica last began to see the database.
 const BEATS_TO_SETTLE: i64 = 3;
 
-/// Starts the reconcilers; they end when `over` is cancelled.
-pub fn start(app: App, over: CancellationToken) -> JoinHandle<()> {
-    tokio::spawn(async move {
-        tokio::select! {
-            () = over.cancelled() => {}
-            () = run(app) => {}
-        }
-    })
+/// Runs the reconcilers until `over` is cancelled.
+pub async fn run(app: App, over: CancellationToken) {
+    tokio::select! {
+        () = over.cancelled() => {}
+        () = work(app) => {}
+    }
 }
 
-async fn run(app: App) {
+async fn work(app: App) {
     let tick = Duration::from_millis(u64::try_from(app.config.timers.tick_ms).unwrap_or(1_000));
     let mut steady = Steady::new(&app);
     let mut rated = Instant::now();
