@@ -21,7 +21,7 @@ use crate::store::epochs::{Candidate, Epoch};
 use crate::store::{self, epochs};
 
 pub use commit::{Outcome, commit};
-pub use cycle::Cycle;
+pub use cycle::{Cycle, Turn};
 pub use think::think;
 
 /// Longest wait for an answer on the leader's connection; without one the lead counts as lost.
@@ -88,8 +88,8 @@ async fn lead(
             Err(_) => return Err(sqlx::Error::PoolTimedOut),
         }
         match cycle.turn().await {
-            Ok(cycle::Turn::Done) => app.pulse.scheduler_beats(),
-            Ok(cycle::Turn::Fenced) => {
+            Ok(Turn::Done) => app.pulse.scheduler_beats(),
+            Ok(Turn::Fenced) => {
                 tracing::warn!("another leader took over, this one stops");
                 return Ok(());
             }

@@ -2,4 +2,6 @@
 
 mod fixture;
 mod pages;
+mod fleet;
+mod scheduler;
 mod schema;
