@@ -13,11 +13,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::app::App;
+use crate::app::{App, feed};
 use crate::config::Config;
 use crate::front::{context, headers, health, metrics};
 use crate::store::Database;
-use crate::{agents, api, setup};
+use crate::{agents, api, scheduler, setup};
 
 /// After being told to stop, answers under way get so long; live streams are cut then.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
@@ -50,6 +50,10 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         internal: machines.internal,
     };
 
+    loops.spawn(scheduler::run(app.clone(), over.clone()));
+    loops.spawn(feed::run(app.clone(), over.clone()));
+    loops.spawn(feed::listen(app.clone(), over.clone()));
+    loops.spawn(feed::relay(app.clone(), over.clone()));
     let scraped = axum::serve(scrape, metrics::router(app.clone(), recorder))
         .with_graceful_shutdown(over.clone().cancelled_owned());
     loops.spawn(async move {
