@@ -168,7 +168,7 @@ fn end(work: &Workload) -> Option<Timestamp> {
 
 /// Moves time by a cycle, or to the next moment when that is later and nothing was done;
 /// what is due then ends or leaves.
-fn advance(world: &mut World, next: Option<Timestamp>) {
+pub fn advance(world: &mut World, next: Option<Timestamp>) {
     let step = world.now + TimeDelta::seconds(world.cycle_seconds);
     world.now = next.map_or(step, |next| next.max(step));
     let now = world.now;

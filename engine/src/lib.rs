@@ -14,9 +14,11 @@ mod shares;
 mod unsupported;
 mod verdict;
 
+pub mod check;
 pub mod cycles;
 pub mod order;
 pub mod plan;
+pub mod rig;
 pub mod scenario;
 pub mod world;
 

@@ -11,7 +11,7 @@ const GRAIN: i128 = 1_000_000;
 /// Moves the edges of the grains off the halves, quarters and eighths that shares are made of.
 const OFFSET: i128 = 271_828;
 /// A share that nothing is above: of a borrower without a claim on spare capacity.
-pub(crate) const ENDLESS: i128 = i128::MAX / 4;
+const ENDLESS: i128 = i128::MAX / 4;
 
 /// `a / b` as a part of `WHOLE`, without overflow.
 pub(crate) fn ratio(a: Amount, b: Amount) -> i128 {
@@ -215,6 +215,37 @@ fn over_weight(share: i128, weight: i128) -> i128 {
         ENDLESS
     } else {
         scaled(share, WEIGHT_ONE, weight)
+    }
+}
+
+/// Whether one team's share, by what it holds itself, is not above another's.
+///
+/// This is the rule between borrowers, and it takes no account of who could start what:
+/// such a share falls with every victim and rises with every newcomer, so that nobody who
+/// was displaced can displace in turn. Without a claim on spare capacity both shares are
+/// endless, and what is borrowed decides.
+pub(crate) fn not_above(ledger: &Ledger<'_, '_>, pool: usize, team: usize, other: usize) -> bool {
+    let index = ledger.index;
+    let of = |team: usize| {
+        let siblings = siblings(index, team);
+        let claims = weights(index, pool, &siblings, |_| true);
+        let claim = siblings
+            .iter()
+            .position(|&s| s == team)
+            .map_or(WEIGHT_ONE, |at| claims[at]);
+        let borrowed = leaf(
+            index,
+            pool,
+            ledger.held(pool, team),
+            index.pools[pool].rows[team].guaranteed,
+        );
+        (over_weight(borrowed.dominant(), claim), borrowed.dominant())
+    };
+    let (one, two) = (of(team), of(other));
+    if one.0 == ENDLESS && two.0 == ENDLESS {
+        coarse(one.1) <= coarse(two.1)
+    } else {
+        coarse(one.0) <= coarse(two.0)
     }
 }
 

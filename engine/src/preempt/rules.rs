@@ -99,6 +99,8 @@ impl Rules {
         by_right
             && old.preemptible
             && ledger.standing(victim) == Standing::Running
+            // A plan takes from a workload once: what was shrunk for one is not shrunk again for another.
+            && ledger.slots(victim).len() == old.row.placed.len()
             && ran >= least
             && self
                 .max_per_day

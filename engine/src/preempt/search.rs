@@ -8,7 +8,7 @@ use crate::index::{Amount, Index, Need};
 use crate::ledger::{Ledger, Sight, Slot, Standing};
 use crate::place::{self, Query, place};
 use crate::quota;
-use crate::share::{Everybody, coarse, share};
+use crate::share::{Everybody, coarse, not_above, share};
 
 /// Finds room for a workload, or nothing. The ledger is as before when it returns.
 pub(crate) fn make_room(
@@ -453,10 +453,9 @@ impl Search<'_> {
             (0..self.newcomer.workers).map(slot).collect(),
             Standing::Nominated,
         );
-        let new = coarse(share(ledger, pool, gains, &Everybody));
-        let old = coarse(share(ledger, pool, loses, &Everybody));
+        let even = not_above(ledger, pool, gains, loses);
         ledger.rollback(mark);
-        new <= old
+        even
     }
 
     /// The next step of harm: of the borrower with the highest share, its lowest

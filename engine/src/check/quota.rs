@@ -1,0 +1,160 @@
+//! Whether the plan takes anybody over a limit, a cap, or what others lend.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::facts::{Exact, Facts, Standing};
+use crate::plan::Plan;
+use crate::world::Stopped;
+
+type ByTeam<'w> = BTreeMap<(&'w str, &'w str), Exact>;
+
+pub(super) fn faults(facts: &Facts<'_>, _plan: &Plan) -> Vec<String> {
+    let (before, after) = (facts.held(&facts.running), facts.held(&facts.later()));
+    let mut faults = limits(facts, &before, &after);
+    faults.extend(users(facts));
+    faults.extend(lending(facts, &before, &after));
+    faults.extend(guarantee_only(facts));
+    faults.extend(stopped(facts));
+    faults
+}
+
+fn scaled(facts: &Facts<'_>, pool: &str, amount: domain::MilliGpu) -> Exact {
+    Exact::from(amount.milli()) * facts.totals[pool].scale
+}
+
+fn limits(facts: &Facts<'_>, before: &ByTeam<'_>, after: &ByTeam<'_>) -> Vec<String> {
+    let over = after.iter().filter(|((team, pool), amount)| {
+        let limit = facts.teams[team]
+            .quotas
+            .get(*pool)
+            .and_then(|row| row.limit);
+        let was = before.get(&(*team, *pool)).copied().unwrap_or(0);
+        limit.is_some_and(|limit| **amount > scaled(facts, pool, limit) && **amount > was)
+    });
+    over.map(|((team, pool), _)| format!("team {team} is taken over its limit in {pool}"))
+        .collect()
+}
+
+fn users(facts: &Facts<'_>) -> Vec<String> {
+    if facts
+        .teams
+        .values()
+        .all(|team| team.max_per_user.is_empty())
+    {
+        return Vec::new();
+    }
+    let of = |standing: &Standing<'_>| {
+        let mut held: BTreeMap<(String, String, String), Exact> = BTreeMap::new();
+        for (work, workers) in standing {
+            let Some(user) = &work.user else { continue };
+            for worker in workers {
+                let pool = &facts.nodes[worker.node.as_str()].pool;
+                for team in facts.path(&facts.works[work.name.as_str()].team) {
+                    let key = (team.to_owned(), pool.clone(), user.clone());
+                    *held.entry(key).or_default() += facts.amount(work, worker);
+                }
+            }
+        }
+        held
+    };
+    let (before, after) = (of(&facts.running), of(&facts.later()));
+    let over = after.iter().filter(|((team, pool, user), amount)| {
+        let most = facts.teams[team.as_str()].max_per_user.get(pool);
+        let was = before
+            .get(&(team.clone(), pool.clone(), user.clone()))
+            .copied()
+            .unwrap_or(0);
+        most.is_some_and(|most| **amount > scaled(facts, pool, *most) && **amount > was)
+    });
+    over.map(|((team, pool, user), _)| format!("{user} is taken over the cap of {team} in {pool}"))
+        .collect()
+}
+
+/// Of an idle guarantee no more is used by borrowers outside than its owner lends.
+fn lending(facts: &Facts<'_>, before: &ByTeam<'_>, after: &ByTeam<'_>) -> Vec<String> {
+    let mut faults = Vec::new();
+    let held =
+        |by: &ByTeam<'_>, team: &str, pool: &str| by.get(&(team, pool)).copied().unwrap_or(0);
+    for (&(owner, pool), &guaranteed) in &facts.guarantees {
+        let row = facts.teams[owner].quotas.get(pool);
+        let Some(lent) = row.and_then(|row| row.lend_limit) else {
+            continue;
+        };
+        let roots = facts.teams.values().filter(|t| t.parent.is_none());
+        let used: Exact = roots.map(|t| held(after, &t.name, pool)).sum();
+        let free = facts.totals[pool].capacity * facts.totals[pool].scale - used;
+        let idle = guaranteed - held(after, owner, pool);
+        let mut borrowers = facts
+            .starts
+            .iter()
+            .map(|(work, _)| facts.works[work.name.as_str()].team.as_str());
+        let new = borrowers.any(|team| {
+            let most = facts.guarantees[&(team, pool)].max(held(before, team, pool));
+            !facts.path(team).contains(&owner) && held(after, team, pool) > most
+        });
+        if new && idle - scaled(facts, pool, lent) > free {
+            faults.push(format!(
+                "more than {lent} of the idle guarantee of {owner} in {pool} is lent"
+            ));
+        }
+    }
+    faults
+}
+
+/// Work that may not be preempted starts in the guarantee only, unless the pool lets it borrow.
+fn guarantee_only(facts: &Facts<'_>) -> Vec<String> {
+    let mut faults = Vec::new();
+    let mut left = facts.held(&facts.remaining);
+    let all = facts
+        .kept
+        .iter()
+        .map(|k| (k, false))
+        .chain(facts.starts.iter().map(|s| (s, true)));
+    for ((work, workers), starts) in all {
+        let own = facts.held(&vec![(*work, workers.clone())]);
+        let team = facts.works[work.name.as_str()].team.as_str();
+        for (&(holder, pool), &amount) in own.iter().filter(|((holder, _), _)| *holder == team) {
+            let there = left.get(&(holder, pool)).copied().unwrap_or(0);
+            let outside = there + amount > facts.guarantees[&(team, pool)];
+            if amount > 0
+                && outside
+                && !facts.preemptible(work)
+                && !facts.pools[pool].non_preemptible_borrowing
+            {
+                faults.push(format!(
+                    "{} may not be preempted and starts outside the guarantee",
+                    work.name
+                ));
+            }
+        }
+        if starts {
+            for (key, amount) in own {
+                *left.entry(key).or_default() += amount;
+            }
+        }
+    }
+    faults
+}
+
+/// Nothing starts of a team that a budget stopped.
+fn stopped(facts: &Facts<'_>) -> Vec<String> {
+    let halted: BTreeSet<&str> = facts
+        .teams
+        .values()
+        .filter(|t| t.stopped == Stopped::All)
+        .map(|t| t.name.as_str())
+        .collect();
+    let path = |team: &str| facts.path(facts.teams[team].name.as_str());
+    let starts = facts
+        .starts
+        .iter()
+        .filter(|(work, _)| path(&work.team).iter().any(|t| halted.contains(t)));
+    starts
+        .map(|(work, _)| {
+            format!(
+                "{} starts although a budget has stopped its team",
+                work.name
+            )
+        })
+        .collect()
+}

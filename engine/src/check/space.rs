@@ -1,0 +1,121 @@
+//! Whether devices and hosts bear what stands on them, now and once victims have left.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use domain::sharing::SharingMode;
+
+use super::facts::{Facts, Standing};
+use crate::world::{PlacedDevice, Workload};
+
+pub(super) fn faults(facts: &Facts<'_>) -> Vec<String> {
+    let mut faults = view(facts, &facts.now(), "now");
+    faults.extend(view(facts, &facts.later(), "once victims have left"));
+    faults
+}
+
+fn view(facts: &Facts<'_>, standing: &Standing<'_>, when: &str) -> Vec<String> {
+    let mut faults = Vec::new();
+    let mut hosts: BTreeMap<&str, (i64, i64)> = BTreeMap::new();
+    let mut users: BTreeMap<(&str, u32), Vec<(&Workload, &PlacedDevice)>> = BTreeMap::new();
+    // A node that the world itself overbooks is not the plan's fault; what the plan adds there is.
+    let mut added: BTreeSet<&str> = BTreeSet::new();
+    for (work, workers) in standing {
+        for worker in workers {
+            let Some(node) = facts.nodes.get(worker.node.as_str()) else {
+                continue;
+            };
+            let host = hosts.entry(node.name.as_str()).or_default();
+            host.0 += work.per_worker.cpus.milli();
+            host.1 += work.per_worker.memory_mib;
+            for device in &worker.devices {
+                users
+                    .entry((node.name.as_str(), device.index))
+                    .or_default()
+                    .push((work, device));
+            }
+        }
+    }
+    for (_, workers) in facts.starts.iter().chain(&facts.growth).chain(&facts.kept) {
+        for worker in workers {
+            added.extend(
+                facts
+                    .nodes
+                    .get(worker.node.as_str())
+                    .map(|n| n.name.as_str()),
+            );
+        }
+    }
+    for (name, (cpus, memory)) in hosts.into_iter().filter(|(name, _)| added.contains(name)) {
+        let node = facts.nodes[name];
+        if cpus > node.cpus.milli() {
+            faults.push(format!(
+                "{when}: {name} gives {cpus} milli-cores of {}",
+                node.cpus.milli()
+            ));
+        }
+        if memory > node.memory_mib {
+            faults.push(format!(
+                "{when}: {name} gives {memory} MiB of {}",
+                node.memory_mib
+            ));
+        }
+    }
+    for ((name, index), users) in users {
+        faults.extend(
+            device(facts, name, index, &users).map(|what| format!("{when}: {name}/{index} {what}")),
+        );
+    }
+    faults
+}
+
+fn device(
+    facts: &Facts<'_>,
+    name: &str,
+    index: u32,
+    users: &[(&Workload, &PlacedDevice)],
+) -> Option<String> {
+    let node = facts.nodes[name];
+    let pool = facts.pools[node.pool.as_str()];
+    let names = || {
+        users
+            .iter()
+            .map(|(w, _)| w.name.as_str())
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    let modes: BTreeSet<SharingMode> = users.iter().map(|(_, d)| d.mode).collect();
+    if index >= node.gpus {
+        return Some(format!("is not there ({})", names()));
+    }
+    if modes.len() > 1 {
+        return Some(format!("is in several modes ({})", names()));
+    }
+    if modes.contains(&SharingMode::Exclusive) && users.len() > 1 {
+        return Some(format!("is exclusive and shared ({})", names()));
+    }
+    if modes.contains(&SharingMode::Exclusive) || modes.contains(&SharingMode::Mig) {
+        return None;
+    }
+    if users.iter().map(|(_, d)| d.gpus.milli()).sum::<i64>() > 1000 {
+        return Some(format!("gives more than itself ({})", names()));
+    }
+    if users
+        .iter()
+        .map(|(w, d)| facts.memory(w, node, d))
+        .sum::<i64>()
+        > node.gpu_memory_mib
+    {
+        return Some(format!("gives more than its memory ({})", names()));
+    }
+    if modes.contains(&SharingMode::TimeSlice) && users.len() > pool.time_slices as usize {
+        return Some(format!(
+            "has {} sharers of {} ({})",
+            users.len(),
+            pool.time_slices,
+            names()
+        ));
+    }
+    let teams: BTreeSet<&str> = users.iter().map(|(w, _)| w.team.as_str()).collect();
+    let across = modes.contains(&SharingMode::Mps) && teams.len() > 1 && !pool.mps_across_teams;
+    across.then(|| format!("is shared by MPS across teams ({})", names()))
+}

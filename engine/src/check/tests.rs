@@ -1,0 +1,100 @@
+use super::violations;
+use crate::plan::{DevicePlace, Plan, Preemption, Reason, Start, WorkerPlace};
+use crate::rig::{Rig, before};
+use crate::world::Workload;
+use domain::MilliGpu;
+use domain::sharing::SharingMode;
+
+fn whole(index: u32) -> DevicePlace {
+    let mode = SharingMode::Exclusive;
+    DevicePlace {
+        index,
+        mode,
+        mig: None,
+        start: None,
+        gpus: MilliGpu::whole(1),
+        memory_mib: None,
+    }
+}
+
+fn start(workload: &str, devices: &[u32]) -> Start {
+    let devices = devices.iter().map(|&i| whole(i)).collect();
+    let placement = vec![WorkerPlace {
+        node: "n1".to_owned(),
+        devices,
+    }];
+    Start {
+        workload: workload.to_owned(),
+        workers: 1,
+        placement,
+    }
+}
+
+/// A world of two devices in which `b` runs on the first, and a plan without decisions.
+fn rigged() -> (Rig, Plan) {
+    let rig = Rig::new()
+        .nodes(1, 2)
+        .team("a", 1)
+        .team("b", 0)
+        .work(Workload::waiting("new", "a", 1, before(10)))
+        .work(Workload::waiting("old", "b", 1, before(90)).running_on("n1", &[0], before(60)));
+    let mut plan = rig.plan();
+    plan.starts.clear();
+    plan.waiting.clear();
+    (rig, plan)
+}
+
+fn found(rig: &Rig, plan: &Plan, words: &str) -> bool {
+    violations(rig.world(), plan)
+        .iter()
+        .any(|v| v.contains(words))
+}
+
+#[test]
+fn a_device_with_two_holders_is_found() {
+    let (rig, mut plan) = rigged();
+    plan.starts.push(start("new", &[0]));
+    assert!(found(&rig, &plan, "exclusive and shared"));
+}
+
+#[test]
+fn a_workload_that_nobody_speaks_of_is_found() {
+    let (rig, plan) = rigged();
+    assert!(found(&rig, &plan, "does not say why"));
+}
+
+#[test]
+fn a_start_with_other_devices_than_asked_is_found() {
+    let (rig, mut plan) = rigged();
+    plan.starts.push(start("new", &[1, 0]));
+    assert!(found(&rig, &plan, "asked 1000 milli, got 2000"));
+    plan.starts = vec![start("new", &[7])];
+    assert!(found(&rig, &plan, "is not there"));
+    plan.starts = vec![start("nobody", &[1])];
+    assert!(found(&rig, &plan, "not in the world"));
+}
+
+#[test]
+fn a_victim_for_nobody_is_found() {
+    let (rig, mut plan) = rigged();
+    plan.preemptions.push(Preemption {
+        workload: "old".to_owned(),
+        gainer: Some("new".to_owned()),
+        reason: Reason::Reclaim,
+        lost_gpu_seconds: 0,
+        to_workers: 0,
+        released: vec![0],
+    });
+    assert!(found(&rig, &plan, "neither nominated nor started"));
+}
+
+#[test]
+fn a_team_over_its_limit_is_found() {
+    let (rig, mut plan) = rigged();
+    let rig = rig.with(|w| {
+        let row = w.teams[0].quotas.get_mut("p").expect("a row");
+        (row.guaranteed, row.limit) = (MilliGpu::ZERO, Some(MilliGpu::ZERO));
+    });
+    plan.starts.push(start("new", &[1]));
+    assert!(found(&rig, &plan, "over its limit"));
+}

@@ -1,0 +1,176 @@
+//! Laws that hold for every world: they are tried on small random ones.
+
+use domain::MilliGpu;
+use domain::sharing::SharingMode;
+use engine::check::violations;
+use engine::rig::{Rig, before, eager};
+use engine::world::{Pool, PreemptionPolicy, Quota, Team, WithinTeam, Workload, World};
+use proptest::prelude::*;
+
+/// Worlds that are tried for each law: enough to meet all rules, few enough for a quick suite.
+const CASES: u32 = 96;
+/// Cycles within which a random world must come to rest.
+const CYCLES: usize = 60;
+/// Longer than any grace, so that a cycle finds the victims of the last one gone.
+const CYCLE_SECONDS: i64 = 31;
+
+#[derive(Debug, Clone)]
+struct Job {
+    team: usize,
+    gpus: i64,
+    workers: u32,
+    elastic: bool,
+    part: bool,
+    class: usize,
+    minutes: i64,
+}
+
+fn job() -> impl Strategy<Value = Job> {
+    (
+        0..4_usize,
+        1..4_i64,
+        1..4_u32,
+        any::<bool>(),
+        prop::bool::weighted(0.2),
+        0..4_usize,
+        1..600_i64,
+    )
+        .prop_map(|(team, gpus, workers, elastic, part, class, minutes)| Job {
+            team,
+            gpus,
+            workers,
+            elastic,
+            part,
+            class,
+            minutes,
+        })
+}
+
+fn policy() -> impl Strategy<Value = PreemptionPolicy> {
+    (any::<bool>(), any::<bool>(), 0..2_i64).prop_map(|(within, across, grace)| PreemptionPolicy {
+        within_team: if within {
+            WithinTeam::LowerPriority
+        } else {
+            WithinTeam::Never
+        },
+        across_borrowers: across,
+        grace_seconds: grace * 30,
+        ..eager()
+    })
+}
+
+/// Two departments of two teams each, some nodes, and waiting jobs of all kinds.
+fn world() -> impl Strategy<Value = World> {
+    let quota = (0..4_i64, prop::option::weighted(0.3, 4..9_i64), 0..4_i64);
+    let teams = prop::collection::vec(quota, 4);
+    let nodes = prop::collection::vec(1..5_u32, 1..4);
+    (policy(), teams, nodes, prop::collection::vec(job(), 1..14)).prop_map(
+        |(policy, quotas, nodes, jobs)| {
+            let sharing = [SharingMode::Exclusive, SharingMode::TimeSlice];
+            let mut rig = Rig::new().pool(Pool::new("p").sharing(&sharing).preemption(policy));
+            rig = rig.with(|w| w.cycle_seconds = CYCLE_SECONDS);
+            for gpus in nodes {
+                rig = rig.nodes(1, gpus);
+            }
+            rig = rig.tenant(Team::new("d0")).tenant(Team::new("d1"));
+            for (i, (guaranteed, limit, weight)) in quotas.into_iter().enumerate() {
+                let mut row =
+                    Quota::guaranteed(MilliGpu::whole(guaranteed)).weighing(weight * 1000);
+                row.limit = limit.map(MilliGpu::whole);
+                rig = rig.tenant(
+                    Team::new(&format!("t{i}"))
+                        .under(&format!("d{}", i / 2))
+                        .quota("p", row),
+                );
+            }
+            for (i, job) in jobs.into_iter().enumerate() {
+                rig = rig.work(made(i, &job));
+            }
+            rig.world().clone()
+        },
+    )
+}
+
+fn made(i: usize, job: &Job) -> Workload {
+    let classes = ["low", "normal", "high", "fixed"];
+    let mut work = Workload::waiting(
+        &format!("j{i}"),
+        &format!("t{}", job.team),
+        job.gpus,
+        before(job.minutes),
+    )
+    .class(classes[job.class])
+    .workers(job.workers);
+    if job.part {
+        work = work.fraction(
+            SharingMode::TimeSlice,
+            MilliGpu::from_milli(job.gpus * 250),
+            None,
+        );
+    }
+    if job.elastic {
+        work.min_workers = Some(1);
+    }
+    work
+}
+
+/// The world with its rows in another order.
+fn shuffled(mut world: World, by: usize) -> World {
+    fn turn<T>(rows: &mut [T], by: usize) {
+        let len = rows.len().max(1);
+        rows.rotate_left(by % len);
+        if by % 2 == 1 {
+            rows.reverse();
+        }
+    }
+    turn(&mut world.nodes, by);
+    turn(&mut world.teams, by + 1);
+    turn(&mut world.workloads, by + 2);
+    turn(&mut world.classes, by + 3);
+    world
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_order_of_rows_changes_nothing(world in world(), by in 1..20_usize) {
+        let plan = |world: &World| serde_json::to_string(&engine::plan(world)).expect("a plan is written");
+        prop_assert_eq!(plan(&world), plan(&shuffled(world.clone(), by)));
+    }
+
+    #[test]
+    fn every_world_comes_to_rest_with_few_evictions_and_without_violations(world in world()) {
+        // Each plan on the way is checked by the rig.
+        let rig = Rig::new().with(|w| *w = world.clone());
+        let rest = rig.settles(CYCLES);
+        prop_assert!(rest.evictions() <= world.workloads.len() * world.teams.len());
+    }
+
+    #[test]
+    fn what_is_written_of_a_world_is_read_back_equal(world in world()) {
+        let text = engine::scenario::write(&world);
+        prop_assert_eq!(engine::scenario::parse(&text).expect("its own writing"), world);
+    }
+
+    #[test]
+    fn a_dry_run_says_what_the_cycle_then_does(world in world()) {
+        let Some(last) = world.workloads.last().cloned() else { return Ok(()) };
+        let mut without = world.clone();
+        without.workloads.pop();
+        let plan = engine::plan(&world);
+        prop_assert_eq!(violations(&world, &plan), Vec::<String>::new());
+        match engine::dry_run(&without, last.clone()) {
+            engine::DryRun::Starts(start) => prop_assert_eq!(plan.start_of(&last.name), Some(&start)),
+            engine::DryRun::Displaces { nomination, .. } => {
+                prop_assert_eq!(plan.nomination_of(&last.name), Some(&nomination));
+            }
+            engine::DryRun::Waits(waiting) => prop_assert_eq!(plan.waiting_for(&last.name), Some(&waiting)),
+        }
+    }
+
+    #[test]
+    fn no_text_makes_the_reader_panic(text in "[a-z0-9:{}\\[\\],\\-\n \"&*!|>#.@]{0,200}") {
+        let _ = engine::scenario::parse(&text);
+    }
+}

@@ -1,0 +1,163 @@
+//! Where work goes: a shape of cluster, and the placement that is expected.
+
+use domain::sharing::SharingMode;
+use domain::spec::NvlinkRule;
+use domain::{MilliCpu, MilliGpu};
+use engine::rig::{Rig, before};
+use engine::world::{Node, NodeState, Pool, Strategy, Workload};
+
+/// A team with plenty, three nodes of four devices, one of them half full.
+fn three_nodes() -> Rig {
+    let busy = Workload::waiting("busy", "t", 2, before(60)).running_on("n2", &[0, 1], before(50));
+    Rig::new().nodes(3, 4).team("t", 12).work(busy)
+}
+
+#[test]
+fn packing_takes_the_fullest_node_that_fits_and_spreading_the_emptiest() {
+    let job = |gpus| Workload::waiting("new", "t", gpus, before(10));
+    assert_eq!(three_nodes().work(job(1)).place("new"), "n2:2");
+    assert_eq!(three_nodes().work(job(3)).place("new"), "n1:0,1,2");
+    let spread = |rig: Rig| rig.with(|w| w.pools[0].strategy = Strategy::Spread);
+    assert_eq!(spread(three_nodes().work(job(1))).place("new"), "n1:0");
+}
+
+#[test]
+fn a_gang_is_placed_whole_or_not_at_all() {
+    let gang = |workers| Workload::waiting("new", "t", 2, before(10)).workers(workers);
+    assert_eq!(
+        three_nodes().work(gang(5)).place("new"),
+        "n2:2,3 n1:0,1 n1:2,3 n3:0,1 n3:2,3"
+    );
+    assert_eq!(three_nodes().work(gang(6)).place("new"), "");
+}
+
+#[test]
+fn a_gang_prefers_one_domain_and_takes_several_when_none_holds_it() {
+    let rack = |name: &str, rack: &str| Node::new(name, "p", 2).label("rack", rack);
+    let rig = || {
+        Rig::new()
+            .team("t", 12)
+            .node(rack("n1", "r1"))
+            .node(rack("n2", "r2"))
+            .node(rack("n3", "r2"))
+            .node(rack("n4", "r1"))
+            .work(Workload::waiting("busy", "t", 1, before(60)).running_on("n1", &[0], before(50)))
+    };
+    let gang = |workers| {
+        let mut gang = Workload::waiting("new", "t", 2, before(10)).workers(workers);
+        gang.topology.prefer = Some("rack".to_owned());
+        gang
+    };
+    assert_eq!(rig().work(gang(2)).place("new"), "n2:0,1 n3:0,1");
+    assert_eq!(rig().work(gang(3)).place("new"), "n2:0,1 n3:0,1 n4:0,1");
+}
+
+#[test]
+fn several_devices_are_taken_from_the_tightest_clique() {
+    let mut node = Node::new("n1", "p", 8);
+    node.nvlink = vec![vec![0, 1, 2, 3], vec![4, 5, 6, 7]];
+    let rig = Rig::new().team("t", 8).node(node);
+    let busy = Workload::waiting("busy", "t", 2, before(60)).running_on("n1", &[4, 5], before(50));
+    let rig = rig.work(busy);
+    assert_eq!(
+        rig.clone()
+            .work(Workload::waiting("new", "t", 2, before(10)))
+            .place("new"),
+        "n1:6,7"
+    );
+    assert_eq!(
+        rig.clone()
+            .work(Workload::waiting("new", "t", 1, before(10)))
+            .place("new"),
+        "n1:6"
+    );
+    let mut linked = Workload::waiting("new", "t", 5, before(10));
+    assert_eq!(
+        rig.clone().work(linked.clone()).place("new"),
+        "n1:0,1,2,3,6"
+    );
+    linked.nvlink = NvlinkRule::Require;
+    assert_eq!(rig.work(linked).place("new"), "");
+}
+
+#[test]
+fn only_ready_nodes_and_sound_devices_are_used() {
+    let rig = Rig::new()
+        .team("t", 12)
+        .node(Node::new("n1", "p", 2).state(NodeState::Cordoned))
+        .node(Node::new("n2", "p", 2).state(NodeState::Unreachable))
+        .node(Node {
+            failed: vec![0],
+            ..Node::new("n3", "p", 2)
+        })
+        .jobs("j", "t", 3, 1);
+    assert_eq!((rig.place("j00"), rig.count("j")), ("n3:1".to_owned(), 1));
+}
+
+#[test]
+fn a_mode_that_no_agent_drives_is_hardware_that_is_not_there() {
+    let sharing = [SharingMode::Exclusive, SharingMode::TimeSlice];
+    let part = Workload::waiting("new", "t", 0, before(10)).fraction(
+        SharingMode::TimeSlice,
+        MilliGpu::from_milli(500),
+        None,
+    );
+    let rig = |drives| {
+        Rig::new()
+            .pool(Pool::new("p").sharing(&sharing))
+            .team("t", 2)
+            .node(Node {
+                drives,
+                ..Node::new("n1", "p", 2)
+            })
+            .work(part.clone())
+    };
+    assert_eq!(rig(None).count("new"), 1);
+    let plan = rig(Some(vec![SharingMode::Exclusive])).plan();
+    assert_eq!(plan.waiting[0].code.as_str(), "no_such_hardware");
+}
+
+#[test]
+fn time_slices_share_a_device_up_to_memory_compute_and_count() {
+    let part = |name: &str, milli, memory| {
+        let job = Workload::waiting(name, "t", 0, before(10));
+        job.fraction(
+            SharingMode::TimeSlice,
+            MilliGpu::from_milli(milli),
+            Some(memory),
+        )
+    };
+    let sharing = [SharingMode::Exclusive, SharingMode::TimeSlice];
+    let rig = || {
+        Rig::new()
+            .pool(Pool::new("p").sharing(&sharing))
+            .team("t", 2)
+            .nodes(1, 2)
+    };
+    let packed = rig()
+        .work(part("a", 300, 20_000))
+        .work(part("b", 300, 20_000));
+    assert_eq!(
+        (packed.place("a"), packed.place("b")),
+        ("n1:0".to_owned(), "n1:0".to_owned())
+    );
+    let memory = rig()
+        .work(part("a", 300, 60_000))
+        .work(part("b", 300, 60_000));
+    assert_eq!(
+        (memory.place("a"), memory.place("b")),
+        ("n1:0".to_owned(), "n1:1".to_owned())
+    );
+}
+
+#[test]
+fn work_without_devices_keeps_off_nodes_that_have_some() {
+    let mut plain = Workload::waiting("new", "t", 0, before(10));
+    plain.per_worker.cpus = MilliCpu::whole(8);
+    let rig = Rig::new()
+        .team("t", 0)
+        .nodes(1, 4)
+        .node(Node::new("z-host", "p", 0))
+        .work(plain);
+    assert_eq!(rig.place("new"), "z-host:");
+}
