@@ -22,8 +22,8 @@ pub const LINES_MAX: i64 = 10_000;
 pub struct Report {
     /// The lines.
     pub lines: Vec<ReportLine>,
-    /// All lines together; one for each currency, and one of nothing where there is none.
-    pub totals: Vec<Sum>,
+    /// All lines together; its cost is absent where nothing is priced, or in several currencies.
+    pub total: Sum,
     /// Whether there are more lines than a report may have.
     pub cut: bool,
 }
@@ -54,56 +54,95 @@ pub async fn report(tx: &mut Tx, window: &Window, by: Grouping) -> Result<Report
     let most = usize::try_from(LINES_MAX).expect("a small number");
     let cut = lines.len() > most;
     lines.truncate(most);
-    Ok(round_report(lines, cut))
+    Ok(round_report(join_unpriced(lines), cut))
 }
 
-/// Rounds lines so that they add up: each currency's lines by themselves, GPU-seconds likewise.
-fn round_report(lines: Vec<Line>, cut: bool) -> Report {
-    let mut by_currency: BTreeMap<Option<Currency>, Vec<usize>> = BTreeMap::new();
-    for (index, line) in lines.iter().enumerate() {
-        by_currency
-            .entry(line.currency.clone())
-            .or_default()
-            .push(index);
-    }
-    let mut sums: Vec<Option<Sum>> = vec![None; lines.len()];
-    let mut totals = Vec::new();
-    for (currency, indices) in by_currency {
-        let pick = |of: fn(&Line) -> Decimal| -> Vec<Decimal> {
-            indices.iter().map(|index| of(&lines[*index])).collect()
-        };
-        let seconds = round_lines(
-            &pick(|l| gpu_seconds(l.gpu_milli_micros)),
-            GPU_SECOND_DECIMALS,
-        );
-        let unpriced = round_lines(
-            &pick(|l| gpu_seconds(l.unpriced_milli_micros)),
-            GPU_SECOND_DECIMALS,
-        );
-        let amounts = round_lines(&pick(|l| l.amount), SHOWN_DECIMALS);
-        let money = |amount: Decimal| currency.clone().map(|currency| Money { amount, currency });
-        for (place, index) in indices.iter().enumerate() {
-            sums[*index] = Some(Sum {
-                gpu_seconds: seconds[place].normalize(),
-                unpriced_gpu_seconds: unpriced[place].normalize(),
-                cost: money(amounts[place]),
-            });
+/// Joins what no price covers with the line of the same group that has a price: they come one
+/// after the other.
+fn join_unpriced(lines: Vec<Line>) -> Vec<Line> {
+    let mut joined: Vec<Line> = Vec::with_capacity(lines.len());
+    for line in lines {
+        match joined.last_mut() {
+            Some(last) if line.currency.is_none() && same_group(last, &line) => {
+                last.gpu_milli_micros += line.gpu_milli_micros;
+                last.unpriced_milli_micros += line.unpriced_milli_micros;
+            }
+            _ => joined.push(line),
         }
-        totals.push(Sum {
-            gpu_seconds: seconds.iter().sum::<Decimal>().normalize(),
-            unpriced_gpu_seconds: unpriced.iter().sum::<Decimal>().normalize(),
-            cost: money(amounts.iter().sum()),
-        });
     }
+    joined
+}
+
+fn same_group(a: &Line, b: &Line) -> bool {
+    (&a.team, &a.user, a.job, &a.pool, &a.mode, a.bucket)
+        == (&b.team, &b.user, b.job, &b.pool, &b.mode, b.bucket)
+}
+
+/// Rounds lines so that they add up: GPU-seconds over all of them, money by currency.
+fn round_report(lines: Vec<Line>, cut: bool) -> Report {
+    let pick = |of: fn(&Line) -> Decimal| -> Vec<Decimal> { lines.iter().map(of).collect() };
+    let seconds = round_lines(
+        &pick(|line| gpu_seconds(line.gpu_milli_micros)),
+        GPU_SECOND_DECIMALS,
+    );
+    let unpriced = round_lines(
+        &pick(|line| gpu_seconds(line.unpriced_milli_micros)),
+        GPU_SECOND_DECIMALS,
+    );
+    let costs = round_costs(&lines);
+    let total = Sum {
+        gpu_seconds: seconds.iter().sum::<Decimal>().normalize(),
+        unpriced_gpu_seconds: unpriced.iter().sum::<Decimal>().normalize(),
+        cost: add_up(&costs),
+    };
+    let sums = seconds.into_iter().zip(unpriced).zip(costs);
     let lines = lines
         .into_iter()
         .zip(sums)
-        .map(|(of, sum)| ReportLine {
+        .map(|(of, ((seconds, unpriced), cost))| ReportLine {
             of,
-            sum: sum.expect("every line has a currency or none, and was summed there"),
+            sum: Sum {
+                gpu_seconds: seconds.normalize(),
+                unpriced_gpu_seconds: unpriced.normalize(),
+                cost,
+            },
         })
         .collect();
-    Report { lines, totals, cut }
+    Report { lines, total, cut }
+}
+
+/// The rounded costs of lines, each currency's by themselves.
+fn round_costs(lines: &[Line]) -> Vec<Option<Money>> {
+    let mut by_currency: BTreeMap<&Currency, Vec<usize>> = BTreeMap::new();
+    for (index, line) in lines.iter().enumerate() {
+        if let Some(currency) = &line.currency {
+            by_currency.entry(currency).or_default().push(index);
+        }
+    }
+    let mut costs = vec![None; lines.len()];
+    for (currency, indices) in by_currency {
+        let amounts: Vec<Decimal> = indices.iter().map(|index| lines[*index].amount).collect();
+        for (index, amount) in indices.iter().zip(round_lines(&amounts, SHOWN_DECIMALS)) {
+            costs[*index] = Some(Money {
+                amount,
+                currency: currency.clone(),
+            });
+        }
+    }
+    costs
+}
+
+/// The sum of costs in one currency; nothing where there are none, or several.
+fn add_up(costs: &[Option<Money>]) -> Option<Money> {
+    let mut priced = costs.iter().flatten();
+    let mut total = priced.next()?.clone();
+    for cost in priced {
+        if cost.currency != total.currency {
+            return None;
+        }
+        total.amount += cost.amount;
+    }
+    Some(total)
 }
 
 /// What one job has used so far, with what it uses now.
@@ -208,7 +247,7 @@ mod tests {
             line(333_333_334, third, Some("CNY")),
         ];
         let report = round_report(lines, false);
-        let total = &report.totals[0];
+        let total = &report.total;
         assert_eq!(total.gpu_seconds.to_string(), "1");
         let cost = |sum: &Sum| sum.cost.as_ref().map(|c| c.amount).unwrap_or_default();
         assert_eq!(cost(total).to_string(), "100.0000");

@@ -22,6 +22,9 @@ const RENEW_AT: i64 = 2;
 /// Longest certificate or signing request that is looked at, in bytes; a real one has a few hundred.
 const DER_BYTES_MAX: usize = 16 * 1024;
 
+/// Names that the API has another use for in the place of a node's.
+const RESERVED_NAMES: [&str; 1] = ["join-tokens"];
+
 /// Why a machine was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum EnrolError {
@@ -85,6 +88,11 @@ pub async fn enrol(
             quote(&request.node_name)
         ))
     })?;
+    if RESERVED_NAMES.contains(&name.as_str()) {
+        return Err(EnrolError::Invalid(format!(
+            "node_name: {name} is reserved: choose another with --name"
+        )));
+    }
     let mut tx = app.db.begin_system().await?;
     let outcome = admit(&mut tx, app, authority, &request, &name).await;
     match outcome {

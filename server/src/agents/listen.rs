@@ -75,6 +75,7 @@ pub async fn start(app: App, over: CancellationToken) -> anyhow::Result<Listenin
     };
     let caller = replicas::Caller::new(&authority, &replica);
     app.links.forward_by(caller);
+    app.links.opened(agents);
 
     let mut tasks = JoinSet::new();
     let service = AgentsServer::new(Service(shared.clone()))

@@ -54,10 +54,10 @@ impl Reads {
             return Some(cancel(chunk.request));
         }
         if chunk.end {
-            let end = if chunk.error.is_empty() {
-                LogPiece::End
-            } else {
-                LogPiece::Broken(words(&chunk.error))
+            let end = match chunk.error.as_str() {
+                "" => LogPiece::End,
+                "not_found" => LogPiece::Missing,
+                error => LogPiece::Broken(format!("the node could not read the log: {error}")),
             };
             // When this does not fit either, the reader asks again and gets it then.
             let _ = pieces.try_send(end);
@@ -85,14 +85,6 @@ impl Reads {
 
 fn cancel(request: u64) -> wire::to_agent::Message {
     wire::to_agent::Message::LogCancel(wire::LogCancel { request })
-}
-
-fn words(error: &str) -> String {
-    if error == "not_found" {
-        "the node does not have this log any more".to_owned()
-    } else {
-        format!("the node could not read the log: {error}")
-    }
 }
 
 #[cfg(test)]

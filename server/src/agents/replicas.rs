@@ -72,6 +72,7 @@ impl Caller {
                     Some(wire::log_piece::Piece::Data(data)) => LogPiece::Bytes(data.into()),
                     Some(wire::log_piece::Piece::End(_)) => LogPiece::End,
                     Some(wire::log_piece::Piece::Broken(words)) => LogPiece::Broken(words),
+                    Some(wire::log_piece::Piece::Missing(_)) => LogPiece::Missing,
                     None => continue,
                 };
                 // The other replica waits: its stream is this reader's alone.
@@ -140,6 +141,7 @@ impl Replicas for Service {
             let piece = match piece {
                 LogPiece::Bytes(data) => wire::log_piece::Piece::Data(data.to_vec()),
                 LogPiece::End => wire::log_piece::Piece::End(true),
+                LogPiece::Missing => wire::log_piece::Piece::Missing(true),
                 LogPiece::Broken(words) => wire::log_piece::Piece::Broken(words),
             };
             Ok(wire::LogPiece { piece: Some(piece) })

@@ -16,6 +16,8 @@ pub mod events;
 pub mod extract;
 pub mod jobs;
 pub mod json;
+pub mod logs;
+pub mod nodes;
 pub mod openapi;
 pub mod planning;
 pub mod pools;
@@ -23,6 +25,7 @@ pub mod prices;
 pub mod problem;
 pub mod reply;
 pub mod teams;
+pub mod usage;
 pub mod users;
 
 /// Where the API stands.
@@ -39,6 +42,9 @@ fn operations() -> OpenApiRouter<App> {
         .merge(prices::routes())
         .merge(audit::routes())
         .merge(jobs::routes())
+        .merge(logs::routes())
+        .merge(nodes::routes())
+        .merge(usage::routes())
         .merge(planning::routes())
         .merge(events::routes())
 }

@@ -121,6 +121,10 @@ actions! {
     CordonNode "cordon_node" Platform(STEER);
     UncordonNode "uncordon_node" Platform(STEER);
     DrainNode "drain_node" Platform(STEER);
+    RetireNode "retire_node" Platform(STEER);
+    DeclareNodeLost "declare_node_lost" Platform(STEER);
+    UpdateNode "update_node" Platform(STEER);
+    ListNodeEvents "list_node_events" SignedIn;
     CreateJoinToken "create_join_token" Platform(STEER);
 
     SubmitJob "submit_job" Team(Member, STEER);
@@ -140,6 +144,7 @@ actions! {
 
     GetTeamUsage "get_team_usage" Team(Viewer, SEE);
     GetUsage "get_usage" SignedIn;
+    GetCapacityUsage "get_capacity_usage" Platform(SEE);
 }
 
 /// Lets `asker` do `action` on `target`, or refuses. A team that the asker cannot see is not

@@ -20,6 +20,7 @@ pub use history::{Attempt, Event, attempts, events};
 pub use steer::{JobPatch, cancel, resume, suspend, update};
 pub use submit::submit;
 pub(super) use submit::{HOPELESS, check};
+pub(crate) use view::rust_decimal_number;
 pub use view::{Job, PlacedDevice, PlacedWorker};
 
 /// What a list of jobs is cut to.

@@ -1,6 +1,7 @@
 //! The nodes whose streams this replica holds, and how a reader of logs gets at them.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Mutex, OnceLock};
 
@@ -21,6 +22,8 @@ pub enum LogPiece {
     Bytes(Bytes),
     /// It is complete.
     End,
+    /// The node does not have it: not yet, or not any more.
+    Missing,
     /// It could not be read, or not to its end; the reason in words.
     Broken(String),
 }
@@ -57,6 +60,7 @@ pub trait Forward: Send + Sync {
 pub struct Links {
     nodes: Mutex<HashMap<NodeId, (u64, mpsc::Sender<LogRequest>)>>,
     forward: OnceLock<Box<dyn Forward>>,
+    agents_address: OnceLock<SocketAddr>,
 }
 
 impl Links {
@@ -95,6 +99,16 @@ impl Links {
         let (_, sender) = nodes.get(&node)?;
         sender.try_send(request).ok()?;
         Some(receiver)
+    }
+
+    /// Notes where agents call; once, at the start.
+    pub fn opened(&self, agents_address: SocketAddr) {
+        let _ = self.agents_address.set(agents_address);
+    }
+
+    /// Where agents call, once that port is open.
+    pub fn agents_address(&self) -> Option<SocketAddr> {
+        self.agents_address.get().copied()
     }
 
     /// Brings what reads logs through other replicas; once, at the start.

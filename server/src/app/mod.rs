@@ -19,6 +19,8 @@ pub mod feed;
 pub mod idempotency;
 pub mod jobs;
 pub mod links;
+pub mod logs;
+pub mod nodes;
 pub mod page;
 pub mod passwords;
 pub mod planning;
@@ -30,6 +32,7 @@ pub mod quotas;
 pub mod sessions;
 pub mod teams;
 pub mod throttle;
+pub mod usage;
 pub mod users;
 
 pub use asker::Asker;
@@ -103,6 +106,20 @@ impl App {
             feed: Arc::default(),
             mirror: Arc::default(),
         }
+    }
+}
+
+impl App {
+    /// Where agents call: as configured, else the address that the port was opened on.
+    pub fn agent_url(&self) -> String {
+        let configured = self.config.agents.public_url.clone();
+        configured
+            .or_else(|| {
+                self.links
+                    .agents_address()
+                    .map(|at| format!("https://{at}"))
+            })
+            .unwrap_or_else(|| format!("https://{}", self.config.listen.agents))
     }
 }
 

@@ -299,3 +299,45 @@ pub async fn note_exit(
     .await?;
     Ok(done.rows_affected() == 1)
 }
+
+/// Where a worker's log lies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogPlace {
+    /// The assignment.
+    pub id: AssignmentId,
+    /// The attempt's number.
+    pub attempt: i32,
+    /// The node.
+    pub node_id: NodeId,
+    /// The node's name.
+    pub node: String,
+    /// Whether the node answers.
+    pub ready: bool,
+    /// Where the worker stands.
+    pub phase: AssignmentPhase,
+}
+
+/// Where the log of a worker of an attempt lies.
+pub async fn log_place(
+    tx: &mut Tx,
+    team: TeamId,
+    job: JobId,
+    attempt: i32,
+    worker: i32,
+) -> Result<Option<LogPlace>, sqlx::Error> {
+    sqlx::query_as!(
+        LogPlace,
+        r#"SELECT a.id AS "id: _", t.number AS attempt, a.node_id AS "node_id: _", n.name AS node,
+                  n.reachability = 'ready' AS "ready!", a.phase AS "phase: _"
+           FROM assignments AS a
+           JOIN attempts AS t ON t.id = a.attempt_id
+           JOIN nodes AS n ON n.id = a.node_id
+           WHERE a.team_id = $1 AND a.job_id = $2 AND t.number = $3 AND a.worker = $4"#,
+        team as TeamId,
+        job as JobId,
+        attempt,
+        worker,
+    )
+    .fetch_optional(&mut **tx)
+    .await
+}

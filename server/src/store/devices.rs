@@ -1,8 +1,9 @@
 //! Devices: the physical GPUs of a node, each known by its UUID.
 
 use domain::Timestamp;
-use domain::ids::{DeviceId, NodeId};
-use domain::state::DeviceHealth;
+use domain::ids::{DeviceId, JobId, NodeId};
+use domain::sharing::SharingMode;
+use domain::state::{AssignmentPhase, DeviceHealth};
 
 use super::Tx;
 
@@ -146,4 +147,73 @@ pub async fn step_health(
     .execute(&mut **tx)
     .await?;
     Ok(done.rows_affected() == 1)
+}
+
+/// A share of a device with who holds it, as far as the transaction may see.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldShare {
+    /// The device.
+    pub device_id: DeviceId,
+    /// The way in which it is given out.
+    pub mode: SharingMode,
+    /// How much of it.
+    pub gpus_milli: i32,
+    /// How much of its memory.
+    pub memory_mib: i64,
+    /// The team.
+    pub team: String,
+    /// The job.
+    pub job_id: JobId,
+    /// The job's name.
+    pub job: String,
+    /// Who submitted it.
+    pub user: String,
+    /// Which worker of the job it is.
+    pub worker: i32,
+    /// Where that stands.
+    pub phase: AssignmentPhase,
+    /// Since when it holds the share.
+    pub since: Timestamp,
+}
+
+/// Who holds shares of nodes' devices, by device and place.
+pub async fn held(tx: &mut Tx, nodes: &[NodeId]) -> Result<Vec<HeldShare>, sqlx::Error> {
+    sqlx::query_as!(
+        HeldShare,
+        r#"SELECT s.device_id AS "device_id: DeviceId", s.mode AS "mode: SharingMode", s.gpus_milli, s.memory_mib,
+                  t.name AS team, j.id AS "job_id: JobId", j.name AS job, u.name AS "user", a.worker,
+                  a.phase AS "phase: AssignmentPhase", a.granted_at AS since
+           FROM assignment_devices AS s
+           JOIN assignments AS a ON a.id = s.assignment_id
+           JOIN jobs AS j ON j.id = a.job_id
+           JOIN teams AS t ON t.id = a.team_id
+           JOIN users AS u ON u.id = j.user_id
+           WHERE s.live AND a.node_id = ANY ($1)
+           ORDER BY s.device_id, s.slots, a.id"#,
+        nodes as &[NodeId],
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
+/// How much of a device is in use, whoever uses it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InUse {
+    /// The device.
+    pub device_id: DeviceId,
+    /// The way in which it is given out.
+    pub mode: SharingMode,
+    /// How much of it.
+    pub gpus_milli: i64,
+}
+
+/// How much of each device that is in use is in use.
+pub async fn in_use(tx: &mut Tx) -> Result<Vec<InUse>, sqlx::Error> {
+    sqlx::query_as!(
+        InUse,
+        r#"SELECT device_id AS "device_id!: DeviceId", mode AS "mode!: SharingMode", gpus_milli AS "gpus_milli!"
+           FROM allotment.device_use()"#,
+    )
+    .fetch_all(&mut **tx)
+    .await
 }

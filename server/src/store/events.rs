@@ -174,3 +174,27 @@ pub async fn of_job(
     .fetch_all(&mut **tx)
     .await
 }
+
+/// What happened to a node and its devices, the newest first, before the event `before`.
+pub async fn of_node(
+    tx: &mut Tx,
+    node_id: NodeId,
+    before: i64,
+    limit: i64,
+) -> Result<Vec<EventRow>, sqlx::Error> {
+    sqlx::query_as!(
+        EventRow,
+        r#"SELECT e.id, e.at, e.subject, e.subject_id::text AS "subject_id!", n.name AS "node?",
+                  e.from_state, e.to_state, e.actor_kind, e.actor_name, e.reason, e.data
+           FROM events AS e
+           LEFT JOIN nodes AS n ON n.id = e.node_id
+           WHERE e.node_id = $1 AND e.job_id IS NULL AND e.id < $2
+           ORDER BY e.id DESC
+           LIMIT $3"#,
+        node_id as NodeId,
+        before,
+        limit,
+    )
+    .fetch_all(&mut **tx)
+    .await
+}

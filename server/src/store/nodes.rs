@@ -1,11 +1,14 @@
 //! Nodes: what each machine is, what people want of it, and whether it answers.
 
+use std::collections::BTreeMap;
+
 use domain::Timestamp;
 use domain::ids::{IncarnationId, JournalId, NodeId, PoolId, ReplicaId};
 use domain::sharing::SharingMode;
 use domain::spec::Runner;
 use domain::state::{NodeIntent, Reachability};
 use serde_json::Value;
+use sqlx::types::Json;
 
 use super::Tx;
 
@@ -380,6 +383,25 @@ pub async fn set_labels(
     )
     .fetch_optional(&mut **tx)
     .await
+}
+
+/// How devices are wired: groups of indices that are linked, and groups by NUMA node.
+pub type Wiring = (Vec<Vec<i32>>, Vec<Vec<i32>>);
+
+/// How the devices of nodes are wired.
+pub async fn wiring(tx: &mut Tx, ids: &[NodeId]) -> Result<BTreeMap<NodeId, Wiring>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"SELECT id AS "id: NodeId", nvlink AS "nvlink: Json<Vec<Vec<i32>>>", numa AS "numa: Json<Vec<Vec<i32>>>"
+           FROM nodes
+           WHERE id = ANY ($1)"#,
+        ids as &[NodeId],
+    )
+    .fetch_all(&mut **tx)
+    .await?;
+    let wiring = rows
+        .into_iter()
+        .map(|row| (row.id, (row.nvlink.0, row.numa.0)));
+    Ok(wiring.collect())
 }
 
 /// Nodes that count as ready though their lease is over.

@@ -209,7 +209,7 @@ async fn used(tx: &mut Tx, ids: &[JobId]) -> Result<BTreeMap<JobId, Used>, AppEr
 }
 
 /// A decimal as a JSON number, exactly.
-mod rust_decimal_number {
+pub(crate) mod rust_decimal_number {
     use rust_decimal::Decimal;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

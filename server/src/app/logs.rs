@@ -1,0 +1,254 @@
+//! Logs: what a worker wrote, read from its node while it runs and long after.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use domain::ids::{AssignmentId, JobId, NodeId};
+use domain::state::AssignmentPhase;
+use tokio::sync::mpsc;
+
+use super::authorise::Action;
+use super::links::LogPiece;
+use super::{App, AppError, Asker, jobs, sessions};
+use crate::store::assignments::{self, LogPlace};
+use crate::store::nodes;
+
+/// Tries in a row to get on with a log whose stream broke without giving anything.
+const TRIES_MAX: u32 = 5;
+/// Between two of them, and between looks at a log that is not there yet.
+const TRY_EVERY: Duration = Duration::from_millis(500);
+/// A node that does not begin to answer by then is taken for away.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// A reader's rights are read again this often.
+const RIGHTS_AGE: Duration = Duration::from_secs(60);
+
+/// Which log, and from where.
+#[derive(Debug, Clone, Copy)]
+pub struct LogAsk {
+    /// The worker.
+    pub worker: i32,
+    /// The attempt; absent: the last.
+    pub attempt: Option<i32>,
+    /// The first byte.
+    pub offset: i64,
+    /// Whether to go on until the worker has ended.
+    pub follow: bool,
+}
+
+/// A log that is being read.
+pub struct LogReader {
+    app: App,
+    asker: Asker,
+    rights_at: Instant,
+    job: JobId,
+    ask: LogAsk,
+    place: LogPlace,
+    offset: i64,
+    pieces: mpsc::Receiver<LogPiece>,
+    ahead: Option<LogPiece>,
+}
+
+/// Opens a log. When this returns, the node has begun to answer: what can be told by a status
+/// is told by it, not by a stream that breaks.
+pub async fn open(
+    app: &App,
+    asker: &Asker,
+    job: JobId,
+    ask: LogAsk,
+) -> Result<LogReader, AppError> {
+    let place = find(app, asker, job, &ask).await?;
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let answered = match begin(app, &place, ask.offset, ask.follow).await? {
+            Some(mut pieces) => {
+                tokio::time::timeout(ANSWER_TIMEOUT, first(&mut pieces, ask.follow))
+                    .await
+                    .ok()
+                    .flatten()
+                    .map(|ahead| (pieces, ahead))
+            }
+            None => None,
+        };
+        let Some((pieces, ahead)) = answered else {
+            if tries < TRIES_MAX && place.ready {
+                tokio::time::sleep(TRY_EVERY).await;
+                continue;
+            }
+            return Err(AppError::NodeAway { node: place.node });
+        };
+        if ahead == Some(LogPiece::Missing) && place.ended() {
+            let name = format!("of worker {} of attempt {}", ask.worker, place.attempt);
+            return Err(AppError::not_found("log", name));
+        }
+        return Ok(LogReader {
+            app: app.clone(),
+            asker: asker.clone(),
+            rights_at: Instant::now(),
+            job,
+            ask,
+            offset: ask.offset,
+            place,
+            pieces,
+            ahead,
+        });
+    }
+}
+
+/// The first piece of a log; for one that is followed only what is there already, since it may
+/// be silent for long. Nothing: the stream broke.
+async fn first(pieces: &mut mpsc::Receiver<LogPiece>, follow: bool) -> Option<Option<LogPiece>> {
+    if !follow {
+        return pieces.recv().await.map(Some);
+    }
+    match tokio::time::timeout(TRY_EVERY, pieces.recv()).await {
+        Ok(Some(piece)) => Some(Some(piece)),
+        Ok(None) => None,
+        Err(_) => Some(None),
+    }
+}
+
+async fn find(app: &App, asker: &Asker, job: JobId, ask: &LogAsk) -> Result<LogPlace, AppError> {
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let row = jobs::find(&mut tx, asker, Action::GetJobLogs, job).await?;
+    let attempt = ask.attempt.unwrap_or(row.attempt);
+    let place = assignments::log_place(&mut tx, row.team_id, job, attempt, ask.worker).await?;
+    tx.commit().await?;
+    place.ok_or_else(|| {
+        let name = if row.attempt == 0 {
+            "of a job of which no attempt has begun".to_owned()
+        } else {
+            format!("of worker {} of attempt {attempt}", ask.worker)
+        };
+        AppError::not_found("log", name)
+    })
+}
+
+/// Asks the holder of the node's stream; nothing when nobody holds it now.
+async fn begin(
+    app: &App,
+    place: &LogPlace,
+    offset: i64,
+    follow: bool,
+) -> Result<Option<mpsc::Receiver<LogPiece>>, AppError> {
+    let (node, id): (NodeId, AssignmentId) = (place.node_id, place.id);
+    if let Some(pieces) = app.links.request(node, id, offset, follow) {
+        return Ok(Some(pieces));
+    }
+    let mut tx = app.db.begin_system().await?;
+    let holder = nodes::holder(&mut tx, node).await?;
+    tx.commit().await?;
+    let Some((replica, address)) = holder.filter(|(replica, _)| *replica != app.replica) else {
+        return Ok(None);
+    };
+    match app.links.forward(address, node, id, offset, follow).await {
+        Ok(pieces) => Ok(Some(pieces)),
+        Err(error) => {
+            tracing::info!(node.id = %node, replica = %replica, error = format!("{error:#}"), "a log could not be forwarded");
+            Ok(None)
+        }
+    }
+}
+
+/// Why a log that was begun breaks off.
+#[derive(Debug, thiserror::Error)]
+pub enum LogBroken {
+    /// The node went away, or could not read on.
+    #[error("the log breaks off: {0}")]
+    Node(String),
+    /// The reader may not read it any more.
+    #[error("the log breaks off: {0}")]
+    Rights(AppError),
+    /// The database did not answer.
+    #[error("the log breaks off: the control plane does not answer")]
+    Database(#[from] sqlx::Error),
+}
+
+impl LogReader {
+    /// The next bytes; nothing at the end.
+    pub async fn next(&mut self) -> Option<Result<Bytes, LogBroken>> {
+        let mut fruitless = 0;
+        loop {
+            if self.rights_at.elapsed() > RIGHTS_AGE
+                && let Err(refused) = self.check_rights().await
+            {
+                return Some(Err(LogBroken::Rights(refused)));
+            }
+            let piece = match self.ahead.take() {
+                Some(piece) => Some(piece),
+                None => match tokio::time::timeout(RIGHTS_AGE, self.pieces.recv()).await {
+                    Ok(piece) => piece,
+                    Err(_) => continue,
+                },
+            };
+            match piece {
+                Some(LogPiece::Bytes(bytes)) => {
+                    self.offset += i64::try_from(bytes.len()).unwrap_or(0);
+                    return Some(Ok(bytes));
+                }
+                Some(LogPiece::End) => return None,
+                Some(LogPiece::Broken(words)) => return Some(Err(LogBroken::Node(words))),
+                Some(LogPiece::Missing) => match self.not_there().await {
+                    Ok(true) => {}
+                    Ok(false) => return None,
+                    Err(error) => return Some(Err(error)),
+                },
+                // Cut off: this reader was too slow, or the node's stream was renewed.
+                None => {
+                    fruitless += 1;
+                    if fruitless > TRIES_MAX {
+                        let words = format!("node {} cannot be reached", self.place.node);
+                        return Some(Err(LogBroken::Node(words)));
+                    }
+                    if fruitless > 1 {
+                        tokio::time::sleep(TRY_EVERY).await;
+                    }
+                }
+            }
+            if let Err(error) = self.again().await {
+                return Some(Err(error));
+            }
+        }
+    }
+
+    /// A log that the node does not have: whether it is worth waiting for. Its worker may not
+    /// have begun; once it has ended there was none.
+    async fn not_there(&mut self) -> Result<bool, LogBroken> {
+        if !self.ask.follow {
+            return Ok(false);
+        }
+        tokio::time::sleep(TRY_EVERY).await;
+        let mut tx = self.app.db.begin_system().await?;
+        let found = assignments::find(&mut tx, &[self.place.id]).await?;
+        tx.commit().await?;
+        Ok(found.first().is_some_and(|row| row.phase.live()))
+    }
+
+    /// Asks again from where the log stopped.
+    async fn again(&mut self) -> Result<(), LogBroken> {
+        let begun = begin(&self.app, &self.place, self.offset, self.ask.follow).await;
+        match begun {
+            Ok(Some(pieces)) => self.pieces = pieces,
+            Ok(None) => {
+                // The sender is dropped: the next look finds the stream cut off.
+                self.pieces = mpsc::channel(1).1;
+            }
+            Err(error) => return Err(LogBroken::Rights(error)),
+        }
+        Ok(())
+    }
+
+    async fn check_rights(&mut self) -> Result<(), AppError> {
+        self.asker = sessions::again(&self.app, &self.asker).await?;
+        find(&self.app, &self.asker, self.job, &self.ask).await?;
+        self.rights_at = Instant::now();
+        Ok(())
+    }
+}
+
+impl LogPlace {
+    /// Whether its worker has ended.
+    fn ended(&self) -> bool {
+        self.phase.terminal() || self.phase == AssignmentPhase::Cleaning
+    }
+}

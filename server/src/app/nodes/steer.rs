@@ -1,0 +1,267 @@
+//! What people may do with a node: cordon, drain, open, retire and label it, and declare it dead.
+
+use std::collections::BTreeMap;
+
+use domain::name::Name;
+use domain::state::{NodeIntent, Reachability};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use utoipa::ToSchema;
+
+use super::view::labels;
+use super::{Node, lock, read};
+use crate::app::audit::{self, Change};
+use crate::app::authorise::{Action, Target, authorise};
+use crate::app::idempotency::{self, Answer, Begun, Repeat};
+use crate::app::{App, AppError, Asker};
+use crate::lifecycle::end::{Loss, lose_workers};
+use crate::lifecycle::nodes as steps;
+use crate::store::assignments;
+use crate::store::events::Actor;
+use crate::store::nodes::{self, NodeRow};
+
+/// Longest reason that is kept, in characters; a sentence.
+const REASON_CHARS_MAX: usize = 200;
+/// Most labels of a node; topology, a few classes of hardware, and room.
+const LABELS_MAX: usize = 64;
+/// Longest key or value of a label, in characters; as in the scenario files.
+const LABEL_CHARS_MAX: usize = 63;
+
+/// Why a person does something to a node; it is shown there.
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Reason {
+    /// In words; at most 200 characters.
+    pub reason: String,
+}
+
+/// What is wanted of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    /// New work stays away; what runs stays.
+    Cordon,
+    /// New work may come again.
+    Uncordon,
+    /// New work stays away; what runs leaves.
+    Drain,
+    /// It is gone for good.
+    Retire,
+}
+
+impl Wish {
+    fn action(self) -> Action {
+        match self {
+            Self::Cordon => Action::CordonNode,
+            Self::Uncordon => Action::UncordonNode,
+            Self::Drain => Action::DrainNode,
+            Self::Retire => Action::RetireNode,
+        }
+    }
+
+    fn intent(self) -> NodeIntent {
+        match self {
+            Self::Cordon => NodeIntent::Cordoned,
+            Self::Uncordon => NodeIntent::Open,
+            Self::Drain => NodeIntent::Draining,
+            Self::Retire => NodeIntent::Retired,
+        }
+    }
+}
+
+/// Sets what is wanted of a node. What it is already changes nothing.
+pub async fn set_intent(
+    app: &App,
+    asker: &Asker,
+    repeat: Repeat,
+    name: &Name,
+    wish: Wish,
+    why: Reason,
+) -> Result<Answer<Node>, AppError> {
+    let action = wish.action();
+    authorise(asker, action, Target::Platform)?;
+    let reason = check_reason(why)?;
+    let mut work = match idempotency::begin(app, asker, repeat).await? {
+        Begun::First(work) => work,
+        Begun::Repeated(answer) => return Ok(answer),
+    };
+    let row = lock(&mut work.tx, name).await?;
+    let to = wish.intent();
+    if row.intent != to {
+        if to == NodeIntent::Retired {
+            check_empty(&mut work.tx, &row).await?;
+        }
+        let actor = Actor::User(asker.name.to_string());
+        steps::set_intent(&mut work.tx, &row, to, &reason, &actor).await?;
+        let change = Change {
+            reason: &reason,
+            before: Some(json!({ "intent": row.intent })),
+            after: Some(json!({ "intent": to })),
+            ..Change::of(action, format!("node/{name}"))
+        };
+        audit::record(&mut work.tx, asker, change).await?;
+    }
+    let node = read(&mut work.tx, asker, name).await?;
+    let version = node.version;
+    let answer = work.finish(app, Answer::done(node, version)).await?;
+    app.wake.all();
+    Ok(answer)
+}
+
+async fn check_empty(tx: &mut crate::store::Tx, row: &NodeRow) -> Result<(), AppError> {
+    let live = assignments::live_on_node(tx, row.id).await?;
+    if live.is_empty() {
+        return Ok(());
+    }
+    Err(AppError::Conflict {
+        code: "node_in_use",
+        message: format!(
+            "node {} still holds {} assignments: drain it, or declare it lost, and retire it then",
+            row.name,
+            live.len()
+        ),
+    })
+}
+
+fn check_reason(why: Reason) -> Result<String, AppError> {
+    let printable = why.reason.chars().all(domain::error::printable);
+    if printable && why.reason.chars().count() <= REASON_CHARS_MAX {
+        return Ok(why.reason);
+    }
+    Err(AppError::invalid(
+        "reason",
+        why.reason,
+        format!("at most {REASON_CHARS_MAX} characters without control characters"),
+    ))
+}
+
+/// Declares a node dead that does not answer: the person vouches that nothing runs on it any
+/// more. All its work is fenced, also what was to be kept.
+pub async fn declare_lost(
+    app: &App,
+    asker: &Asker,
+    name: &Name,
+    why: Reason,
+) -> Result<Node, AppError> {
+    authorise(asker, Action::DeclareNodeLost, Target::Platform)?;
+    let reason = check_reason(why)?;
+    let actor = Actor::User(asker.name.to_string());
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let row = lock(&mut tx, name).await?;
+    if row.reachability == Reachability::Ready {
+        return Err(AppError::Conflict {
+            code: "node_answers",
+            message: format!("node {name} answers: cordon or drain it instead"),
+        });
+    }
+    if row.reachability != Reachability::Lost {
+        steps::set_reachability(&mut tx, &row, Reachability::Lost, "declared_lost", &actor).await?;
+    }
+    let change = Change {
+        reason: &reason,
+        before: Some(json!({ "reachability": row.reachability })),
+        after: Some(json!({ "reachability": Reachability::Lost })),
+        ..Change::of(Action::DeclareNodeLost, format!("node/{name}"))
+    };
+    audit::record(&mut tx, asker, change).await?;
+    tx.commit().await?;
+    fence_all(app, &row, &actor).await?;
+    app.wake.all();
+    super::get(app, asker, name).await
+}
+
+/// Fences everything on a node that was declared dead, job by job; jobs are locked before nodes.
+async fn fence_all(app: &App, row: &NodeRow, actor: &Actor) -> Result<(), AppError> {
+    let mut tx = app.db.begin_system().await?;
+    let mut jobs: Vec<_> = assignments::live_on_node(&mut tx, row.id)
+        .await?
+        .into_iter()
+        .map(|assignment| assignment.job_id)
+        .collect();
+    tx.commit().await?;
+    jobs.dedup();
+    let loss = Loss {
+        node_id: row.id,
+        last_heartbeat_at: row.last_heartbeat_at,
+        message: format!("node {} was declared dead by {}", row.name, actor.name()),
+        spare_granted: false,
+    };
+    for job in jobs {
+        let mut tx = app.db.begin_system().await?;
+        lose_workers(&mut tx, &app.config.timers, job, &loss, actor).await?;
+        tx.commit().await?;
+    }
+    Ok(())
+}
+
+/// A change of a node; what is absent stays.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct NodePatch {
+    /// All its labels, in place of those it has.
+    pub labels: Option<BTreeMap<String, String>>,
+}
+
+/// Changes a node's labels.
+pub async fn update(
+    app: &App,
+    asker: &Asker,
+    name: &Name,
+    version: i64,
+    patch: NodePatch,
+) -> Result<Node, AppError> {
+    authorise(asker, Action::UpdateNode, Target::Platform)?;
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let row = lock(&mut tx, name).await?;
+    if row.version != version {
+        return Err(AppError::Stale {
+            given: version.to_string(),
+            present: row.version,
+        });
+    }
+    if let Some(new) = patch.labels {
+        check_labels(&new)?;
+        let before = labels(&row.labels);
+        nodes::set_labels(&mut tx, row.id, version, &json!(new))
+            .await?
+            .ok_or_else(|| AppError::Stale {
+                given: version.to_string(),
+                present: row.version,
+            })?;
+        let change = Change {
+            before: Some(json!({ "labels": before })),
+            after: Some(json!({ "labels": new })),
+            ..Change::of(Action::UpdateNode, format!("node/{name}"))
+        };
+        audit::record(&mut tx, asker, change).await?;
+    }
+    let node = read(&mut tx, asker, name).await?;
+    tx.commit().await?;
+    app.wake.all();
+    Ok(node)
+}
+
+fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), AppError> {
+    if labels.len() > LABELS_MAX {
+        return Err(AppError::invalid(
+            "labels",
+            format!("{} labels", labels.len()),
+            format!("at most {LABELS_MAX}"),
+        ));
+    }
+    let plain = |text: &str| {
+        text.len() <= LABEL_CHARS_MAX
+            && text
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'/'))
+    };
+    for (key, value) in labels {
+        if key.is_empty() || !plain(key) || !plain(value) {
+            return Err(AppError::invalid(
+                &format!("labels.{}", domain::error::quote(key)),
+                value,
+                "keys and values of at most 63 letters, digits, '-', '_', '.' and '/'",
+            ));
+        }
+    }
+    Ok(())
+}

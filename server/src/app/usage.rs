@@ -1,0 +1,310 @@
+//! Usage as people read it: who held how much of what, what it costs, and where capacity went.
+
+use std::collections::BTreeMap;
+
+use domain::Timestamp;
+use domain::ids::JobId;
+use domain::money::Money;
+use domain::name::Name;
+use rust_decimal::Decimal;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::authorise::{Action, Target, authorise};
+use super::jobs::{find_team, rust_decimal_number};
+use super::{App, AppError, Asker, pools};
+use crate::accounting::capacity::{self, Shown};
+use crate::accounting::usage::{self, LINES_MAX, Report, ReportLine, Sum};
+use crate::store::ledger::{Grouping, Window};
+use crate::store::{self, Tx};
+
+/// Longest window of a report by hour: a quarter.
+const HOURLY_DAYS_MAX: i64 = 92;
+/// Longest window of any report: ten years and their leap days.
+const DAYS_MAX: i64 = 3_653;
+
+/// What is asked of a report.
+#[derive(Debug, Clone, Default)]
+pub struct UsageAsk {
+    /// From then on; absent: from the beginning of this month, in UTC.
+    pub from: Option<Timestamp>,
+    /// Up to before then; absent: until now.
+    pub to: Option<Timestamp>,
+    /// By what it groups.
+    pub by: Grouping,
+}
+
+/// A report of usage.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct Usage {
+    /// From then on.
+    #[schema(value_type = String, format = DateTime)]
+    pub from: Timestamp,
+    /// Up to before then.
+    #[schema(value_type = String, format = DateTime)]
+    pub to: Timestamp,
+    /// The lines; they add up to the total.
+    pub items: Vec<UsageItem>,
+    /// All lines together.
+    pub total: UsageTotal,
+}
+
+/// One line of a report.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct UsageItem {
+    /// What it is of: one entry for each key of `group_by`.
+    pub group: BTreeMap<&'static str, String>,
+    /// The job's name, where it is grouped by job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub job_name: Option<String>,
+    /// How much.
+    #[serde(flatten)]
+    pub total: UsageTotal,
+}
+
+/// An amount of use.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct UsageTotal {
+    /// GPU-seconds that were held, with at most three decimals.
+    #[serde(with = "rust_decimal_number")]
+    #[schema(value_type = f64)]
+    pub gpu_seconds: Decimal,
+    /// Of these those that no price covers.
+    #[serde(with = "rust_decimal_number")]
+    #[schema(value_type = f64)]
+    pub unpriced_gpu_seconds: Decimal,
+    /// What the rest costs; null where no price covers any.
+    pub cost: Option<Money>,
+}
+
+/// Reads words of `group_by`, separated by commas.
+pub fn parse_grouping(words: &str) -> Result<Grouping, AppError> {
+    let mut by = Grouping::default();
+    for word in words.split(',').filter(|word| !word.is_empty()) {
+        match word {
+            "team" => by.team = true,
+            "user" => by.user = true,
+            "job" => by.job = true,
+            "pool" => by.pool = true,
+            "mode" => by.mode = true,
+            "day" => by.day = true,
+            "hour" => by.hour = true,
+            _ => {
+                return Err(AppError::invalid(
+                    "group_by",
+                    word,
+                    "team, user, job, pool, mode, day or hour, several separated by commas",
+                ));
+            }
+        }
+    }
+    Ok(by)
+}
+
+/// Reports what a team, with all below it, has used.
+pub async fn of_team(
+    app: &App,
+    asker: &Asker,
+    team: &Name,
+    ask: &UsageAsk,
+) -> Result<Usage, AppError> {
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let team = find_team(&mut tx, asker, Action::GetTeamUsage, team).await?;
+    let mut window = window(&mut tx, ask).await?;
+    window.team = Some(team.id);
+    let usage = read(&mut tx, &window, ask.by).await?;
+    tx.commit().await?;
+    Ok(usage)
+}
+
+/// Reports what all teams have used that the asker may see.
+pub async fn of_all(app: &App, asker: &Asker, ask: &UsageAsk) -> Result<Usage, AppError> {
+    authorise(asker, Action::GetUsage, Target::Platform)?;
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let window = window(&mut tx, ask).await?;
+    let usage = read(&mut tx, &window, ask.by).await?;
+    tx.commit().await?;
+    Ok(usage)
+}
+
+async fn window(tx: &mut Tx, ask: &UsageAsk) -> Result<Window, AppError> {
+    let now = store::clock(tx).await?;
+    let to = ask.to.unwrap_or(now);
+    let from = ask.from.unwrap_or_else(|| usage::month_start(to.min(now)));
+    let shown = |time| domain::time::format(time);
+    if from >= to {
+        return Err(AppError::invalid(
+            "to",
+            shown(to),
+            format!("a time after from, which is {}", shown(from)),
+        ));
+    }
+    let (days_max, what) = if ask.by.hour {
+        (HOURLY_DAYS_MAX, " by hour")
+    } else {
+        (DAYS_MAX, "")
+    };
+    if to - from > chrono::TimeDelta::days(days_max) {
+        return Err(AppError::invalid(
+            "from",
+            shown(from),
+            format!("at most {days_max} days before to{what}"),
+        ));
+    }
+    Ok(Window {
+        from,
+        to,
+        team: None,
+        now,
+    })
+}
+
+async fn read(tx: &mut Tx, window: &Window, by: Grouping) -> Result<Usage, AppError> {
+    let Report { lines, total, cut } = usage::report(tx, window, by).await?;
+    if cut {
+        return Err(AppError::invalid(
+            "group_by",
+            "more lines than one report may have",
+            format!("a grouping or window with at most {LINES_MAX} lines"),
+        ));
+    }
+    let mut total = UsageTotal::from(total);
+    if lines.is_empty() {
+        total.cost = nothing(tx).await?;
+    }
+    Ok(Usage {
+        from: window.from,
+        to: window.to,
+        items: lines.into_iter().map(|line| item(line, by)).collect(),
+        total,
+    })
+}
+
+/// No money, in the currency that prices are in; nothing where there are no prices.
+async fn nothing(tx: &mut Tx) -> Result<Option<Money>, AppError> {
+    let currency = store::job_usage::currency(tx).await?;
+    let currency = currency.and_then(|code| code.parse().ok());
+    Ok(currency.map(|currency| Money {
+        amount: domain::money::round(Decimal::ZERO, domain::money::SHOWN_DECIMALS),
+        currency,
+    }))
+}
+
+impl From<Sum> for UsageTotal {
+    fn from(sum: Sum) -> Self {
+        Self {
+            gpu_seconds: sum.gpu_seconds,
+            unpriced_gpu_seconds: sum.unpriced_gpu_seconds,
+            cost: sum.cost,
+        }
+    }
+}
+
+fn item(line: ReportLine, by: Grouping) -> UsageItem {
+    let of = line.of;
+    let mut group = BTreeMap::new();
+    let mut put = |asked: bool, key, value: Option<String>| {
+        if asked {
+            group.insert(key, value.unwrap_or_default());
+        }
+    };
+    put(by.team, "team", of.team);
+    put(by.user, "user", of.user);
+    put(by.job, "job", of.job.as_ref().map(JobId::to_string));
+    put(by.pool, "pool", of.pool);
+    put(by.mode, "mode", of.mode);
+    put(
+        by.day,
+        "day",
+        of.bucket.map(|at| at.date_naive().to_string()),
+    );
+    put(by.hour, "hour", of.bucket.map(domain::time::format));
+    UsageItem {
+        group,
+        job_name: of.job_name,
+        total: line.sum.into(),
+    }
+}
+
+/// Where a pool's capacity went. The parts add up to the capacity.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct CapacityUsage {
+    /// The pool.
+    pub pool: Name,
+    /// From then on.
+    #[schema(value_type = String, format = DateTime)]
+    pub from: Timestamp,
+    /// Up to before then.
+    #[schema(value_type = String, format = DateTime)]
+    pub to: Timestamp,
+    /// Held by teams: charged and reserved.
+    pub allocated: CapacityPart,
+    /// Of that granted, and not yet acknowledged by its node.
+    pub reserved: CapacityPart,
+    /// There, whole, and held by nobody.
+    pub idle: CapacityPart,
+    /// Failed, cordoned or unreachable, with what was held on lost nodes.
+    pub unavailable: CapacityPart,
+    /// All that was there.
+    pub capacity: CapacityPart,
+}
+
+/// A part of a pool's capacity.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct CapacityPart {
+    /// GPU-seconds.
+    #[serde(with = "rust_decimal_number")]
+    #[schema(value_type = f64)]
+    pub gpu_seconds: Decimal,
+    /// Its value at the price of whole devices; null where no price covers the window.
+    pub value: Option<Money>,
+}
+
+/// Reports where a pool's capacity went.
+pub async fn of_capacity(
+    app: &App,
+    asker: &Asker,
+    pool: &Name,
+    ask: &UsageAsk,
+) -> Result<CapacityUsage, AppError> {
+    authorise(asker, Action::GetCapacityUsage, Target::Platform)?;
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let found = pools::find(&mut tx, pool).await?;
+    let mut window = window(&mut tx, ask).await?;
+    window.to = window.to.min(window.now).max(window.from);
+    let balance = capacity::balance(&mut tx, found.id, window.from, window.to).await?;
+    tx.commit().await?;
+    if !balance.difference().is_zero() {
+        tracing::error!(
+            pool = %pool, difference = %balance.difference(),
+            "the parts of a pool's capacity do not add up to it"
+        );
+    }
+    let [charged, reserved, idle, unavailable, all] = balance.shown();
+    let allocated = Shown {
+        gpu_seconds: charged.gpu_seconds + reserved.gpu_seconds,
+        value: charged.value.map(|mut value| {
+            value.amount += reserved.value.as_ref().map_or(Decimal::ZERO, |v| v.amount);
+            value
+        }),
+    };
+    Ok(CapacityUsage {
+        pool: pool.clone(),
+        from: window.from,
+        to: window.to,
+        allocated: allocated.into(),
+        reserved: reserved.into(),
+        idle: idle.into(),
+        unavailable: unavailable.into(),
+        capacity: all.into(),
+    })
+}
+
+impl From<Shown> for CapacityPart {
+    fn from(shown: Shown) -> Self {
+        Self {
+            gpu_seconds: shown.gpu_seconds.normalize(),
+            value: shown.value,
+        }
+    }
+}
