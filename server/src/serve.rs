@@ -54,6 +54,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     loops.spawn(feed::run(app.clone(), over.clone()));
     loops.spawn(feed::listen(app.clone(), over.clone()));
     loops.spawn(feed::relay(app.clone(), over.clone()));
+
     let scraped = axum::serve(scrape, metrics::router(app.clone(), recorder))
         .with_graceful_shutdown(over.clone().cancelled_owned());
     loops.spawn(async move {

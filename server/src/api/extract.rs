@@ -5,8 +5,10 @@ use std::sync::Arc;
 use axum::body::{Body, Bytes};
 use axum::extract::path::ErrorKind;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, COOKIE, IF_MATCH, IF_NONE_MATCH};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, RawPathParams, Request};
+use axum::http::header::{
+    AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, IF_MATCH, IF_NONE_MATCH,
+};
 use axum::http::request::Parts;
 use axum::http::{HeaderName, Method};
 use domain::FieldError;
@@ -94,24 +96,31 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for ApiPath
     type Rejection = AppError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, AppError> {
-        match Path::<T>::from_request_parts(parts, state).await {
-            Ok(Path(value)) => Ok(Self(value)),
-            Err(PathRejection::FailedToDeserializePathParams(failed)) => {
-                Err(match failed.into_kind() {
-                    ErrorKind::DeserializeError { key, value, .. }
-                    | ErrorKind::ParseErrorAtKey { key, value, .. } => {
-                        AppError::not_found(noun(&key), value)
-                    }
-                    ErrorKind::ParseErrorAtIndex { value, .. }
-                    | ErrorKind::ParseError { value, .. } => AppError::not_found("object", value),
-                    ErrorKind::InvalidUtf8InPathParam { key } => AppError::Unreadable(
-                        FieldError::new(key, "not UTF-8", "percent-encoded UTF-8"),
-                    ),
-                    _ => AppError::not_found("object", parts.uri.path()),
-                })
-            }
-            Err(other) => Err(AppError::Internal(anyhow::Error::new(other))),
+        let failed = match Path::<T>::from_request_parts(parts, state).await {
+            Ok(Path(value)) => return Ok(Self(value)),
+            Err(PathRejection::FailedToDeserializePathParams(failed)) => failed,
+            Err(other) => return Err(AppError::Internal(anyhow::Error::new(other))),
+        };
+        if let ErrorKind::InvalidUtf8InPathParam { key } = failed.kind() {
+            let remedy = "percent-encoded UTF-8";
+            return Err(AppError::Unreadable(FieldError::new(
+                key,
+                "not UTF-8",
+                remedy,
+            )));
         }
+        // Our own types say which value they refuse; the part of the path that holds it is named.
+        let message = failed.body_text();
+        let params = RawPathParams::from_request_parts(parts, state)
+            .await
+            .map_err(|e| AppError::Internal(anyhow::Error::new(e)))?;
+        let refused = params
+            .iter()
+            .find(|(_, value)| message.contains(&domain::error::quote(value)));
+        Err(refused.map_or_else(
+            || AppError::not_found("object", parts.uri.path()),
+            |(key, value)| AppError::not_found(noun(key), value),
+        ))
     }
 }
 
@@ -230,11 +239,20 @@ fn repeat_key(parts: &Parts) -> Result<Option<String>, AppError> {
 }
 
 async fn read_body(parts: &Parts, body: Body) -> Result<Bytes, AppError> {
+    let too_large = AppError::TooLarge {
+        limit_bytes: BODY_BYTES_MAX,
+    };
+    // One that says that it is too large is refused before it is read.
+    let announced = parts
+        .headers
+        .get(CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if announced.is_some_and(|bytes| bytes > BODY_BYTES_MAX as u64) {
+        return Err(too_large);
+    }
     let bytes = axum::body::to_bytes(body, BODY_BYTES_MAX)
         .await
-        .map_err(|_| AppError::TooLarge {
-            limit_bytes: BODY_BYTES_MAX,
-        })?;
+        .map_err(|_| too_large)?;
     let kind = parts
         .headers
         .get(CONTENT_TYPE)

@@ -13,6 +13,13 @@ pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, AppError> {
         let at = format!("byte {} is not UTF-8", e.valid_up_to() + 1);
         AppError::Unreadable(FieldError::new("body", at, "JSON in UTF-8"))
     })?;
+    if !text.trim_start().starts_with('{') {
+        // Arrays would be taken for objects whose fields come in order.
+        return Err(match serde_json::from_str::<serde::de::IgnoredAny>(text) {
+            Ok(_) => AppError::invalid("body", text, "an object"),
+            Err(error) => unreadable("body", &error),
+        });
+    }
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let fault = match serde_path_to_error::deserialize(&mut deserializer) {
         Ok(value) => match deserializer.end() {

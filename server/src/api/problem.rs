@@ -107,7 +107,7 @@ impl IntoResponse for AppError {
             Self::NotFound { what, name } => {
                 problem.field = Some((*what).to_owned());
                 problem.value = Some(name.clone());
-                problem.remedy = Some(format!("a {what} that is there and that you may see"));
+                problem.remedy = Some(format!("the name or id of a {what} that you may see"));
             }
             Self::Unauthenticated | Self::WrongCredentials => {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

@@ -1,7 +1,11 @@
 //! Integration tests of the server against a real PostgreSQL: a fresh database per test.
 
+mod bad_input;
 mod fixture;
 mod fleet;
+mod idempotency;
 mod pages;
+mod people;
 mod scheduler;
 mod schema;
+mod sessions;

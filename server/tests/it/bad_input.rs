@@ -1,0 +1,189 @@
+//! Bad input gets a 4xx that names field, value and remedy, and changes nothing.
+
+use axum::http::{Method, StatusCode};
+use serde_json::{Value, json};
+use sqlx::PgPool;
+
+use crate::fixture::Server;
+
+#[sqlx::test(migrations = "../migrations")]
+async fn every_wrong_value_is_named_with_its_remedy(owner: PgPool) {
+    let server = Server::start(&owner).await;
+    let admin = server.client("admin");
+    let put = "/teams/vision/quotas/h100";
+    let quota = |text: &str| (Method::PUT, put, format!(r#"{{"guaranteed": {text}}}"#));
+    let team = |name: &str| (Method::POST, "/teams", json!({"name": name}).to_string());
+    let cases = [
+        (quota("-1"), 422, "guaranteed"),
+        (quota("0.0001"), 422, "guaranteed"),
+        (quota("1000000000000"), 422, "guaranteed"),
+        (quota("1e308"), 422, "guaranteed"),
+        (quota("\"8\""), 422, "guaranteed"),
+        (quota("null"), 422, "guaranteed"),
+        (quota("NaN"), 400, "guaranteed"),
+        ((Method::PUT, put, r#"{"guaranteed": 4, "limit": 3}"#.into()), 422, "guaranteed"),
+        ((Method::PUT, put, r#"{"guaranteed": 4, "wieght": 3}"#.into()), 422, "wieght"),
+        ((Method::PUT, put, r#"{"limit": 4}"#.into()), 422, "guaranteed"),
+        (team("\"><svg/onload=1>"), 422, "name"),
+        (team("a\r\nSet-Cookie: x"), 422, "name"),
+        (team("../../x"), 422, "name"),
+        (team("\u{202e}x"), 422, "name"),
+        (team(&"x".repeat(300)), 422, "name"),
+        ((Method::POST, "/teams", r#"{"name": "a", "parent": "nowhere"}"#.into()), 422, "parent"),
+        ((Method::POST, "/teams", r#"{"name": "a", "hue": 3}"#.into()), 422, "hue"),
+        ((Method::POST, "/teams", "{\"name\":".into()), 400, "name"),
+        ((Method::POST, "/teams", "[]".into()), 422, "body"),
+        ((Method::POST, "/pools", r#"{"name": "p", "sharing": ["fast"]}"#.into()), 422, "sharing[0]"),
+        ((Method::POST, "/pools", r#"{"name": "p", "sharing": []}"#.into()), 422, "sharing"),
+        ((Method::POST, "/pools", r#"{"name": "p", "sharing": ["mig"]}"#.into()), 422, "sharing"),
+        ((Method::POST, "/pools", r#"{"name": "p", "preemption": {"grace_seconds": -1}}"#.into()), 422, "preemption.grace_seconds"),
+        ((Method::POST, "/pools", r#"{"name": "p", "preemption": {"consolidate": true}}"#.into()), 422, "preemption.consolidate"),
+        ((Method::POST, "/pools", r#"{"name": "p", "preemption": {"reclam": "any"}}"#.into()), 422, "preemption.reclam"),
+        ((Method::POST, "/classes", r#"{"name": "c", "priority": 2000000, "preemptible": true}"#.into()), 422, "priority"),
+        ((Method::POST, "/users", r#"{"name": "u", "display_name": "a\u0000b"}"#.into()), 422, "display_name"),
+        ((Method::POST, "/users", r#"{"name": "u", "password": "short"}"#.into()), 422, "password"),
+        ((Method::POST, "/users", r#"{"name": "u", "role": "root"}"#.into()), 422, "role"),
+        ((Method::POST, "/prices", r#"{"pool": "h100", "mode": "exclusive", "per_gpu_hour": {"amount": "-1", "currency": "CNY"}}"#.into()), 422, "per_gpu_hour.amount"),
+        ((Method::POST, "/prices", r#"{"pool": "h100", "mode": "exclusive", "per_gpu_hour": {"amount": "1", "currency": "yuan"}}"#.into()), 422, "per_gpu_hour.currency"),
+        ((Method::POST, "/prices", r#"{"pool": "nowhere", "mode": "exclusive", "per_gpu_hour": {"amount": "1", "currency": "CNY"}}"#.into()), 422, "pool"),
+        ((Method::POST, "/prices", r#"{"pool": "h100", "mode": "exclusive", "per_gpu_hour": {"amount": "1", "currency": "CNY"}, "effective_from": "tomorrow"}"#.into()), 422, "effective_from"),
+        ((Method::GET, "/teams?limit=0", String::new()), 422, "limit"),
+        ((Method::GET, "/teams?limit=-1", String::new()), 422, "limit"),
+        ((Method::GET, "/teams?colour=red", String::new()), 422, "colour"),
+        ((Method::GET, "/teams?cursor=notone", String::new()), 422, "cursor"),
+        ((Method::GET, "/teams/nowhere", String::new()), 404, "team"),
+        ((Method::GET, "/teams/%22%3E%3Csvg", String::new()), 404, "team"),
+        ((Method::GET, "/teams/%ff", String::new()), 400, "team"),
+        ((Method::PUT, "/teams/vision/quotas/nowhere", r#"{"guaranteed": 4}"#.into()), 404, "pool"),
+    ];
+    let before = everything(&owner).await;
+    for ((method, path, body), status, field) in cases {
+        let mut ask = admin.ask(method.clone(), path).header("If-Match", "\"1\"");
+        if method != Method::GET {
+            ask = ask.raw("application/json", body.clone());
+        }
+        let status = StatusCode::from_u16(status).expect("a status");
+        let reply = ask.send().await;
+        assert_eq!(
+            reply.status, status,
+            "{method} {path} {body}: {}",
+            reply.text
+        );
+        let problem = reply.problem(status);
+        assert_eq!(problem["field"], field, "{method} {path} {body}: {problem}");
+        for part in ["value", "remedy", "detail"] {
+            assert!(
+                problem[part].as_str().is_some_and(|text| !text.is_empty()),
+                "{method} {path} {body}: {problem}"
+            );
+        }
+    }
+    assert_eq!(everything(&owner).await, before, "nothing was changed");
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn what_cannot_be_read_is_refused_before_it_is_read_in(owner: PgPool) {
+    let server = Server::start(&owner).await;
+    let admin = server.client("admin");
+    let post = |kind: &str, body: Vec<u8>| admin.ask(Method::POST, "/teams").raw(kind, body);
+    let problem = post("application/json", vec![b' '; 10 * 1024 * 1024])
+        .send()
+        .await
+        .problem(StatusCode::PAYLOAD_TOO_LARGE);
+    assert!(
+        problem["detail"]
+            .as_str()
+            .is_some_and(|d| d.contains("1048576"))
+    );
+    post("application/json", b"{\"name\": \"\xff\"}".to_vec())
+        .send()
+        .await
+        .problem(StatusCode::BAD_REQUEST);
+    post("application/json", "[".repeat(100_000).into_bytes())
+        .send()
+        .await
+        .problem(StatusCode::BAD_REQUEST);
+    post("text/yaml", b"name: a".to_vec())
+        .send()
+        .await
+        .problem(StatusCode::UNSUPPORTED_MEDIA_TYPE);
+    let problem = admin.ask(Method::DELETE, "/teams").send().await;
+    assert!(problem.headers.contains_key("allow"));
+    problem.problem(StatusCode::METHOD_NOT_ALLOWED);
+    admin
+        .get("/no/such/route")
+        .await
+        .problem(StatusCode::NOT_FOUND);
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn an_update_says_which_version_it_builds_on(owner: PgPool) {
+    let server = Server::start(&owner).await;
+    let admin = server.client("admin");
+    let rename = json!({"name": "seeing"});
+    admin
+        .ask(Method::PATCH, "/teams/vision")
+        .json(rename.clone())
+        .send()
+        .await
+        .problem(StatusCode::PRECONDITION_REQUIRED);
+    let stale = admin
+        .patch("/teams/vision", 7, rename.clone())
+        .await
+        .problem(StatusCode::PRECONDITION_FAILED);
+    assert_eq!(stale["remedy"], "\"1\", once you have read what changed");
+    admin
+        .ask(Method::PATCH, "/teams/vision")
+        .header("If-Match", "1")
+        .json(rename.clone())
+        .send()
+        .await
+        .problem(StatusCode::UNPROCESSABLE_ENTITY);
+    let reply = admin.patch("/teams/vision", 1, rename).await;
+    assert_eq!(reply.headers["etag"], "\"2\"");
+    assert_eq!(reply.expect(StatusCode::OK)["name"], "seeing");
+    admin
+        .put("/teams/seeing/quotas/h100", json!({"guaranteed": 1}))
+        .send()
+        .await
+        .problem(StatusCode::PRECONDITION_REQUIRED);
+    admin
+        .put("/teams/seeing/quotas/h100", json!({"guaranteed": 1}))
+        .header("If-None-Match", "*")
+        .send()
+        .await
+        .problem(StatusCode::PRECONDITION_FAILED);
+}
+
+/// All rows that these requests could have changed, but for the audit log.
+async fn everything(owner: &PgPool) -> Vec<Value> {
+    let mut conn = owner.acquire().await.expect("a connection");
+    sqlx::query("SET ROLE allotment_system")
+        .execute(&mut *conn)
+        .await
+        .expect("the owner may");
+    let mut all = Vec::new();
+    for table in [
+        "teams",
+        "users",
+        "quotas",
+        "pools",
+        "classes",
+        "prices",
+        "memberships",
+        "idempotency_keys",
+    ] {
+        let rows: Vec<Value> = sqlx::query_scalar(sqlx::AssertSqlSafe(format!(
+            "SELECT to_jsonb(t) FROM {table} AS t ORDER BY to_jsonb(t)::text"
+        )))
+        .fetch_all(&mut *conn)
+        .await
+        .expect("rows");
+        all.extend(rows);
+    }
+    sqlx::query("RESET ROLE")
+        .execute(&mut *conn)
+        .await
+        .expect("reset");
+    all
+}
