@@ -17,7 +17,7 @@ use crate::app::{App, feed};
 use crate::config::Config;
 use crate::front::{context, headers, health, metrics};
 use crate::store::Database;
-use crate::{agents, api, scheduler, setup};
+use crate::{agents, api, background, pages, scheduler, setup};
 
 /// After being told to stop, answers under way get so long; live streams are cut then.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
@@ -54,6 +54,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     loops.spawn(feed::run(app.clone(), over.clone()));
     loops.spawn(feed::listen(app.clone(), over.clone()));
     loops.spawn(feed::relay(app.clone(), over.clone()));
+    loops.spawn(background::run(app.clone(), over.clone()));
 
     let scraped = axum::serve(scrape, metrics::router(app.clone(), recorder))
         .with_graceful_shutdown(over.clone().cancelled_owned());
@@ -91,11 +92,12 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Everything that people reach on one address: probes and REST.
+/// Everything that people reach on one address: probes, REST and pages.
 pub fn router(app: App) -> Router {
     Router::new()
         .nest(api::PREFIX, api::router(app.clone()))
         .merge(health::router(app.clone()))
+        .merge(pages::router(app.clone()))
         .layer(from_fn(headers::guard))
         .layer(from_fn_with_state(app, context::carry))
 }
