@@ -111,8 +111,9 @@ def check_complete(table, name, known, where, path=""):
 
 
 def check_config_text(kind, text, where, complete=False):
-    source = read(CONFIGS[kind])
-    known = structures(source)
+    if not check((ROOT / CONFIGS[kind]).is_file(), f"{CONFIGS[kind]} does not exist"):
+        return
+    known = structures(read(CONFIGS[kind]))
     if not check("Config" in known, f"{CONFIGS[kind]}: no structure Config was found"):
         return
     try:

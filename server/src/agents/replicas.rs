@@ -1,6 +1,6 @@
 //! Between replicas: a log is read through the replica that holds the node's stream.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -171,9 +171,39 @@ pub async fn announce(app: App, address: SocketAddr, over: CancellationToken) {
     }
 }
 
+/// Where others reach a listener. One on all interfaces (0.0.0.0) has no address of its own
+/// to tell them; the one by which this machine reaches the database leads back to it. With a
+/// database on the same machine there is none, and no replica elsewhere either.
+fn reachable(listener: SocketAddr, own_host: Option<String>) -> SocketAddr {
+    if !listener.ip().is_unspecified() {
+        return listener;
+    }
+    let host = own_host.and_then(|host| host.parse().ok());
+    SocketAddr::new(host.unwrap_or(Ipv4Addr::LOCALHOST.into()), listener.port())
+}
+
 async fn announce_once(app: &App, address: SocketAddr) -> Result<(), sqlx::Error> {
     let mut tx = app.db.begin_system().await?;
+    let address = reachable(address, replicas::own_host(&mut tx).await?);
     replicas::announce(&mut tx, app.replica, &address.to_string()).await?;
     replicas::forget_silent(&mut tx, SILENT_MS_MAX).await?;
     tx.commit().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_on_all_interfaces_is_announced_by_the_address_that_the_database_sees() {
+        let announced = |listener: &str, own_host: Option<&str>| {
+            let listener = listener.parse().expect("an address with a port");
+            reachable(listener, own_host.map(str::to_owned)).to_string()
+        };
+        let seen = Some("10.0.0.7");
+        assert_eq!(announced("0.0.0.0:8444", seen), "10.0.0.7:8444");
+        assert_eq!(announced("[::]:8444", Some("fd00::7")), "[fd00::7]:8444");
+        assert_eq!(announced("0.0.0.0:8444", None), "127.0.0.1:8444");
+        assert_eq!(announced("192.168.1.2:8444", seen), "192.168.1.2:8444");
+    }
 }

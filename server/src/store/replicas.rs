@@ -30,6 +30,13 @@ pub async fn remove(tx: &mut Tx, id: ReplicaId) -> Result<(), sqlx::Error> {
     Ok(())
 }
 
+/// The address of this process as the database sees it; none over a Unix socket.
+pub async fn own_host(tx: &mut Tx) -> Result<Option<String>, sqlx::Error> {
+    sqlx::query_scalar!("SELECT host(inet_client_addr()) AS host")
+        .fetch_one(&mut **tx)
+        .await
+}
+
 /// Forgets replicas that have not been seen for so long.
 pub async fn forget_silent(tx: &mut Tx, silent_ms: i64) -> Result<u64, sqlx::Error> {
     let done = sqlx::query!(
