@@ -86,8 +86,14 @@
     let lost = false;
     source.addEventListener("open", () => { show(true); if (lost) changed(); lost = false; });
     source.addEventListener("error", () => { show(false); lost = true; });
-    source.addEventListener("message", changed);
-    source.addEventListener("changed", changed);
+    // Events are named by what changed; a page listens to what it shows.
+    const { nouns = "", job } = region().dataset;
+    const concerns = (event) => {
+      const notice = JSON.parse(event.data);
+      if (!job || !notice.job || notice.job === job) changed();
+    };
+    nouns.split(" ").forEach((noun) => source.addEventListener(noun, concerns));
+    source.addEventListener("reset", changed);
     document.addEventListener("visibilitychange", () => { if (!document.hidden) changed(); });
     window.addEventListener("pagehide", () => source.close());
   };
@@ -99,7 +105,9 @@
     const list = $("#log");
     if (!panel || !list || !panel.dataset.stream) return;
     if (tail && tail.key === panel.dataset.key) return;
-    if (tail) { tail.source.close(); list.replaceChildren(); }
+    if (tail) tail.source.close();
+    // From its beginning on: what is shown would come twice.
+    if (new URL(panel.dataset.stream, location.href).searchParams.get("offset") === "0") list.replaceChildren();
     const source = new EventSource(panel.dataset.stream);
     tail = { key: panel.dataset.key, source };
     const append = (event) => {
@@ -109,7 +117,9 @@
       if (near) list.scrollTop = list.scrollHeight;
     };
     source.addEventListener("lines", append);
-    source.addEventListener("end", () => { source.close(); changed(); });
+    source.addEventListener("end", (event) => { append(event); source.close(); changed(); });
+    // Refused, not merely cut off: the next look at the page tries again.
+    source.addEventListener("error", () => { if (source.readyState === EventSource.CLOSED) tail = null; });
     window.addEventListener("pagehide", () => source.close());
   };
 

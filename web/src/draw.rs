@@ -6,7 +6,7 @@ use domain::sharing::SharingMode;
 use domain::state::{DeviceHealth, JobState};
 
 use crate::format::amount;
-use crate::messages::{Messages, Phrase, escape};
+use crate::messages::{Messages, Phrase};
 use crate::parts::{State, Team};
 
 /// Size of a device's cell, and of the gap between two, in the drawing's units.
@@ -458,9 +458,20 @@ pub fn plain(phrase: &Phrase) -> String {
     phrase.to_string().replace("<b>", "").replace("</b>", "")
 }
 
-/// A text, escaped, for a description.
-pub fn describe(text: &str) -> String {
-    escape(text)
+/// A phrase as plain text, for where it will be escaped once more.
+pub fn plain_text(phrase: &Phrase) -> String {
+    let replaced = [
+        ("&lt;", "<"),
+        ("&gt;", ">"),
+        ("&quot;", "\""),
+        ("&#39;", "'"),
+        ("&amp;", "&"),
+    ];
+    replaced
+        .iter()
+        .fold(plain(phrase), |text, (entity, character)| {
+            text.replace(entity, character)
+        })
 }
 
 #[cfg(test)]

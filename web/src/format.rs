@@ -31,6 +31,23 @@ impl Cost {
         }
     }
 
+    /// Two costs together. Amounts of another currency cannot be added and count as unpriced here.
+    pub fn plus(self, other: Self) -> Self {
+        let mixed =
+            matches!((&self.priced, &other.priced), (Some(a), Some(b)) if a.currency != b.currency);
+        let priced = match (self.priced, other.priced) {
+            (Some(a), Some(b)) if !mixed => Some(Money {
+                amount: a.amount + b.amount,
+                currency: a.currency,
+            }),
+            (a, b) => a.or(b),
+        };
+        Self {
+            priced,
+            unpriced: self.unpriced || other.unpriced || mixed,
+        }
+    }
+
     /// Use that no price covers.
     pub fn unpriced() -> Self {
         Self {

@@ -91,6 +91,7 @@ fn every_message_is_used_and_every_used_message_exists() {
         files("src/views", "rs"),
         // The server says words too: what was refused, what was done.
         files("../server/src/pages", "rs"),
+        files("../server/src/pages/job", "rs"),
     ]
     .concat()
     .into_iter()

@@ -30,6 +30,8 @@ pub mod prices;
 pub mod pulse;
 pub mod quotas;
 pub mod sessions;
+pub mod spend;
+pub mod standing;
 pub mod teams;
 pub mod throttle;
 pub mod usage;

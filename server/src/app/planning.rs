@@ -128,7 +128,7 @@ pub(super) async fn fleet(app: &App) -> Result<World, AppError> {
 }
 
 /// Everything, as this replica knows it now.
-async fn live(app: &App) -> Result<World, AppError> {
+pub(super) async fn live(app: &App) -> Result<World, AppError> {
     with_mirror(app, |mirror| {
         translate::world(&mirror.records, mirror.now, &[])
     })

@@ -36,14 +36,6 @@ impl PageError {
             cause: Cause::Status(status),
         }
     }
-
-    /// The value at fault, when that is what it is about: then the form shows it.
-    pub fn field(&self) -> Option<&domain::FieldError> {
-        match &self.cause {
-            Cause::App(AppError::Invalid(field) | AppError::Unreadable(field)) => Some(field),
-            _ => None,
-        }
-    }
 }
 
 impl From<AppError> for PageError {

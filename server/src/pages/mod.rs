@@ -13,8 +13,16 @@ use crate::app::App;
 
 mod assets;
 mod fault;
+mod fleet;
 pub mod form;
+mod job;
+mod jobs;
+mod node;
 mod signin;
+mod spend;
+mod submit;
+mod team;
+mod teams;
 mod users;
 mod visit;
 pub mod words;
@@ -32,6 +40,27 @@ pub fn router(app: App) -> Router {
         .route("/signin", get(signin::show_signin).post(signin::sign_in))
         .route("/signout", post(signin::sign_out))
         .route("/theme", post(signin::choose_theme))
+        .route("/fleet", get(fleet::show_fleet))
+        .route("/nodes/{node}", get(node::show_node))
+        .route("/nodes/{node}/cordon", post(node::cordon_node))
+        .route("/nodes/{node}/uncordon", post(node::uncordon_node))
+        .route("/nodes/{node}/drain", post(node::drain_node))
+        .route("/nodes/{node}/declare-lost", post(node::declare_node_lost))
+        .route("/jobs", get(jobs::list_jobs))
+        .route("/jobs/{job}", get(job::show_job))
+        .route("/jobs/{job}/log/stream", get(job::log::stream_log))
+        .route("/jobs/{job}/cancel", post(job::cancel_job))
+        .route("/jobs/{job}/suspend", post(job::suspend_job))
+        .route("/jobs/{job}/resume", post(job::resume_job))
+        .route("/submit", get(submit::show_submit).post(submit::submit_job))
+        .route("/submit/dry-run", post(submit::check_job))
+        .route("/teams", get(teams::list_teams).post(teams::make_team))
+        .route("/teams/{team}", get(team::show_team))
+        .route("/teams/{team}/members", post(team::add_member))
+        .route(
+            "/teams/{team}/members/{user}/remove",
+            post(team::remove_member),
+        )
         .route("/users", get(users::list_users).post(users::add_user))
         .route("/users/{user}/disable", post(users::disable_user))
         .route("/users/{user}/enable", post(users::enable_user))

@@ -352,3 +352,29 @@ pub async fn states_of(tx: &mut Tx, ids: &[JobId]) -> Result<Vec<(JobId, JobStat
     .await?;
     Ok(rows.into_iter().map(|row| (row.id, row.state)).collect())
 }
+
+/// Jobs of a team in a state.
+#[derive(Debug, Clone)]
+pub struct LiveCount {
+    /// The team's name.
+    pub team: String,
+    /// The state.
+    pub state: JobState,
+    /// How many.
+    pub jobs: i64,
+}
+
+/// Jobs that have not ended, by team and state, as far as the transaction may see them.
+pub async fn count_live(tx: &mut Tx) -> Result<Vec<LiveCount>, sqlx::Error> {
+    sqlx::query_as!(
+        LiveCount,
+        r#"SELECT t.name AS team, j.state AS "state: JobState", count(*) AS "jobs!"
+           FROM jobs AS j
+           JOIN teams AS t ON t.id = j.team_id
+           WHERE j.state NOT IN ('succeeded', 'failed', 'cancelled')
+           GROUP BY t.name, j.state
+           ORDER BY t.name, j.state"#,
+    )
+    .fetch_all(&mut **tx)
+    .await
+}

@@ -270,8 +270,8 @@ pub struct LogChoice {
     pub worker: u32,
     /// The attempt's number.
     pub attempt: u32,
-    /// The node that wrote it.
-    pub node: String,
+    /// The node that wrote it, where that is known.
+    pub node: Option<String>,
 }
 
 impl LogPanel {

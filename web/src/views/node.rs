@@ -25,10 +25,10 @@ pub struct NodeView {
     pub agent_version: Option<String>,
     /// The version of its GPU driver.
     pub driver_version: Option<String>,
-    /// CPU cores, in thousandths: held and all.
-    pub cpus_milli: (i64, i64),
-    /// Memory in MiB: held and all.
-    pub memory_mib: (i64, i64),
+    /// CPU cores, in thousandths.
+    pub cpus_milli: i64,
+    /// Memory in MiB.
+    pub memory_mib: i64,
     /// Its labels.
     pub labels: Vec<(String, String)>,
     /// The codes of the runners that it can drive.
@@ -108,6 +108,8 @@ pub enum NodeAction {
     Uncordon,
     /// Work is moved away or stopped.
     Drain,
+    /// It does not answer, and the person vouches that nothing runs on it any more.
+    DeclareLost,
 }
 
 impl NodeAction {
@@ -116,11 +118,12 @@ impl NodeAction {
             Self::Cordon => "cordon",
             Self::Uncordon => "uncordon",
             Self::Drain => "drain",
+            Self::DeclareLost => "declare-lost",
         }
     }
 
     fn interrupts(self) -> bool {
-        self == Self::Drain
+        matches!(self, Self::Drain | Self::DeclareLost)
     }
 }
 

@@ -119,8 +119,8 @@ pub struct DryRun {
     pub message: Option<String>,
     /// Where it would run, or likely run.
     pub nodes: Vec<String>,
-    /// Whom it would displace, in words that the reader may read.
-    pub displaces: Vec<String>,
+    /// Whom it would displace: how many jobs, and what they hold, in thousandths of a GPU.
+    pub displaces: Option<(i64, i64)>,
     /// What it would cost in an hour.
     pub per_hour: Option<Money>,
     /// What it would cost at most, when it has a time limit.

@@ -1,0 +1,123 @@
+//! The fleet: every node and device, as far as the reader may know who is on it.
+
+use axum::extract::State;
+use axum::response::Response;
+use domain::role::PlatformRole;
+use domain::sharing::SharingMode;
+use domain::state::{NodeIntent, Reachability};
+use web::draw::{self, Share};
+use web::parts::State as Shown;
+use web::shell::Section;
+use web::views::{FleetNode, FleetPool, FleetView, ModeOffer};
+
+use super::jobs::Teams;
+use super::visit::Visit;
+use super::{PageError, page};
+use crate::app::nodes::{self, Device, Node, NodeFilter};
+use crate::app::page::{PAGE_ITEMS_MAX, PageAsk};
+use crate::app::{App, Asker, pools};
+
+/// Shows the fleet.
+pub async fn show_fleet(State(app): State<App>, visit: Visit) -> Result<Response, PageError> {
+    let asker = &visit.asker;
+    let teams = Teams::load(&app, asker).await?;
+    let nodes = all_nodes(&app, asker).await?;
+    let offered = pools::list(&app, asker, &PageAsk::first()).await?.items;
+    let pools = offered.into_iter().map(|pool| {
+        let here: Vec<&Node> = nodes
+            .iter()
+            .filter(|node| node.pool == pool.name.as_str())
+            .collect();
+        FleetPool {
+            gpu_model: here
+                .iter()
+                .flat_map(|node| &node.devices)
+                .next()
+                .map(|device| device.model.clone()),
+            modes: pool
+                .policy
+                .sharing
+                .iter()
+                .map(|mode| ModeOffer {
+                    mode: mode.as_str().into(),
+                    available: !pool.unavailable_sharing.contains(mode),
+                })
+                .collect(),
+            nodes: here
+                .into_iter()
+                .map(|node| fleet_node(node, &teams))
+                .collect(),
+            overpromised: None,
+            name: pool.name.to_string(),
+        }
+    });
+    page(&FleetView {
+        pools: pools.collect(),
+        adds_nodes: matches!(
+            asker.platform_role,
+            Some(PlatformRole::Admin | PlatformRole::Operator)
+        ),
+        shell: visit.shell(&app, Section::Fleet).await?,
+    })
+}
+
+/// Every node that is not retired. Bounded by the fleet; each page goes on behind the one before.
+async fn all_nodes(app: &App, asker: &Asker) -> Result<Vec<Node>, PageError> {
+    let mut nodes = Vec::new();
+    let mut ask = PageAsk::first();
+    loop {
+        let page = nodes::list(app, asker, &NodeFilter::default(), &ask).await?;
+        nodes.extend(page.items);
+        match page.next_cursor {
+            Some(cursor) => ask = PageAsk::new(Some(PAGE_ITEMS_MAX), Some(cursor))?,
+            None => return Ok(nodes),
+        }
+    }
+}
+
+fn fleet_node(node: &Node, teams: &Teams) -> FleetNode {
+    FleetNode {
+        name: node.name.clone(),
+        state: Shown::node(node.intent, node.reachability),
+        devices: node
+            .devices
+            .iter()
+            .map(|device| cell(node, device, teams))
+            .collect(),
+    }
+}
+
+/// A device's cell.
+pub fn cell(node: &Node, device: &Device, teams: &Teams) -> draw::Device {
+    draw::Device {
+        index: device.index.unsigned_abs(),
+        health: device.health,
+        out: node.intent != NodeIntent::Open || node.reachability != Reachability::Ready,
+        shares: device
+            .slices
+            .iter()
+            .map(|slice| Share {
+                holder: holder(slice, teams),
+                milli: u32::try_from(slice.gpus.milli()).unwrap_or(0),
+                mode: slice.mode,
+                used_percent: None,
+            })
+            .collect(),
+    }
+}
+
+/// Who holds a slice, as far as the reader may know.
+pub fn holder(slice: &nodes::DeviceSlice, teams: &Teams) -> draw::Holder {
+    match &slice.holder {
+        Some(known) => draw::Holder::Known {
+            team: teams.shown(&known.team),
+            job: Some((known.job.to_string(), known.job_name.clone())),
+        },
+        None => draw::Holder::Other,
+    }
+}
+
+/// A device's mode now: a free one is given out whole.
+pub fn mode_of(device: &Device) -> SharingMode {
+    device.mode.unwrap_or(SharingMode::Exclusive)
+}

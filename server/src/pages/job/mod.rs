@@ -1,0 +1,9 @@
+//! One job: its page, what is done from it, and its log.
+
+pub mod log;
+mod steer;
+mod view;
+pub mod why;
+
+pub use steer::{cancel_job, read_id, resume_job, suspend_job};
+pub use view::show_job;

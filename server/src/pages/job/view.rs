@@ -1,0 +1,293 @@
+//! A job's page, put together of what `app` knows of it.
+
+use axum::extract::{Path, Query, State};
+use axum::response::Response;
+use domain::role::{PlatformRole, TeamRole};
+use domain::state::{AttemptEnd, JobState};
+use domain::{MilliGpu, Timestamp};
+use rust_decimal::Decimal;
+use rust_decimal::prelude::ToPrimitive as _;
+use serde::Deserialize;
+use web::draw::Span;
+use web::messages::{Messages, Phrase};
+use web::parts::{EventLine, State as Shown};
+use web::shell::Section;
+use web::views::{AttemptRow, JobActions, JobView, PlacedWorker};
+
+use super::super::jobs::{Teams, cost_of, ran_seconds};
+use super::super::visit::Visit;
+use super::super::{PageError, page, words};
+use super::steer::read_id;
+use super::{log, why};
+use crate::app::jobs::{self, Attempt, Event, Job};
+use crate::app::page::PageAsk;
+use crate::app::{App, Asker, planning, prices};
+
+/// What a job's page may be asked with.
+#[derive(Debug, Default, Deserialize)]
+pub struct JobQuery {
+    /// The log that is shown, as `ATTEMPT.WORKER`.
+    pub log: Option<String>,
+}
+
+/// Shows one job.
+pub async fn show_job(
+    State(app): State<App>,
+    visit: Visit,
+    Path(id): Path<String>,
+    Query(query): Query<JobQuery>,
+) -> Result<Response, PageError> {
+    let id = read_id(&id)?;
+    let asker = &visit.asker;
+    let job = jobs::get(&app, asker, id).await?;
+    let events = jobs::events(&app, asker, id, &PageAsk::first())
+        .await?
+        .items;
+    let attempts = jobs::attempts(&app, asker, id).await?.items;
+    let waiting = match job.state {
+        JobState::Queued | JobState::Suspended => planning::explain(&app, asker, id).await?.waiting,
+        _ => None,
+    };
+    let teams = Teams::load(&app, asker).await?;
+    let shell = visit.shell(&app, Section::Jobs).await?;
+    let live = !job.state.terminal();
+    let view = JobView {
+        id: id.to_string(),
+        team: teams.shown(&job.team),
+        why: why::explain(&job, waiting.as_ref(), attempts.last()),
+        gpus_milli: job.spec.per_worker.gpus().milli() * i64::from(job.spec.workers),
+        ran_seconds: ran_seconds(&job, shell.now),
+        placement: if live { placement(&job) } else { Vec::new() },
+        spans: spans(&events, job.state, shell.now),
+        attempts: attempts
+            .iter()
+            .map(|attempt| attempt_row(attempt, &job, shell.now))
+            .collect(),
+        events: events.iter().filter_map(event_line).collect(),
+        costs: Vec::new(),
+        cost: cost_of(&job),
+        gpu_milli_seconds: (job.gpu_seconds * Decimal::from(1000))
+            .to_i64()
+            .unwrap_or(i64::MAX),
+        price: price(&app, asker, &job, shell.now).await?,
+        command: words::join(&job.spec.command),
+        asked: asked(&shell.t, &job),
+        log: log::panel(&app, &visit, &job, query.log.as_deref()).await?,
+        actions: actions(asker, &teams, &job),
+        name: job.name,
+        user: job.user,
+        state: job.state,
+        shell,
+    };
+    page(&view)
+}
+
+fn placement(job: &Job) -> Vec<PlacedWorker> {
+    let workers = job.placement.iter();
+    workers
+        .map(|worker| PlacedWorker {
+            worker: worker.worker.unsigned_abs(),
+            node: worker.node.clone(),
+            devices: worker
+                .devices
+                .iter()
+                .map(|device| {
+                    let share = u32::try_from(device.gpus.milli()).unwrap_or(0);
+                    (
+                        device.index.unsigned_abs(),
+                        share,
+                        device.mode.as_str().to_owned(),
+                    )
+                })
+                .collect(),
+        })
+        .collect()
+}
+
+/// The stretches of a job's life, from the steps that it took.
+fn spans(events: &[Event], state: JobState, now: Timestamp) -> Vec<Span> {
+    let steps: Vec<(Timestamp, JobState)> = events
+        .iter()
+        .filter(|event| event.subject == "job")
+        .filter_map(|event| Some((event.at, event.to.parse().ok()?)))
+        .collect();
+    let ends = steps
+        .iter()
+        .skip(1)
+        .map(|(at, _)| *at)
+        .chain((!state.terminal()).then_some(now));
+    steps
+        .iter()
+        .zip(ends)
+        .map(|((at, state), end)| Span {
+            state: *state,
+            seconds: (end - *at).num_seconds().max(0),
+        })
+        .collect()
+}
+
+fn attempt_row(attempt: &Attempt, job: &Job, now: Timestamp) -> AttemptRow {
+    let present = attempt.number == job.attempt;
+    let mut nodes: Vec<String> = job
+        .placement
+        .iter()
+        .filter(|_| present)
+        .map(|worker| worker.node.clone())
+        .collect();
+    nodes.dedup();
+    AttemptRow {
+        number: attempt.number.unsigned_abs(),
+        started_at: attempt.started_at.or(Some(attempt.created_at)),
+        ran_seconds: attempt
+            .started_at
+            .map(|at| (attempt.ended_at.unwrap_or(now) - at).num_seconds().max(0)),
+        nodes,
+        ending: why::ending_of(attempt),
+    }
+}
+
+/// An event as a line; the steps of single workers would drown the rest.
+fn event_line(event: &Event) -> Option<EventLine> {
+    if event.subject != "job" {
+        return None;
+    }
+    let state: JobState = event.to.parse().ok()?;
+    let code = match event.reason.as_str() {
+        "submitted" => "submitted",
+        _ if state == JobState::Queued => "requeued",
+        _ => event.to.as_str(),
+    };
+    Some(EventLine {
+        at: event.at,
+        state: Shown::job(state),
+        code: code.to_owned(),
+        actor: (event.actor_kind == "user").then(|| event.actor.clone()),
+        detail: detail(event),
+    })
+}
+
+/// What an event says beyond its state: its message, else its reason's words.
+fn detail(event: &Event) -> Option<String> {
+    let message = event.data["message"]
+        .as_str()
+        .filter(|message| !message.is_empty());
+    let t = Messages::english();
+    let end = event
+        .reason
+        .parse::<AttemptEnd>()
+        .ok()
+        .filter(|end| t.knows("ended_by", end.as_str()));
+    let reason = || end.map(|end| web::draw::plain_text(&t.word("ended_by", end.as_str())));
+    message.map(str::to_owned).or_else(reason)
+}
+
+/// The price in force for what the job holds, when that is of one pool and mode.
+async fn price(
+    app: &App,
+    asker: &Asker,
+    job: &Job,
+    now: Timestamp,
+) -> Result<Option<domain::money::Money>, PageError> {
+    let [pool] = job.spec.pools.as_slice() else {
+        return Ok(None);
+    };
+    let Some(mode) = job.spec.per_worker.sharing.first() else {
+        return Ok(None);
+    };
+    let book = prices::list(app, asker, Some(pool), &PageAsk::first()).await?;
+    let in_force = book
+        .items
+        .into_iter()
+        .filter(|price| price.mode == *mode && price.effective_from <= now);
+    Ok(in_force
+        .max_by_key(|price| price.effective_from)
+        .map(|price| price.per_gpu_hour))
+}
+
+/// What the reader may do: as the authorisation table says, which decides when it is done.
+fn actions(asker: &Asker, teams: &Teams, job: &Job) -> JobActions {
+    let role = teams.get(&job.team).and_then(|team| team.role);
+    let operates = matches!(
+        asker.platform_role,
+        Some(PlatformRole::Admin | PlatformRole::Operator)
+    );
+    let own = role >= Some(TeamRole::Member) && job.user == asker.name.as_str();
+    let steers = operates || own || role >= Some(TeamRole::Owner);
+    let live = !job.state.terminal();
+    JobActions {
+        cancel: steers && live && job.state != JobState::Cancelling,
+        suspend: steers && live && !matches!(job.state, JobState::Cancelling | JobState::Suspended),
+        resume: steers && job.state == JobState::Suspended,
+        clone: operates || role >= Some(TeamRole::Member),
+    }
+}
+
+/// What the job asked for, as pairs of a message's key and a value.
+fn asked(t: &Messages, job: &Job) -> Vec<(&'static str, String)> {
+    let spec = &job.spec;
+    let plain = |phrase: Phrase| web::draw::plain_text(&phrase);
+    let mut asked = vec![
+        ("kind", plain(t.word("kind", spec.kind.as_str()))),
+        ("class", spec.class.to_string()),
+    ];
+    if !spec.pools.is_empty() {
+        let pools: Vec<&str> = spec.pools.iter().map(|pool| pool.as_str()).collect();
+        asked.push(("pools", pools.join(", ")));
+    }
+    asked.push(("workers", spec.workers.to_string()));
+    asked.push(("per_worker", per_worker(t, job)));
+    let modes: Vec<String> = spec
+        .per_worker
+        .sharing
+        .iter()
+        .map(|mode| plain(t.word("mode", mode.as_str())))
+        .collect();
+    asked.push(("sharing", modes.join(", ")));
+    for (key, seconds) in [
+        ("time_limit", spec.time_limit_seconds),
+        ("checkpoint", spec.checkpoint_seconds),
+    ] {
+        if let Some(seconds) = seconds {
+            asked.push((key, plain(t.duration(seconds))));
+        }
+    }
+    if spec.retries.limit > 0 {
+        asked.push(("retries", spec.retries.limit.to_string()));
+    }
+    if !spec.files.is_empty() {
+        asked.push((
+            "files",
+            spec.files.keys().cloned().collect::<Vec<_>>().join(", "),
+        ));
+    }
+    if !spec.labels.is_empty() {
+        let labels: Vec<String> = spec
+            .labels
+            .iter()
+            .map(|(key, value)| format!("{key}: {value}"))
+            .collect();
+        asked.push(("labels", labels.join(", ")));
+    }
+    asked
+}
+
+fn per_worker(t: &Messages, job: &Job) -> String {
+    let need = &job.spec.per_worker;
+    let mut parts = Vec::new();
+    if need.gpus() > MilliGpu::ZERO {
+        parts.push(web::draw::plain_text(&t.gpus(need.gpus().milli())));
+    }
+    if need.cpus.milli() > 0 {
+        parts.push(web::draw::plain_text(
+            &t.say("unit.cpus").with("n", need.cpus),
+        ));
+    }
+    if need.memory_mib > 0 {
+        parts.push(web::draw::plain_text(&t.memory(need.memory_mib)));
+    }
+    if parts.is_empty() {
+        "–".into()
+    } else {
+        parts.join(", ")
+    }
+}

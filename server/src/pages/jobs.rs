@@ -1,0 +1,248 @@
+//! The list of jobs.
+
+use std::collections::BTreeMap;
+
+use axum::extract::{Query, State};
+use axum::response::Response;
+use domain::name::Name;
+use serde::Deserialize;
+use web::format::Cost;
+use web::parts::Team;
+use web::shell::Section;
+use web::views::{JobRow, JobsFilter, JobsView};
+
+use super::fault::encode;
+use super::job::why::short;
+use super::visit::Visit;
+use super::{PageError, page};
+use crate::app::jobs::{self, Job, JobFilter};
+use crate::app::page::PageAsk;
+use crate::app::{App, AppError, Asker, standing, teams};
+
+/// Jobs on a page: what a reader looks over before filtering.
+const JOBS_PER_PAGE: u32 = 50;
+
+/// What the list is filtered by, and where it goes on.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobsQuery {
+    #[serde(default)]
+    team: String,
+    #[serde(default)]
+    state: String,
+    #[serde(default)]
+    user: String,
+    cursor: Option<String>,
+    /// What a form of another page did.
+    #[serde(default, rename = "done")]
+    _done: Option<String>,
+}
+
+/// Shows the jobs that the asker may see.
+pub async fn list_jobs(
+    State(app): State<App>,
+    visit: Visit,
+    query: Result<Query<JobsQuery>, axum::extract::rejection::QueryRejection>,
+) -> Result<Response, PageError> {
+    let Query(query) = query.map_err(|error| {
+        AppError::Unreadable(domain::FieldError::new(
+            "query",
+            error.body_text(),
+            "team, state, user and cursor",
+        ))
+    })?;
+    let ask = PageAsk::new(Some(JOBS_PER_PAGE), query.cursor.clone())?;
+    let list = jobs::list(&app, &visit.asker, &query.filter()?, &ask).await?;
+    let known = Teams::load(&app, &visit.asker).await?;
+    let counts = standing::live_jobs(&app, &visit.asker).await?;
+    let below = known.with_children(&query.team);
+    let counted = counts
+        .iter()
+        .filter(|(team, _)| query.team.is_empty() || below.contains(team));
+    let (waiting, running) = counted.fold((0, 0), |(w, r), (_, n)| (w + n.waiting, r + n.active));
+    let filter = JobsFilter {
+        team: query.team.clone(),
+        state: query.state.clone(),
+        user: query.user.clone(),
+    };
+    let shell = visit.shell(&app, Section::Jobs).await?;
+    let now = shell.now;
+    page(&JobsView {
+        shell,
+        rows: list
+            .items
+            .into_iter()
+            .map(|job| row(job, &known, now))
+            .collect(),
+        waiting,
+        running,
+        teams: known.names(),
+        newest: query.cursor.is_some().then(|| address(&filter, None)),
+        older: list
+            .next_cursor
+            .map(|cursor| address(&filter, Some(&cursor))),
+        filter,
+    })
+}
+
+impl JobsQuery {
+    fn filter(&self) -> Result<JobFilter, AppError> {
+        let name = |field: &str, text: &str| match text.trim() {
+            "" => Ok(None),
+            text => text
+                .parse::<Name>()
+                .map(Some)
+                .map_err(|error| domain::FieldError {
+                    field: field.into(),
+                    ..error
+                }),
+        };
+        let states = match self.state.as_str() {
+            "" => Vec::new(),
+            state => vec![state.parse()?],
+        };
+        Ok(JobFilter {
+            team: name("team", &self.team)?,
+            states,
+            user: name("user", &self.user)?,
+        })
+    }
+}
+
+fn address(filter: &JobsFilter, cursor: Option<&str>) -> String {
+    let pairs = [
+        ("team", filter.team.as_str()),
+        ("state", &filter.state),
+        ("user", &filter.user),
+        ("cursor", cursor.unwrap_or("")),
+    ];
+    let query: Vec<String> = pairs
+        .iter()
+        .filter(|(_, value)| !value.is_empty())
+        .map(|(key, value)| format!("{key}={}", encode(value)))
+        .collect();
+    if query.is_empty() {
+        "/jobs".into()
+    } else {
+        format!("/jobs?{}", query.join("&"))
+    }
+}
+
+fn row(job: Job, teams: &Teams, now: domain::Timestamp) -> JobRow {
+    let mut nodes: Vec<String> = Vec::new();
+    if !job.state.terminal() {
+        nodes.extend(job.placement.iter().map(|worker| worker.node.clone()));
+        nodes.dedup();
+    }
+    JobRow {
+        id: job.id.to_string(),
+        why: short(&job),
+        cost: cost_of(&job),
+        gpus_milli: job.spec.per_worker.gpus().milli() * i64::from(job.spec.workers),
+        ran_seconds: ran_seconds(&job, now),
+        team: teams.shown(&job.team),
+        name: job.name,
+        user: job.user,
+        state: job.state,
+        nodes,
+        created_at: job.created_at,
+    }
+}
+
+/// How long its present or last attempt ran, or has been running.
+pub fn ran_seconds(job: &Job, now: domain::Timestamp) -> Option<i64> {
+    let until = job.finished_at.unwrap_or(now);
+    job.started_at.map(|at| (until - at).num_seconds().max(0))
+}
+
+/// What a job cost so far; use without a price says so.
+pub fn cost_of(job: &Job) -> Cost {
+    match &job.cost {
+        Some(money) => Cost::priced(money.clone()),
+        None => Cost {
+            priced: None,
+            unpriced: !job.gpu_seconds.is_zero(),
+        },
+    }
+}
+
+/// The teams that the asker may see, for hues, roles and what lies below what.
+pub struct Teams(BTreeMap<String, teams::Team>);
+
+impl Teams {
+    /// Reads them.
+    pub async fn load(app: &App, asker: &Asker) -> Result<Self, AppError> {
+        let mut known = BTreeMap::new();
+        let mut ask = PageAsk::first();
+        // Bounded by the number of teams; each page goes on behind the one before.
+        loop {
+            let page = teams::list(app, asker, &ask).await?;
+            known.extend(
+                page.items
+                    .into_iter()
+                    .map(|team| (team.name.to_string(), team)),
+            );
+            match page.next_cursor {
+                Some(cursor) => {
+                    ask = PageAsk::new(Some(crate::app::page::PAGE_ITEMS_MAX), Some(cursor))?
+                }
+                None => return Ok(Self(known)),
+            }
+        }
+    }
+
+    /// A team in its hue; one that is not known in the shared grey.
+    pub fn shown(&self, name: &str) -> Team {
+        let hue = self
+            .0
+            .get(name)
+            .and_then(|team| u8::try_from(team.hue).ok())
+            .unwrap_or(0);
+        Team {
+            name: name.to_owned(),
+            hue,
+        }
+    }
+
+    /// A team as it was read.
+    pub fn get(&self, name: &str) -> Option<&teams::Team> {
+        self.0.get(name)
+    }
+
+    /// All of them.
+    pub fn all(&self) -> impl Iterator<Item = &teams::Team> {
+        self.0.values()
+    }
+
+    /// Their names, in order.
+    pub fn names(&self) -> Vec<String> {
+        self.0.keys().cloned().collect()
+    }
+
+    /// The teams directly below one.
+    pub fn children(&self, name: &str) -> Vec<&teams::Team> {
+        self.all()
+            .filter(|team| {
+                team.parent
+                    .as_ref()
+                    .is_some_and(|parent| parent.as_str() == name)
+            })
+            .collect()
+    }
+
+    /// A team's name with those of all below it.
+    pub fn with_children(&self, name: &str) -> Vec<String> {
+        let mut names = vec![name.to_owned()];
+        let mut next = 0;
+        while let Some(parent) = names.get(next).cloned() {
+            let below = self
+                .children(&parent)
+                .into_iter()
+                .map(|team| team.name.to_string());
+            let new: Vec<String> = below.filter(|name| !names.contains(name)).collect();
+            names.extend(new);
+            next += 1;
+        }
+        names
+    }
+}

@@ -1,0 +1,75 @@
+//! What teams spent this month, as pages show it.
+
+use std::collections::BTreeMap;
+
+use domain::name::Name;
+use rust_decimal::Decimal;
+use rust_decimal::prelude::ToPrimitive as _;
+use web::format::Cost;
+use web::views::{SpendLine, UserSpend};
+
+use super::PageError;
+use crate::app::spend::{self, Spent};
+use crate::app::{App, Asker};
+
+/// A team's month.
+pub struct Month {
+    /// By pool and mode.
+    pub lines: Vec<SpendLine>,
+    /// By user.
+    pub users: Vec<UserSpend>,
+    /// All of it.
+    pub total: Cost,
+}
+
+/// What a team spent this month, with all below it.
+pub async fn of_team(app: &App, asker: &Asker, team: &Name) -> Result<Month, PageError> {
+    let spent = spend::of_team(app, asker, team).await?;
+    let lines = spent.by_pool.iter().map(|line| SpendLine {
+        pool: line.of.clone(),
+        mode: line.mode.clone().unwrap_or_default(),
+        gpu_milli_seconds: milli(line),
+        cost: cost(line),
+    });
+    let users = spent.by_user.iter().map(|line| UserSpend {
+        user: line.of.clone(),
+        gpu_milli_seconds: milli(line),
+        cost: cost(line),
+    });
+    Ok(Month {
+        lines: lines.collect(),
+        users: users.collect(),
+        total: cost(&spent.total),
+    })
+}
+
+/// What each team that the asker may see spent this month by itself.
+pub async fn by_team(app: &App, asker: &Asker) -> Result<BTreeMap<String, Cost>, PageError> {
+    let mut teams = BTreeMap::new();
+    for line in spend::by_team(app, asker).await? {
+        let sum = teams.remove(&line.of).unwrap_or_else(nothing);
+        teams.insert(line.of.clone(), Cost::plus(sum, cost(&line)));
+    }
+    Ok(teams)
+}
+
+/// No use at all.
+pub fn nothing() -> Cost {
+    Cost {
+        priced: None,
+        unpriced: false,
+    }
+}
+
+fn cost(spent: &Spent) -> Cost {
+    Cost {
+        priced: spent.cost.clone(),
+        unpriced: !spent.unpriced_gpu_seconds.is_zero(),
+    }
+}
+
+fn milli(spent: &Spent) -> i64 {
+    (spent.gpu_seconds * Decimal::from(1000))
+        .to_i64()
+        .unwrap_or(i64::MAX)
+}

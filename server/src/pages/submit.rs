@@ -1,0 +1,306 @@
+//! The submit form: shown, checked by a dry run while it is filled in, and sent.
+
+use axum::extract::{Query, State};
+use axum::response::{IntoResponse, Redirect, Response};
+use domain::FieldError as Fault;
+use domain::money::Money;
+use domain::name::Name;
+use domain::role::{PlatformRole, TeamRole};
+use domain::spec::JobSpec;
+use rust_decimal::Decimal;
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use web::shell::Section;
+use web::views::{
+    ClassChoice, DryRun, DryRunView, FieldError, Outcome, PoolChoice, SubmitForm, SubmitView,
+    field_of,
+};
+
+use super::form::{SubmitFields, fields_of};
+use super::job::why::remedy;
+use super::jobs::Teams;
+use super::visit::{Posted, Visit};
+use super::{PageError, page};
+use crate::app::idempotency::Repeat;
+use crate::app::page::PageAsk;
+use crate::app::planning::DryRunVerdict;
+use crate::app::{App, AppError, classes, jobs, planning, pools};
+
+/// Seconds in an hour.
+const HOUR: i64 = 3600;
+/// The route that keys of this form belong to.
+const ROUTE: &str = "POST /submit";
+
+/// What the form may be asked with.
+#[derive(Debug, Default, Deserialize)]
+pub struct SubmitQuery {
+    /// The team that the job is for.
+    #[serde(default)]
+    team: String,
+    /// A job to begin from.
+    #[serde(default)]
+    like: String,
+}
+
+/// Shows the form.
+pub async fn show_submit(
+    State(app): State<App>,
+    visit: Visit,
+    Query(query): Query<SubmitQuery>,
+) -> Result<Response, PageError> {
+    let form = match query.like.as_str() {
+        "" => SubmitForm::default(),
+        id => fields_of(
+            &jobs::get(&app, &visit.asker, super::job::read_id(id)?)
+                .await?
+                .spec,
+        ),
+    };
+    show(&app, &visit, &query.team, form, Vec::new(), None).await
+}
+
+async fn show(
+    app: &App,
+    visit: &Visit,
+    team: &str,
+    mut form: SubmitForm,
+    errors: Vec<FieldError>,
+    dry_run: Option<DryRun>,
+) -> Result<Response, PageError> {
+    let asker = &visit.asker;
+    let operates = matches!(
+        asker.platform_role,
+        Some(PlatformRole::Admin | PlatformRole::Operator)
+    );
+    let known = Teams::load(app, asker).await?;
+    let may = |team: &&crate::app::teams::Team| operates || team.role >= Some(TeamRole::Member);
+    // Work belongs to teams without teams below.
+    let leaves = known
+        .all()
+        .filter(may)
+        .filter(|team| known.children(team.name.as_str()).is_empty());
+    let teams: Vec<String> = leaves.map(|team| team.name.to_string()).collect();
+    let chosen = match (team, teams.as_slice()) {
+        ("", [only]) => Some(only.clone()),
+        ("", _) => None,
+        (name, _) if teams.iter().any(|team| team == name) => Some(name.to_owned()),
+        (name, _) => return Err(AppError::not_found("team", name).into()),
+    };
+    let kept = classes::list(app, asker, &PageAsk::first()).await?.items;
+    if form.class.is_empty() {
+        form.class = kept
+            .iter()
+            .find(|class| class.default)
+            .map(|class| class.name.to_string())
+            .unwrap_or_default();
+    }
+    let offered = pools::list(app, asker, &PageAsk::first()).await?.items;
+    let status = if errors.is_empty() {
+        axum::http::StatusCode::OK
+    } else {
+        axum::http::StatusCode::UNPROCESSABLE_ENTITY
+    };
+    let view = SubmitView {
+        shell: visit.shell(app, Section::Submit).await?,
+        team: chosen,
+        teams,
+        pools: offered
+            .into_iter()
+            .map(|pool| PoolChoice {
+                name: pool.name.to_string(),
+                gpu_model: None,
+            })
+            .collect(),
+        classes: kept
+            .into_iter()
+            .map(|class| ClassChoice {
+                name: class.name.to_string(),
+                preemptible: class.preemptible,
+            })
+            .collect(),
+        form,
+        errors,
+        dry_run,
+        idempotency_key: domain::ids::RequestId::new().to_string(),
+    };
+    let mut response = page(&view)?;
+    *response.status_mut() = status;
+    Ok(response)
+}
+
+/// Submits the job, or shows the form again with what is wrong with it.
+pub async fn submit_job(
+    State(app): State<App>,
+    Posted { visit, fields }: Posted<SubmitFields>,
+) -> Result<Response, PageError> {
+    let team = read_team(&fields.team)?;
+    let faults = match fields.spec() {
+        Err(faults) => faults,
+        Ok(spec) if !fields.check.is_empty() => {
+            let dry_run = dry_run(&app, &visit, &team, spec).await;
+            return match dry_run {
+                Ok(dry_run) => {
+                    show(
+                        &app,
+                        &visit,
+                        team.as_str(),
+                        fields.shown(),
+                        Vec::new(),
+                        Some(dry_run),
+                    )
+                    .await
+                }
+                Err(fault) => refuse(&app, &visit, &fields, vec![fault?]).await,
+            };
+        }
+        Ok(spec) => {
+            match jobs::submit(&app, &visit.asker, repeat(&fields, &spec), &team, spec).await {
+                Ok(answer) => {
+                    return Ok(Redirect::to(&format!("/jobs/{}", answer.value.id)).into_response());
+                }
+                Err(error) => vec![fault_of(error)?],
+            }
+        }
+    };
+    refuse(&app, &visit, &fields, faults).await
+}
+
+async fn refuse(
+    app: &App,
+    visit: &Visit,
+    fields: &SubmitFields,
+    faults: Vec<Fault>,
+) -> Result<Response, PageError> {
+    let errors = faults.into_iter().map(|fault| FieldError {
+        field: field_of(&fault.field).to_owned(),
+        message: fault.to_string(),
+    });
+    show(
+        app,
+        visit,
+        &fields.team,
+        fields.shown(),
+        errors.collect(),
+        None,
+    )
+    .await
+}
+
+/// Says what would happen, while the form is filled in.
+pub async fn check_job(
+    State(app): State<App>,
+    Posted { visit, fields }: Posted<SubmitFields>,
+) -> Result<Response, PageError> {
+    let team = read_team(&fields.team)?;
+    let answer = match fields.spec() {
+        _ if fields.sketchy() => None,
+        Err(faults) => Some(refused(&faults)),
+        Ok(spec) => Some(match dry_run(&app, &visit, &team, spec).await {
+            Ok(answer) => answer,
+            Err(fault) => refused(&[fault?]),
+        }),
+    };
+    page(&DryRunView {
+        shell: visit.shell(&app, Section::Submit).await?,
+        dry_run: answer,
+    })
+}
+
+fn refused(faults: &[Fault]) -> DryRun {
+    DryRun {
+        outcome: Outcome::Refused,
+        message: faults.first().map(ToString::to_string),
+        nodes: Vec::new(),
+        displaces: None,
+        per_hour: None,
+        at_most: None,
+        remedies: Vec::new(),
+    }
+}
+
+/// A dry run; its error is a fault of a field, or one that makes a page of its own.
+async fn dry_run(
+    app: &App,
+    visit: &Visit,
+    team: &Name,
+    spec: JobSpec,
+) -> Result<DryRun, Result<Fault, PageError>> {
+    let limit = spec.time_limit_seconds;
+    let answer = planning::dry_run(app, &visit.asker, team, spec)
+        .await
+        .map_err(fault_of)?;
+    let waiting = answer.waiting.unwrap_or_default();
+    let expected = waiting["expected_start"]
+        .as_str()
+        .and_then(|at| at.parse().ok());
+    let mut nodes: Vec<String> = answer
+        .placement
+        .iter()
+        .map(|worker| worker.node.clone())
+        .collect();
+    nodes.dedup();
+    let displaced = answer.displaces;
+    Ok(DryRun {
+        outcome: match answer.verdict {
+            DryRunVerdict::Starts => Outcome::Starts,
+            DryRunVerdict::Waits | DryRunVerdict::WaitsForVictims => {
+                Outcome::Waits { until: expected }
+            }
+            DryRunVerdict::Refused => Outcome::Refused,
+        },
+        message: Some(answer.message)
+            .filter(|message| answer.verdict != DryRunVerdict::Starts && !message.is_empty()),
+        nodes,
+        displaces: (displaced.jobs > 0)
+            .then(|| (i64::from(displaced.jobs), displaced.gpus.milli())),
+        at_most: answer
+            .cost_per_hour
+            .as_ref()
+            .zip(limit)
+            .map(|(price, seconds)| for_seconds(price, seconds)),
+        per_hour: answer.cost_per_hour,
+        remedies: waiting["remedies"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(remedy)
+            .collect(),
+    })
+}
+
+fn for_seconds(per_hour: &Money, seconds: i64) -> Money {
+    let amount = per_hour.amount * Decimal::from(seconds) / Decimal::from(HOUR);
+    Money {
+        amount: domain::money::round(amount, domain::money::SHOWN_DECIMALS),
+        currency: per_hour.currency.clone(),
+    }
+}
+
+/// The same press of the button twice is one submission; the key comes with the form.
+fn repeat(fields: &SubmitFields, spec: &JobSpec) -> Repeat {
+    if fields
+        .idempotency_key
+        .parse::<domain::ids::RequestId>()
+        .is_err()
+    {
+        return Repeat::none();
+    }
+    let body = serde_json::to_vec(&(&fields.team, spec)).expect("a spec is plain data");
+    Repeat::keyed(
+        ROUTE.into(),
+        fields.idempotency_key.clone(),
+        Sha256::digest(body).to_vec(),
+    )
+}
+
+/// The fault of a value, which the form shows; anything else makes a page of its own.
+fn fault_of(error: AppError) -> Result<Fault, PageError> {
+    match error {
+        AppError::Invalid(fault) | AppError::Impossible { field: fault, .. } => Ok(fault),
+        other => Err(other.into()),
+    }
+}
+
+fn read_team(text: &str) -> Result<Name, AppError> {
+    text.parse().map_err(|_| AppError::not_found("team", text))
+}

@@ -1,0 +1,189 @@
+//! One team: where it stands, what it spent, and its members.
+
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Redirect, Response};
+use domain::name::Name;
+use domain::role::{PlatformRole, TeamRole};
+use serde::Deserialize;
+use web::draw::Quota;
+use web::shell::Section;
+use web::views::{MemberForm, MemberRow, QuotaRow, TeamView};
+
+use super::jobs::Teams;
+use super::visit::{Posted, Visit};
+use super::{Nothing, PageError, page, spend};
+use crate::app::idempotency::Repeat;
+use crate::app::page::PageAsk;
+use crate::app::teams::{self, NewMember};
+use crate::app::{App, AppError, Asker, quotas, standing};
+
+/// Shows one team.
+pub async fn show_team(
+    State(app): State<App>,
+    visit: Visit,
+    Path(name): Path<String>,
+) -> Result<Response, PageError> {
+    show(&app, &visit, &read_team(&name)?, MemberForm::default()).await
+}
+
+async fn show(
+    app: &App,
+    visit: &Visit,
+    name: &Name,
+    form: MemberForm,
+) -> Result<Response, PageError> {
+    let asker = &visit.asker;
+    let team = teams::get(app, asker, name).await?;
+    let known = Teams::load(app, asker).await?;
+    let members = teams::list_members(app, asker, name, &PageAsk::first())
+        .await?
+        .items;
+    let owns =
+        asker.platform_role == Some(PlatformRole::Admin) || team.role >= Some(TeamRole::Owner);
+    let operates = matches!(
+        asker.platform_role,
+        Some(PlatformRole::Admin | PlatformRole::Operator)
+    );
+    let children: Vec<_> = known
+        .children(name.as_str())
+        .into_iter()
+        .map(|child| known.shown(child.name.as_str()))
+        .collect();
+    let below = known.with_children(name.as_str());
+    let live = standing::live_jobs(app, asker).await?;
+    let jobs = below
+        .iter()
+        .filter_map(|team| live.get(team))
+        .fold((0, 0), |(w, a), jobs| (w + jobs.waiting, a + jobs.active));
+    let shell = visit.shell(app, Section::Teams).await?;
+    let spent = spend::of_team(app, asker, name).await?;
+    page(&TeamView {
+        team: known.shown(name.as_str()),
+        ancestors: ancestors(&known, &team),
+        quotas: quota_rows(app, asker, name).await?,
+        jobs,
+        month: shell.now,
+        spend: spent.lines,
+        total: spent.total,
+        users: spent.users,
+        members: members
+            .into_iter()
+            .map(|member| MemberRow {
+                user: member.user.to_string(),
+                role: member.role.as_str().into(),
+                removable: owns,
+            })
+            .collect(),
+        add_member: owns.then_some(form),
+        submits: children.is_empty() && (operates || team.role >= Some(TeamRole::Member)),
+        children,
+        shell,
+    })
+}
+
+fn ancestors(known: &Teams, team: &teams::Team) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    let mut parent = team.parent.as_ref();
+    // The tree of teams is bounded and has no circle.
+    while let Some(above) = parent.and_then(|name| known.get(name.as_str())) {
+        names.push(above.name.to_string());
+        parent = above.parent.as_ref();
+    }
+    names.reverse();
+    names
+}
+
+async fn quota_rows(app: &App, asker: &Asker, team: &Name) -> Result<Vec<QuotaRow>, PageError> {
+    let given = quotas::list(app, asker, team, &PageAsk::first())
+        .await?
+        .items;
+    let standings = standing::standings(app, asker).await?;
+    let now = |pool: &Name| {
+        standings
+            .iter()
+            .find(|now| now.team == team.as_str() && now.pool == pool.as_str())
+    };
+    Ok(given
+        .into_iter()
+        .map(|quota| QuotaRow {
+            quota: Quota {
+                guaranteed: quota.guaranteed.milli(),
+                limit: quota.limit.map(domain::MilliGpu::milli),
+                used: now(&quota.pool).map_or(0, |now| now.used.milli()),
+                lent: now(&quota.pool).map_or(0, |now| now.lent.milli()),
+            },
+            lend_limit: quota.lend_limit.map(domain::MilliGpu::milli),
+            weight: quota.weight.to_string(),
+            pool: quota.pool.to_string(),
+        })
+        .collect())
+}
+
+/// The form that adds a member.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Typed {
+    user: String,
+    role: String,
+}
+
+/// Adds a member.
+pub async fn add_member(
+    State(app): State<App>,
+    Path(name): Path<String>,
+    Posted { visit, fields }: Posted<Typed>,
+) -> Result<Response, PageError> {
+    let team = read_team(&name)?;
+    let added = match new_member(&fields) {
+        Ok(new) => teams::add_member(&app, &visit.asker, Repeat::none(), &team, new).await,
+        Err(error) => Err(error),
+    };
+    let message = match added {
+        Ok(_) => {
+            return Ok(Redirect::to(&format!("/teams/{team}?done=member_added")).into_response());
+        }
+        Err(error @ AppError::NotFound { what: "user", .. }) => error.to_string(),
+        Err(error @ (AppError::Invalid(_) | AppError::Conflict { .. })) => error.to_string(),
+        Err(error) => return Err(error.into()),
+    };
+    show(
+        &app,
+        &visit,
+        &team,
+        MemberForm {
+            user: fields.user,
+            role: fields.role,
+            error: Some(message),
+        },
+    )
+    .await
+}
+
+fn new_member(typed: &Typed) -> Result<NewMember, AppError> {
+    Ok(NewMember {
+        user: typed.user.trim().parse()?,
+        role: typed.role.parse()?,
+    })
+}
+
+/// Removes a member.
+pub async fn remove_member(
+    State(app): State<App>,
+    Path((name, user)): Path<(String, String)>,
+    Posted {
+        visit,
+        fields: Nothing {},
+    }: Posted<Nothing>,
+) -> Result<Redirect, PageError> {
+    let team = read_team(&name)?;
+    let user: Name = user
+        .parse()
+        .map_err(|_| AppError::not_found("member", user))?;
+    teams::remove_member(&app, &visit.asker, &team, &user).await?;
+    Ok(Redirect::to(&format!("/teams/{team}?done=member_removed")))
+}
+
+/// A team's name from the path; what is none names no team.
+fn read_team(text: &str) -> Result<Name, AppError> {
+    text.parse().map_err(|_| AppError::not_found("team", text))
+}

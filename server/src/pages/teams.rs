@@ -1,0 +1,146 @@
+//! The list of teams, and making one.
+
+use std::collections::BTreeMap;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Redirect, Response};
+use domain::role::PlatformRole;
+use serde::Deserialize;
+use web::format::Cost;
+use web::shell::Section;
+use web::views::{TeamForm, TeamRow, TeamsView};
+
+use super::jobs::Teams;
+use super::visit::{Posted, Visit};
+use super::{PageError, page, spend};
+use crate::app::idempotency::Repeat;
+use crate::app::standing::{self, Standing};
+use crate::app::teams::{self, NewTeam, Team};
+use crate::app::{App, AppError};
+
+/// Shows the teams that the asker may see.
+pub async fn list_teams(State(app): State<App>, visit: Visit) -> Result<Response, PageError> {
+    show(&app, &visit, TeamForm::default()).await
+}
+
+async fn show(app: &App, visit: &Visit, form: TeamForm) -> Result<Response, PageError> {
+    let known = Teams::load(app, &visit.asker).await?;
+    let mut held: BTreeMap<String, (i64, i64)> = BTreeMap::new();
+    for Standing {
+        team,
+        guaranteed,
+        used,
+        ..
+    } in standing::standings(app, &visit.asker).await?
+    {
+        let sums = held.entry(team).or_default();
+        sums.0 += guaranteed.milli();
+        sums.1 += used.milli();
+    }
+    let live = standing::live_jobs(app, &visit.asker).await?;
+    let spent = spend::by_team(app, &visit.asker).await?;
+    let rows = in_tree(&known)
+        .into_iter()
+        .map(|(team, depth)| {
+            let name = team.name.as_str();
+            let (guaranteed_milli, used_milli) = held.get(name).copied().unwrap_or_default();
+            let below = known.with_children(name);
+            TeamRow {
+                team: known.shown(name),
+                depth,
+                guaranteed_milli,
+                used_milli,
+                waiting: below
+                    .iter()
+                    .filter_map(|team| live.get(team))
+                    .map(|jobs| jobs.waiting)
+                    .sum(),
+                spent: below
+                    .iter()
+                    .filter_map(|team| spent.get(team))
+                    .cloned()
+                    .fold(spend::nothing(), Cost::plus),
+            }
+        })
+        .collect();
+    let makes = visit.asker.platform_role == Some(PlatformRole::Admin);
+    page(&TeamsView {
+        shell: visit.shell(app, Section::Teams).await?,
+        rows,
+        form: makes.then_some(form),
+    })
+}
+
+/// The teams, each after its parent, with its depth. One whose parent the asker may not see begins a tree.
+fn in_tree(known: &Teams) -> Vec<(&Team, usize)> {
+    let roots = known.all().filter(|team| {
+        team.parent
+            .as_ref()
+            .is_none_or(|parent| known.get(parent.as_str()).is_none())
+    });
+    let mut stack: Vec<(&Team, usize)> = roots.map(|team| (team, 0)).collect();
+    stack.reverse();
+    let mut ordered = Vec::new();
+    while let Some((team, depth)) = stack.pop() {
+        ordered.push((team, depth));
+        stack.extend(
+            known
+                .children(team.name.as_str())
+                .into_iter()
+                .rev()
+                .map(|child| (child, depth + 1)),
+        );
+    }
+    ordered
+}
+
+/// The form that makes a team.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Typed {
+    name: String,
+    #[serde(default)]
+    parent: String,
+}
+
+/// Makes a team.
+pub async fn make_team(
+    State(app): State<App>,
+    Posted { visit, fields }: Posted<Typed>,
+) -> Result<Response, PageError> {
+    let made = match new_team(&fields) {
+        Ok(new) => teams::create(&app, &visit.asker, Repeat::none(), new).await,
+        Err(error) => Err(error),
+    };
+    let message = match made {
+        Ok(answer) => {
+            return Ok(
+                Redirect::to(&format!("/teams/{}?done=team_made", answer.value.name))
+                    .into_response(),
+            );
+        }
+        Err(error @ (AppError::Invalid(_) | AppError::Conflict { .. })) => error.to_string(),
+        Err(error) => return Err(error.into()),
+    };
+    show(
+        &app,
+        &visit,
+        TeamForm {
+            name: fields.name,
+            parent: fields.parent,
+            error: Some(message),
+        },
+    )
+    .await
+}
+
+fn new_team(typed: &Typed) -> Result<NewTeam, AppError> {
+    let parent = match typed.parent.as_str() {
+        "" => None,
+        parent => Some(parent.parse()?),
+    };
+    Ok(NewTeam {
+        name: typed.name.trim().parse()?,
+        parent,
+    })
+}
