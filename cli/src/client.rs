@@ -107,7 +107,7 @@ impl Client {
         let response = request
             .send()
             .await
-            .with_context(|| format!("{} does not answer", self.login.url))?;
+            .map_err(|e| Failure::Away(format!("{} does not answer: {e}", self.login.url)))?;
         let status = response.status();
         if status.is_success() {
             return Ok(response);

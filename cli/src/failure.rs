@@ -14,6 +14,8 @@ pub enum Failure {
     Words(String),
     /// It was refused, or failed: exit status 1.
     Refused(String),
+    /// The server was away; the same may work in a moment. Exit status 1.
+    Away(String),
 }
 
 impl Failure {
@@ -21,7 +23,7 @@ impl Failure {
     pub fn status(&self) -> u8 {
         match self {
             Self::Words(_) => WRONG_WORDS,
-            Self::Refused(_) => REFUSED,
+            Self::Refused(_) | Self::Away(_) => REFUSED,
         }
     }
 }
@@ -29,7 +31,7 @@ impl Failure {
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Words(text) | Self::Refused(text) => f.write_str(text),
+            Self::Words(text) | Self::Refused(text) | Self::Away(text) => f.write_str(text),
         }
     }
 }
@@ -58,9 +60,7 @@ struct Problem {
 
 /// Turns a refusal of the server into words: what, where, and what to do.
 pub fn from_problem(status: u16, body: &str) -> Failure {
-    let Ok(problem) = serde_json::from_str::<Problem>(body) else {
-        return Failure::Refused(format!("the server answered {status}"));
-    };
+    let problem = serde_json::from_str::<Problem>(body).unwrap_or_default();
     let what = if problem.detail.is_empty() {
         problem.title
     } else {
@@ -79,6 +79,10 @@ pub fn from_problem(status: u16, body: &str) -> Failure {
         .filter(|remedy| !text.contains(remedy.as_str()))
     {
         text = format!("{text}; use {remedy}");
+    }
+    // 502 to 504: a server or the database behind it restarts.
+    if (502..=504).contains(&status) {
+        return Failure::Away(text);
     }
     Failure::Refused(text)
 }

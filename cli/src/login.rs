@@ -25,7 +25,11 @@ impl Login {
         let from_env = |key| std::env::var(key).ok().filter(|value| !value.is_empty());
         let kept = Self::kept();
         let url = from_env("ALLOTMENT_URL").or_else(|| kept.as_ref().map(|k| k.url.clone()));
-        let token = from_env("ALLOTMENT_TOKEN").or_else(|| kept.map(|k| k.token));
+        // A kept token is told to the server that gave it and to no other.
+        let token = from_env("ALLOTMENT_TOKEN").or_else(|| {
+            kept.filter(|k| url.as_deref().map(trim).as_deref() == Some(trim(&k.url).as_str()))
+                .map(|k| k.token)
+        });
         match (url, token) {
             (Some(url), Some(token)) => Ok(Self { url: trim(&url), token }),
             _ => Err(Failure::Refused("nobody is logged in: run `allot login --url URL`, or set ALLOTMENT_URL and ALLOTMENT_TOKEN".into())),

@@ -7,6 +7,9 @@ use crate::client::{Client, part};
 use crate::failure::Failure;
 use crate::table::{self, at, text};
 
+/// Most events of one job that are printed; a job with more has other worries.
+const EVENTS_MAX: usize = 10_000;
+
 /// List jobs, newest first.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  allot jobs --team vision --state running")]
@@ -111,9 +114,10 @@ impl Job {
                 devices.join(", ")
             ))?;
         }
-        let events = client.get(&format!("{path}/events"), &[]).await?;
+        let rows = client
+            .list(&format!("{path}/events"), &[], EVENTS_MAX)
+            .await?;
         table::print_line("")?;
-        let rows = events["items"].as_array().cloned().unwrap_or_default();
         let columns = [
             ("AT", "at"),
             ("WHAT", "subject"),
@@ -197,6 +201,7 @@ impl Explain {
             return table::print_json(&verdict);
         }
         table::print_line(&text(&verdict["message"]))?;
+        let waiting = &verdict["waiting"];
         let lines = [
             ("code", "code"),
             ("scope", "scope"),
@@ -206,22 +211,38 @@ impl Explain {
             ("expected", "expected_start"),
         ];
         for (label, path) in lines {
-            if !at(&verdict, path).is_null() {
-                table::print_line(&format!("{label:<10} {}", text(at(&verdict, path))))?;
+            if !at(waiting, path).is_null() {
+                table::print_line(&format!("{label:<10} {}", text(at(waiting, path))))?;
             }
         }
-        if let Some(counts) = verdict["counts"].as_object() {
+        if let Some(counts) = waiting["counts"].as_object() {
             for (filter, count) in counts {
                 table::print_line(&format!("{:>8}  {}", text(count), filter.replace('_', " ")))?;
             }
         }
-        for remedy in verdict["remedies"].as_array().into_iter().flatten() {
+        for holder in verdict["holders"].as_array().into_iter().flatten() {
+            table::print_line(&format!("held by: {}", pairs(holder)))?;
+        }
+        for remedy in waiting["remedies"].as_array().into_iter().flatten() {
+            let effect = text(&remedy["effect"]).replace('_', " ");
             table::print_line(&format!(
-                "would help: {} ({})",
-                text(&remedy["change"]),
-                text(&remedy["effect"])
+                "would help: {} ({effect})",
+                pairs(&remedy["change"])
             ))?;
         }
         Ok(())
     }
+}
+
+/// The keys and values of an object, as people read them.
+fn pairs(object: &Value) -> String {
+    let Some(map) = object.as_object() else {
+        return text(object);
+    };
+    let pairs: Vec<String> = map
+        .iter()
+        .filter(|(_, value)| !value.is_null())
+        .map(|(key, value)| format!("{} {}", key.replace(['_', '.'], " "), text(value)))
+        .collect();
+    pairs.join(", ")
 }

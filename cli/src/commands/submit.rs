@@ -14,6 +14,9 @@ use crate::table;
 /// How often a waiting command looks at its job.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
+/// Looks in a row that may find nobody: ten minutes, an upgrade of the server.
+const AWAY_LOOKS_MAX: u32 = 1_200;
+
 /// Submit a job.
 #[derive(Debug, Args)]
 #[command(
@@ -115,8 +118,19 @@ impl Submit {
 
     async fn wait_for_end(&self, client: &Client, id: &str) -> Result<(), Failure> {
         let mut seen = String::new();
+        let mut away = 0;
         loop {
-            let job = client.get(&format!("/jobs/{}", part(id)), &[]).await?;
+            let job = match client.get(&format!("/jobs/{}", part(id)), &[]).await {
+                Ok(job) => job,
+                // The job goes on while its server restarts.
+                Err(Failure::Away(_)) if away < AWAY_LOOKS_MAX => {
+                    away += 1;
+                    tokio::time::sleep(LOOK_EVERY).await;
+                    continue;
+                }
+                Err(failure) => return Err(failure),
+            };
+            away = 0;
             let state = job["state"].as_str().unwrap_or_default().to_owned();
             if state != seen && !self.json {
                 let message = job["message"].as_str().unwrap_or_default();
