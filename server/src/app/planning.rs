@@ -16,8 +16,8 @@ use utoipa::ToSchema;
 use super::authorise::{Action, Target, authorise};
 use super::jobs;
 use super::{App, AppError, Asker};
-use crate::scheduler::translate;
 use crate::scheduler::world::Mirror;
+use crate::scheduler::{discreet, translate};
 use crate::store::{self, Tx};
 
 /// The name of a workload that is asked about and not submitted; no id looks like it.
@@ -124,20 +124,22 @@ pub struct Holders {
 
 /// The fleet and the rules without any work, as this replica knows them now.
 pub(super) async fn fleet(app: &App) -> Result<World, AppError> {
-    with_mirror(app, |mirror| translate::fleet(&mirror.records, mirror.now)).await
+    let mut kept = app.mirror.lock().await;
+    let mirror = refreshed(app, &mut kept).await?;
+    Ok(translate::fleet(&mirror.records, mirror.now))
 }
 
 /// Everything, as this replica knows it now.
 pub(super) async fn live(app: &App) -> Result<World, AppError> {
-    with_mirror(app, |mirror| {
-        translate::world(&mirror.records, mirror.now, &[])
-    })
-    .await
+    let mut kept = app.mirror.lock().await;
+    let mirror = refreshed(app, &mut kept).await?;
+    let memory = mirror.recall(&app.db).await?;
+    Ok(translate::world(&mirror.records, mirror.now, &memory))
 }
 
-/// Reads this replica's mirror of the world, brought up to date first.
-async fn with_mirror<T>(app: &App, read: impl FnOnce(&Mirror) -> T) -> Result<T, AppError> {
-    let mut kept = app.mirror.lock().await;
+/// This replica's mirror of the world, brought up to date. One that could not be is loaded anew
+/// next time.
+async fn refreshed<'m>(app: &App, kept: &'m mut Option<Mirror>) -> Result<&'m Mirror, AppError> {
     let mirror = match kept.take() {
         Some(mut mirror) => {
             mirror.refresh(&app.db).await?;
@@ -145,9 +147,7 @@ async fn with_mirror<T>(app: &App, read: impl FnOnce(&Mirror) -> T) -> Result<T,
         }
         None => Mirror::load(&app.db).await?,
     };
-    let read = read(&mirror);
-    *kept = Some(mirror);
-    Ok(read)
+    Ok(kept.insert(mirror))
 }
 
 /// A spec as a workload that somebody asks about.
@@ -168,9 +168,11 @@ pub async fn dry_run(
     team: &Name,
     spec: JobSpec,
 ) -> Result<DryRun, AppError> {
-    let mut tx = app.db.begin_person(&asker.scope()).await?;
     let world = live(app).await?;
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
     let team = jobs::check(&mut tx, &world, asker, Action::DryRunJob, team, &spec).await?;
+    let own = store::teams::names_of(&mut tx, &asker.scope().teams).await?;
+    tx.commit().await?;
     let asked = workload(&world, team.name.as_str(), asker, &spec);
     let (world, outcome) = tokio::task::spawn_blocking(move || {
         let outcome = engine::dry_run(&world, asked);
@@ -178,14 +180,14 @@ pub async fn dry_run(
     })
     .await
     .map_err(|error| AppError::Internal(anyhow::Error::new(error).context("plan a dry run")))?;
-    let own = store::teams::names_of(&mut tx, &asker.scope().teams).await?;
-    let mut answer = answer(&world, outcome, &own);
+    let mut answer = answer(&world, team.name.as_str(), outcome, &own);
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
     answer.cost_per_hour = price(&mut tx, &world, &answer.placement).await?;
     tx.commit().await?;
     Ok(answer)
 }
 
-fn answer(world: &World, outcome: engine::DryRun, own_teams: &[String]) -> DryRun {
+fn answer(world: &World, team: &str, outcome: engine::DryRun, own_teams: &[String]) -> DryRun {
     let mut answer = DryRun {
         verdict: DryRunVerdict::Waits,
         message: String::new(),
@@ -212,24 +214,22 @@ fn answer(world: &World, outcome: engine::DryRun, own_teams: &[String]) -> DryRu
                 answer.displaces.jobs
             );
             answer.placement = places(&nomination.placement);
-            answer.waiting = Some(public(&waiting, ASKED));
+            answer.waiting = Some(public(world, team, &waiting));
         }
         engine::DryRun::Waits(waiting) => {
             if jobs::HOPELESS.contains(&waiting.code) {
                 answer.verdict = DryRunVerdict::Refused;
             }
-            answer.message.clone_from(&waiting.message);
-            answer.waiting = Some(public(&waiting, ASKED));
+            answer.message = discreet::verdict(world, team, &waiting).message;
+            answer.waiting = Some(public(world, team, &waiting));
         }
     }
     answer
 }
 
-/// A verdict as it is shown: its workload by the name that the asker knows.
-fn public(waiting: &Waiting, name: &str) -> Value {
-    let mut value = serde_json::to_value(waiting).unwrap_or_default();
-    value["workload"] = Value::String(name.to_owned());
-    value
+/// A verdict as its team may read it.
+fn public(world: &World, team: &str, waiting: &Waiting) -> Value {
+    serde_json::to_value(discreet::verdict(world, team, waiting)).unwrap_or_default()
 }
 
 fn places(placement: &[WorkerPlace]) -> Vec<DryRunWorker> {
@@ -335,11 +335,16 @@ pub async fn explain(app: &App, asker: &Asker, id: JobId) -> Result<Explanation,
     };
     let holders = holders(&world, &asked);
     let at = world.now;
-    let plan = tokio::task::spawn_blocking(move || engine::plan(&world))
-        .await
-        .map_err(|error| AppError::Internal(anyhow::Error::new(error).context("explain a job")))?;
-    let waiting = plan.waiting_for(&name);
-    let message = match (waiting, plan.start_of(&name)) {
+    let (world, plan) = tokio::task::spawn_blocking(move || {
+        let plan = engine::plan(&world);
+        (world, plan)
+    })
+    .await
+    .map_err(|error| AppError::Internal(anyhow::Error::new(error).context("explain a job")))?;
+    let waiting = plan
+        .waiting_for(&name)
+        .map(|w| discreet::verdict(&world, &asked.team, w));
+    let message = match (&waiting, plan.start_of(&name)) {
         (Some(waiting), _) => waiting.message.clone(),
         (None, Some(_)) => "it starts with the next plan".to_owned(),
         (None, None) => job.message,
@@ -347,7 +352,7 @@ pub async fn explain(app: &App, asker: &Asker, id: JobId) -> Result<Explanation,
     Ok(Explanation {
         job: id,
         state: job.state,
-        waiting: waiting.map(|w| public(w, &name)),
+        waiting: waiting.map(|w| serde_json::to_value(w).unwrap_or_default()),
         message,
         holders,
         at,

@@ -80,7 +80,12 @@ pub async fn stop(
     if let Some(to) = wish.job_to
         && to != job.state
     {
-        let step = JobStep::to(to).because(wish.end.as_str(), wish.message.clone());
+        let reason = if to == JobState::Suspended {
+            "suspended"
+        } else {
+            wish.end.as_str()
+        };
+        let step = JobStep::to(to).because(reason, wish.message.clone());
         step_job(tx, job, &step, actor, preemption(wish.preempted)).await?;
     }
     Ok(true)

@@ -10,6 +10,7 @@ use engine::plan::Plan;
 use engine::world::{WorkloadState, World};
 
 use super::commit::{self, Outcome};
+use super::discreet;
 use super::settle;
 use super::think::{Thought, think};
 use super::translate;
@@ -17,7 +18,6 @@ use super::world::{Mirror, Refresh};
 use crate::app::App;
 use crate::store::epochs::{self, Epoch};
 use crate::store::jobs::{self, Verdict};
-use crate::store::world::{self as rows, Evictions};
 
 /// Planning again although nothing changed, at the latest: ageing and minimum run times move.
 const IDLE_LIMIT: Duration = Duration::from_secs(10);
@@ -25,8 +25,9 @@ const IDLE_LIMIT: Duration = Duration::from_secs(10);
 const STRIKES_MAX: u32 = 3;
 /// Most verdicts stored in one turn, so that a long queue does not make one long transaction.
 const VERDICTS_MAX: usize = 500;
-/// Evictions per team count within so many seconds.
-const EVICTION_HOUR: Duration = Duration::from_secs(3600);
+
+/// Turns in a row that may be refused whole and planned again at once.
+const REFUSALS_MAX: u32 = 3;
 
 /// How a turn ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +47,8 @@ pub struct Cycle {
     verdicts: BTreeMap<JobId, (String, String)>,
     /// Turns that a workload has spoiled.
     strikes: BTreeMap<String, u32>,
+    /// Turns in a row of which everything was refused.
+    refusals: u32,
     /// Jobs that others follow and that have ended well.
     followed: settle::Followed,
     fresh: bool,
@@ -64,6 +67,7 @@ impl Cycle {
             mirror,
             verdicts: BTreeMap::new(),
             strikes: BTreeMap::new(),
+            refusals: 0,
             followed: settle::Followed::default(),
             fresh: true,
             last_check: Instant::now(),
@@ -131,8 +135,8 @@ impl Cycle {
     }
 
     async fn plan_and_commit(&mut self) -> Result<Turn, sqlx::Error> {
-        let evictions = self.evictions().await?;
-        let world = translate::world(&self.mirror.records, self.mirror.now, &evictions);
+        let memory = self.mirror.recall(&self.app.db).await?;
+        let world = translate::world(&self.mirror.records, self.mirror.now, &memory);
         let preferred = self.preferred();
         let (world, thought) = {
             let preferred = preferred.clone();
@@ -156,21 +160,8 @@ impl Cycle {
         if outcome.fenced {
             return Ok(Turn::Fenced);
         }
-        self.tell(&plan, &outcome).await?;
+        self.tell(&world, &plan, &outcome).await?;
         Ok(Turn::Done)
-    }
-
-    /// Evictions of the last hour, where a pool limits them.
-    async fn evictions(&self) -> Result<Vec<Evictions>, sqlx::Error> {
-        let limited =
-            |pool: &rows::PoolRow| !pool.policy["preemption"]["max_per_team_hour"].is_null();
-        if !self.mirror.records.pools.iter().any(limited) {
-            return Ok(Vec::new());
-        }
-        let mut tx = self.app.db.begin_system().await?;
-        let evictions = rows::evictions_since(&mut tx, self.mirror.now - EVICTION_HOUR).await?;
-        tx.commit().await?;
-        Ok(evictions)
     }
 
     /// Waiting jobs whose last run was on one node that keeps its checkpoints to itself.
@@ -227,8 +218,20 @@ impl Cycle {
     }
 
     /// Wakes whoever acts on the commit, and stores why the rest waits.
-    async fn tell(&mut self, plan: &Plan, outcome: &Outcome) -> Result<(), sqlx::Error> {
-        let mut wake = outcome.committed > 0 || !outcome.refused.is_empty();
+    async fn tell(
+        &mut self,
+        world: &World,
+        plan: &Plan,
+        outcome: &Outcome,
+    ) -> Result<(), sqlx::Error> {
+        self.refusals = if outcome.refused.is_empty() || outcome.committed > 0 {
+            0
+        } else {
+            self.refusals.saturating_add(1)
+        };
+        // What is refused again and again waits for the tick instead of spinning.
+        let again = (1..=REFUSALS_MAX).contains(&self.refusals);
+        let mut wake = outcome.committed > 0 || again;
         for (workload, why) in &outcome.refused {
             metrics::counter!("allotment_scheduler_refused_total").increment(1);
             tracing::info!(
@@ -244,11 +247,15 @@ impl Cycle {
             let Some(id) = translate::job_id(&waiting.workload) else {
                 continue;
             };
+            let Some(job) = self.mirror.records.jobs.get(&id) else {
+                continue;
+            };
+            let waiting = discreet::verdict(world, &job.row.team, waiting);
             let told = (waiting.code.as_str().to_owned(), waiting.message.clone());
             if self.verdicts.get(&id) == Some(&told) {
                 present.insert(id, told);
             } else if verdicts.len() < VERDICTS_MAX {
-                let whole = serde_json::to_value(waiting).unwrap_or_default();
+                let whole = serde_json::to_value(&waiting).unwrap_or_default();
                 verdicts.push(Verdict {
                     id,
                     code: told.0.clone(),

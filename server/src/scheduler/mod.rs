@@ -6,6 +6,7 @@
 
 mod commit;
 mod cycle;
+pub mod discreet;
 mod poison;
 mod settle;
 mod think;

@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use domain::ids::JobId;
-use domain::state::{AttemptEnd, JobState};
+use domain::state::{AttemptEnd, AttemptState, JobState};
 use serde_json::json;
 
 use super::world::{JobRecord, Records};
 use crate::app::App;
 use crate::lifecycle::{Actor, LifecycleError, Stop, step_job, stop};
 use crate::store::epochs::{self, Epoch};
-use crate::store::jobs::{self, JobStep};
+use crate::store::jobs::{self, JobRow, JobStep};
+use crate::store::{Tx, attempts};
 
 /// Jobs that others follow and that have ended well, so that they are asked for once.
 pub type Followed = BTreeSet<JobId>;
@@ -106,29 +107,47 @@ pub async fn fail_waiting(
     if epochs::share(&mut tx).await? != epoch {
         return Ok(Settled::Fenced);
     }
+    let mut changed = false;
     for (id, reason, message) in doomed {
         let Some(mut job) = jobs::lock(&mut tx, *id).await? else {
             continue;
         };
-        let ended = match job.state {
-            JobState::Queued => {
-                let step = JobStep::to(JobState::Failed).because(reason, message.clone());
-                step_job(&mut tx, &mut job, &step, &Actor::Scheduler, json!({})).await
-            }
-            state if state.terminal() => Ok(()),
-            _ => {
-                let wish = Stop::because(AttemptEnd::Invalid, message.clone());
-                stop(&mut tx, &mut job, &wish, &Actor::Scheduler)
-                    .await
-                    .map(|_| ())
-            }
-        };
-        match ended {
-            Ok(()) => {}
+        match end(&mut tx, &mut job, reason, message).await {
+            Ok(ended) => changed |= ended,
             Err(LifecycleError::Database(error)) => return Err(error),
-            Err(error) => tracing::warn!(job.id = %id, error = %error, "job could not be failed"),
+            Err(error) => {
+                tracing::warn!(job.id = %id, error = %error, "job could not be failed");
+            }
         }
     }
     tx.commit().await?;
-    Ok(Settled::Changed)
+    Ok(if changed {
+        Settled::Changed
+    } else {
+        Settled::Nothing
+    })
+}
+
+/// Fails a job that holds nothing, or stops what it holds; whether anything changed.
+async fn end(
+    tx: &mut Tx,
+    job: &mut JobRow,
+    reason: &str,
+    message: &str,
+) -> Result<bool, LifecycleError> {
+    if job.state.terminal() {
+        return Ok(false);
+    }
+    match attempts::lock_live(tx, job.id).await? {
+        Some(attempt) if attempt.state == AttemptState::Stopping => Ok(false),
+        Some(_) => {
+            let wish = Stop::because(AttemptEnd::Invalid, message);
+            stop(tx, job, &wish, &Actor::Scheduler).await
+        }
+        None => {
+            let step = JobStep::to(JobState::Failed).because(reason, message);
+            step_job(tx, job, &step, &Actor::Scheduler, json!({})).await?;
+            Ok(true)
+        }
+    }
 }

@@ -39,7 +39,7 @@ fn attempt(world: &World, preferred: &BTreeMap<String, String>) -> Result<Plan, 
     let run = std::panic::AssertUnwindSafe(|| plan_with_preferences(world, preferred));
     let (planned_for, plan) =
         std::panic::catch_unwind(run).map_err(|panic| vec![words(&*panic)])?;
-    let violations = violations(&planned_for, &plan);
+    let violations = engine::check::violations(&planned_for, &plan);
     if violations.is_empty() {
         Ok(plan)
     } else {
@@ -75,9 +75,4 @@ fn words(panic: &(dyn std::any::Any + Send)) -> String {
         .map(|text| (*text).to_owned())
         .or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "the planner panicked".to_owned())
-}
-
-/// What the independent checker finds wrong with a plan.
-fn violations(_world: &World, _plan: &Plan) -> Vec<String> {
-    Vec::new()
 }

@@ -16,8 +16,8 @@ use engine::world::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::world::{JobRecord, NodeRecord, Records};
-use crate::store::world::{Evictions, PoolRow};
+use super::world::{JobRecord, Memory, NodeRecord, Records};
+use crate::store::world::PoolRow;
 
 /// Devices of one node that the engine takes; what lies beyond is not given out.
 const DEVICES_MAX: u32 = 64;
@@ -41,13 +41,22 @@ pub fn fleet(records: &Records, now: Timestamp) -> World {
 }
 
 /// Everything, as the planner may know it at `now`. A job whose spec cannot be read is not in it.
-pub fn world(records: &Records, now: Timestamp, evictions: &[Evictions]) -> World {
+pub fn world(records: &Records, now: Timestamp, memory: &Memory) -> World {
     let mut world = fleet(records, now);
     for team in &mut world.teams {
-        team.preemptions_this_hour = evictions
+        team.preemptions_this_hour = memory
+            .evictions
             .iter()
             .filter(|e| e.team == team.name)
             .map(|e| (e.pool.clone(), u32::try_from(e.count).unwrap_or(u32::MAX)))
+            .collect();
+        team.past_use = memory
+            .past_use
+            .iter()
+            .filter_map(|(pool, used)| {
+                let used = used.iter().find(|used| used.team == team.name)?;
+                Some((pool.clone(), used.gpu_milli_seconds.max(0)))
+            })
             .collect();
     }
     world.workloads = records
@@ -195,6 +204,11 @@ fn cliques(value: &Value, gpus: u32) -> Vec<Vec<u32>> {
         })
         .filter(|set| !set.is_empty())
         .collect()
+}
+
+/// Whether a node's agent can carry a job by this runner.
+pub fn carries(node: &Node, runner: Runner) -> bool {
+    node.labels.contains_key(&format!("{RUNNER_LABEL}{runner}"))
 }
 
 /// A workload of a spec that waits since `submitted`.

@@ -4,6 +4,7 @@
 //! is read again by the next refresh, so that nothing is missed and nothing waits.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use domain::Timestamp;
 use domain::ids::{AssignmentId, JobId, NodeId};
@@ -11,8 +12,8 @@ use domain::spec::JobSpec;
 
 use crate::store::changes::{self, Position};
 use crate::store::world::{
-    self as rows, ClassRow, DeviceRow, LastNode, LiveAssignment, LiveAttempt, LiveJob, LiveShare,
-    NodeRow, PoolRow, QuotaRow, TeamRow,
+    self as rows, ClassRow, DeviceRow, Evictions, LastNode, LiveAssignment, LiveAttempt, LiveJob,
+    LiveShare, NodeRow, PastUse, PoolRow, QuotaRow, TeamRow,
 };
 use crate::store::{Database, Tx, clock};
 
@@ -69,6 +70,18 @@ pub struct Mirror {
     position: Position,
 }
 
+/// What a plan may know of the past, which time changes and no row.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Memory {
+    /// Evictions of the last hour, where a pool limits them.
+    pub evictions: Vec<Evictions>,
+    /// Faded use by pool, where a pool remembers.
+    pub past_use: BTreeMap<String, Vec<PastUse>>,
+}
+
+/// Evictions per team are counted over so many seconds.
+const EVICTION_HOUR: Duration = Duration::from_secs(3600);
+
 /// What a refresh found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refresh {
@@ -114,6 +127,33 @@ impl Mirror {
         let differences = self.records.differences(&fresh);
         self.records = fresh;
         Ok(differences)
+    }
+
+    /// Reads what the pools' policies want to know of the past.
+    pub async fn recall(&self, db: &Database) -> Result<Memory, sqlx::Error> {
+        let mut memory = Memory::default();
+        let limits = |p: &&PoolRow| !p.policy["preemption"]["max_per_team_hour"].is_null();
+        let half_life = |p: &PoolRow| {
+            p.policy["usage_half_life_seconds"]
+                .as_i64()
+                .filter(|s| *s > 0)
+        };
+        let pools = &self.records.pools;
+        if !pools.iter().any(|p| limits(&p) || half_life(p).is_some()) {
+            return Ok(memory);
+        }
+        let mut tx = db.begin_system().await?;
+        if pools.iter().any(|p| limits(&p)) {
+            memory.evictions = rows::evictions_since(&mut tx, self.now - EVICTION_HOUR).await?;
+        }
+        for pool in pools {
+            if let Some(seconds) = half_life(pool) {
+                let used = rows::past_use(&mut tx, &pool.name, seconds, self.now).await?;
+                memory.past_use.insert(pool.name.clone(), used);
+            }
+        }
+        tx.commit().await?;
+        Ok(memory)
     }
 
     async fn apply(&mut self, tx: &mut Tx) -> Result<Refresh, sqlx::Error> {

@@ -428,6 +428,45 @@ pub async fn evictions_since(tx: &mut Tx, since: Timestamp) -> Result<Vec<Evicti
     .await
 }
 
+/// What a team has used of a pool, faded with time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PastUse {
+    /// The team's name.
+    pub team: String,
+    /// Thousandths of a GPU-second.
+    pub gpu_milli_seconds: i64,
+}
+
+/// What teams have used of a pool up to a time, each second counting half as much after each
+/// half-life. The fading is the one place where a binary fraction is good enough: it weighs
+/// claims on spare capacity, and neither bills nor bounds anything.
+pub async fn past_use(
+    tx: &mut Tx,
+    pool: &str,
+    half_life_seconds: i64,
+    until: Timestamp,
+) -> Result<Vec<PastUse>, sqlx::Error> {
+    sqlx::query_as!(
+        PastUse,
+        r#"SELECT t.name AS team,
+                  round(sum(s.gpus_milli * $2::bigint / ln(2::double precision)
+                      * (power(0.5::double precision, EXTRACT(epoch FROM $3 - LEAST(COALESCE(s.ended_at, $3), $3)) / $2::bigint)
+                       - power(0.5::double precision, EXTRACT(epoch FROM $3 - s.started_at) / $2::bigint))))::bigint AS "gpu_milli_seconds!"
+           FROM usage_segments AS s
+           JOIN pools AS p ON p.id = s.pool_id
+           JOIN teams AS t ON t.id = s.team_id
+           WHERE p.name = $1 AND s.kind = 'charged' AND s.started_at < $3
+             AND (s.ended_at IS NULL OR s.ended_at > $3 - 20 * $2::bigint * interval '1 second')
+           GROUP BY t.name
+           ORDER BY t.name"#,
+        pool,
+        half_life_seconds,
+        until,
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
 /// Where a waiting job's checkpoints lie.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastNode {

@@ -22,7 +22,6 @@ pub struct Fleet {
     pub owner: PgPool,
     pub vision: TeamId,
     pub speech: TeamId,
-    pub pool: PoolId,
     users: BTreeMap<&'static str, UserId>,
 }
 
@@ -69,7 +68,7 @@ impl Fleet {
             ("training-high", 100, false),
         ] {
             sqlx::query!(
-                "INSERT INTO classes (name, priority, preemptible) VALUES ($1, $2, $3)",
+                "INSERT INTO classes (name, priority, preemptible) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
                 name,
                 priority,
                 preemptible
@@ -106,39 +105,13 @@ impl Fleet {
             owner,
             vision,
             speech,
-            pool,
             users,
         }
     }
 
     /// Adds a ready node with so many devices.
     pub async fn node(&self, name: &str, gpus: i32) -> NodeId {
-        let id = NodeId::new();
-        sqlx::query!(
-            "INSERT INTO nodes (id, name, pool_id, reachability, cpus_milli, memory_mib, sharing, runners)
-             VALUES ($1, $2, $3, 'ready', 96000, 1048576, '{exclusive,time_slice}', '{process}')",
-            id as NodeId,
-            name,
-            self.pool as PoolId
-        )
-        .execute(&self.owner)
-        .await
-        .expect("a node");
-        for index in 0..gpus {
-            sqlx::query!(
-                "INSERT INTO devices (id, node_id, uuid, index, product_name, model, memory_mib)
-                 VALUES ($1, $2, $3, $4, 'NVIDIA H100 80GB HBM3', 'H100-80GB', $5)",
-                DeviceId::new() as DeviceId,
-                id as NodeId,
-                format!("GPU-{name}-{index}"),
-                index,
-                DEVICE_MIB
-            )
-            .execute(&self.owner)
-            .await
-            .expect("a device");
-        }
-        id
+        add_node(&self.owner, "h100", name, gpus).await
     }
 
     fn asker(
@@ -199,6 +172,22 @@ impl Fleet {
             .map(|answer| answer.value)
     }
 
+    /// Writes a job's row and nothing else.
+    pub async fn submit_row(&self) -> JobId {
+        let id = JobId::new();
+        sqlx::query!(
+            r#"INSERT INTO jobs (id, team_id, user_id, name, kind, class, spec)
+               VALUES ($1, $2, $3, 'j', 'batch', 'urgent', '{"name": "j", "command": ["true"]}')"#,
+            id as JobId,
+            self.vision as TeamId,
+            self.users["ada"] as UserId
+        )
+        .execute(&self.owner)
+        .await
+        .expect("a job");
+        id
+    }
+
     /// The job as it is now.
     pub async fn job(&self, id: JobId) -> Job {
         jobs::get(&self.app, &self.root(), id)
@@ -208,17 +197,12 @@ impl Fleet {
 
     /// Takes the lead.
     pub async fn lead(&self) -> Cycle {
-        let epoch = scheduler::take_over(&self.app)
-            .await
-            .expect("the epoch is raised");
-        Cycle::begin(self.app.clone(), epoch)
-            .await
-            .expect("the world is loaded")
+        lead(&self.app).await
     }
 
     /// One turn by a leader that has just taken over.
     pub async fn turn(&self) {
-        self.lead().await.turn().await.expect("a turn");
+        turn(&self.app).await;
     }
 
     /// The live workers of a job, by rank.
@@ -294,4 +278,49 @@ pub fn exited(code: i32) -> FactKind {
         lost: false,
         message: String::new(),
     })
+}
+
+/// Takes the lead.
+pub async fn lead(app: &App) -> Cycle {
+    let epoch = scheduler::take_over(app)
+        .await
+        .expect("the epoch is raised");
+    Cycle::begin(app.clone(), epoch)
+        .await
+        .expect("the world is loaded")
+}
+
+/// One turn by a leader that has just taken over.
+pub async fn turn(app: &App) {
+    lead(app).await.turn().await.expect("a turn");
+}
+
+/// Adds a ready node with so many devices to a pool.
+pub async fn add_node(owner: &PgPool, pool: &str, name: &str, gpus: i32) -> NodeId {
+    let id = NodeId::new();
+    sqlx::query!(
+        "INSERT INTO nodes (id, name, pool_id, reachability, cpus_milli, memory_mib, sharing, runners)
+         SELECT $1, $2, id, 'ready', 96000, 1048576, '{exclusive,time_slice}', '{process}' FROM pools WHERE name = $3",
+        id as NodeId,
+        name,
+        pool
+    )
+    .execute(owner)
+    .await
+    .expect("a node");
+    for index in 0..gpus {
+        sqlx::query!(
+            "INSERT INTO devices (id, node_id, uuid, index, product_name, model, memory_mib)
+             VALUES ($1, $2, $3, $4, 'NVIDIA H100 80GB HBM3', 'H100-80GB', $5)",
+            DeviceId::new() as DeviceId,
+            id as NodeId,
+            format!("GPU-{name}-{index}"),
+            index,
+            DEVICE_MIB
+        )
+        .execute(owner)
+        .await
+        .expect("a device");
+    }
+    id
 }

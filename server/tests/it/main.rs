@@ -1,9 +1,11 @@
 //! Integration tests of the server against a real PostgreSQL: a fresh database per test.
 
 mod bad_input;
+mod feed;
 mod fixture;
 mod fleet;
 mod idempotency;
+mod jobs;
 mod pages;
 mod people;
 mod scheduler;

@@ -9,7 +9,7 @@ use protocol::report::FactKind;
 use serde_json::{Value, json};
 use server::app::idempotency::Repeat;
 use server::app::{App, jobs};
-use server::scheduler::world::Mirror;
+use server::scheduler::world::{Memory, Mirror};
 use server::scheduler::{self, translate};
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
@@ -100,7 +100,7 @@ async fn two_plans_for_the_same_device_do_not_both_come_true(owner: PgPool) {
     let epoch = scheduler::take_over(&fleet.app).await.expect("the lead");
     let mirror = Mirror::load(&fleet.app.db).await.expect("the world");
     let plan_for = |job: JobId| {
-        let mut world = translate::world(&mirror.records, mirror.now, &[]);
+        let mut world = translate::world(&mirror.records, mirror.now, &Memory::default());
         world.workloads.retain(|w| w.name == job.to_string());
         engine::plan(&world)
     };
@@ -132,7 +132,11 @@ async fn a_plan_made_before_a_quota_was_lowered_starts_nothing(owner: PgPool) {
     let job = fleet.submit(2).await;
     let epoch = scheduler::take_over(&fleet.app).await.expect("the lead");
     let mirror = Mirror::load(&fleet.app.db).await.expect("the world");
-    let plan = engine::plan(&translate::world(&mirror.records, mirror.now, &[]));
+    let plan = engine::plan(&translate::world(
+        &mirror.records,
+        mirror.now,
+        &Memory::default(),
+    ));
     sqlx::query!(
         "UPDATE quotas SET limit_milli = 1000, guaranteed_milli = 1000, version = version + 1"
     )

@@ -16,6 +16,7 @@ use crate::app::audit::{self, Change};
 use crate::app::authorise::Action;
 use crate::app::idempotency::{self, Answer, Begun, Repeat};
 use crate::app::{App, AppError, Asker, planning};
+use crate::scheduler::translate;
 use crate::store::events::{self, Actor, NewEvent, Subject};
 use crate::store::jobs::{self, NewJob};
 use crate::store::teams::Team;
@@ -29,14 +30,15 @@ pub async fn submit(
     team: &Name,
     spec: JobSpec,
 ) -> Result<Answer<Job>, AppError> {
+    // Read before the transaction begins, so that none waits for another connection.
+    let fleet = planning::fleet(app).await?;
     let mut work = match idempotency::begin(app, asker, repeat).await? {
         Begun::First(work) => work,
         Begun::Repeated(answer) => return Ok(answer),
     };
-    let fleet = planning::fleet(app).await?;
     let team = check(&mut work.tx, &fleet, asker, Action::SubmitJob, team, &spec).await?;
     let workload = planning::workload(&fleet, team.name.as_str(), asker, &spec);
-    if let Some(refusal) = unfit(&fleet, workload) {
+    if let Some(refusal) = unfit(&fleet, &spec, workload) {
         return Err(refusal);
     }
     let id = JobId::new();
@@ -86,6 +88,10 @@ pub(in crate::app) async fn check(
     spec: &JobSpec,
 ) -> Result<Team, AppError> {
     let team = find_team(tx, asker, action, team).await?;
+    if store::teams::with_children(tx, team.id).await?.len() > 1 {
+        let remedy = "a team without teams below it: work belongs to leaves";
+        return Err(AppError::invalid("team", &team.name, remedy));
+    }
     spec.check()?;
     check_built(spec)?;
     for pool in &spec.pools {
@@ -186,8 +192,20 @@ pub(in crate::app) const HOPELESS: [Code; 3] =
     [Code::NeverFits, Code::NoSuchHardware, Code::NoQuota];
 
 /// Asks the engine whether a workload could ever run on the registered fleet; the refusal if not.
-fn unfit(fleet: &World, workload: Workload) -> Option<AppError> {
-    let pools = workload.pools.join(", ");
+fn unfit(fleet: &World, spec: &JobSpec, workload: Workload) -> Option<AppError> {
+    let accepted = |pool: &String| workload.pools.is_empty() || workload.pools.contains(pool);
+    let mut nodes = fleet.nodes.iter().filter(|node| accepted(&node.pool));
+    if !nodes.any(|node| translate::carries(node, spec.runner)) {
+        return Some(AppError::Impossible {
+            code: "no_such_hardware",
+            field: FieldError::new("runner", spec.runner, "a runner that a registered node has"),
+        });
+    }
+    let pools = if workload.pools.is_empty() {
+        "all pools".to_owned()
+    } else {
+        workload.pools.join(", ")
+    };
     let engine::DryRun::Waits(verdict) = engine::dry_run(fleet, workload) else {
         return None;
     };

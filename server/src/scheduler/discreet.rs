@@ -1,0 +1,83 @@
+//! Verdicts as their team may read them: of other teams only that there are some.
+
+use std::collections::BTreeSet;
+
+use engine::plan::Waiting;
+use engine::world::World;
+
+/// What stands for a team whose name the reader may not know.
+const SOMEBODY: &str = "another team";
+
+/// The same verdict, on work of `team`, without the names of teams that are neither this one nor
+/// above it.
+pub fn verdict(world: &World, team: &str, waiting: &Waiting) -> Waiting {
+    let mut told = waiting.clone();
+    let Some((_, named)) = told.scope.rsplit_once("team ") else {
+        return told;
+    };
+    if !line(world, team).contains(named) {
+        let words = format!("team {named}");
+        told.message = told.message.replace(&words, SOMEBODY);
+        told.scope = told.scope.replace(&words, SOMEBODY);
+    }
+    told
+}
+
+/// A team with all above it.
+fn line<'w>(world: &'w World, team: &'w str) -> BTreeSet<&'w str> {
+    let mut line = BTreeSet::new();
+    let mut at = Some(team);
+    while let Some(name) = at.filter(|name| line.insert(*name)) {
+        let row = world.teams.iter().find(|t| t.name == name);
+        at = row.and_then(|t| t.parent.as_deref());
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use domain::{MilliGpu, Timestamp};
+    use engine::plan::Code;
+    use engine::world::Team;
+
+    use super::*;
+
+    fn told(scope: &str) -> Waiting {
+        let now = Timestamp::UNIX_EPOCH;
+        let mut world = World::empty(now);
+        world.teams = vec![
+            Team::new("org"),
+            Team::new("vision").under("org"),
+            Team::new("speech").under("org"),
+        ];
+        let waiting = Waiting {
+            workload: "j".to_owned(),
+            code: Code::OverLimit,
+            scope: scope.to_owned(),
+            message: format!("it needs 1 GPUs, and {scope} leaves 0"),
+            need: MilliGpu::whole(1),
+            have: MilliGpu::ZERO,
+            counts: BTreeMap::new(),
+            rank: None,
+            expected_start: None,
+            remedies: Vec::new(),
+        };
+        verdict(&world, "vision", &waiting)
+    }
+
+    #[test]
+    fn another_teams_name_is_not_in_a_verdict() {
+        let verdict = told("lend_limit of team speech");
+        assert_eq!(verdict.scope, "lend_limit of another team");
+        assert!(!verdict.message.contains("speech"), "{}", verdict.message);
+    }
+
+    #[test]
+    fn the_own_team_and_those_above_it_are_named() {
+        for scope in ["team vision", "team org", "pool h100"] {
+            assert_eq!(told(scope).scope, scope);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The change feed: nothing is missed, nothing comes twice, and nobody learns of others' work.
+
+use std::time::Duration;
+
+use domain::ids::JobId;
+use server::app::feed::{self, Notice, Subscription};
+use server::store::changes;
+use sqlx::PgPool;
+use tokio_util::sync::CancellationToken;
+
+use super::fleet::Fleet;
+
+/// Longest wait for a notice that must come.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+async fn next(subscription: &mut Subscription) -> Notice {
+    tokio::time::timeout(PATIENCE, subscription.next())
+        .await
+        .expect("a notice comes")
+        .expect("the stream goes on")
+}
+
+/// Notices up to the one on this job.
+async fn until(subscription: &mut Subscription, job: JobId) -> Vec<Notice> {
+    let mut notices = Vec::new();
+    loop {
+        let notice = next(subscription).await;
+        let found = notice.job == Some(job);
+        notices.push(notice);
+        if found {
+            return notices;
+        }
+    }
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn each_team_hears_of_its_own_jobs_and_of_others_only_that_a_nodes_use_changed(
+    owner: PgPool,
+) {
+    let fleet = Fleet::new(owner).await;
+    fleet.node("n1", 8).await;
+    let stop = CancellationToken::new();
+    let reader = tokio::spawn(feed::run(fleet.app.clone(), stop.clone()));
+    let mut ada = feed::subscribe(&fleet.app, fleet.ada(), None)
+        .await
+        .expect("a stream");
+    let mut bob = feed::subscribe(&fleet.app, fleet.bob(), None)
+        .await
+        .expect("a stream");
+    // The reader begins at the present: what is submitted before its first look is not told.
+    let warm = fleet.submit(1).await;
+    let heard = tokio::time::timeout(Duration::from_secs(3), until(&mut ada, warm.id))
+        .await
+        .is_ok();
+    let job = fleet.submit(1).await;
+    let notices = until(&mut ada, job.id).await;
+    assert!(heard || !notices.is_empty());
+    fleet.turn().await;
+    let end = fleet
+        .submit_as(
+            &fleet.bob(),
+            "speech",
+            serde_json::json!({ "name": "e", "command": ["true"], "per_worker": { "gpus": 1 } }),
+        )
+        .await
+        .expect("accepted");
+    let notices = until(&mut bob, end.id).await;
+    for notice in &notices[..notices.len() - 1] {
+        assert_eq!((notice.job, notice.team), (None, None), "{notice:?}");
+    }
+    assert!(
+        notices.iter().any(|n| n.noun == "node" && n.node.is_some()),
+        "{notices:?}"
+    );
+    // Resuming after a notice gives what came after it, once.
+    let first = &notices[0];
+    let mut again = feed::subscribe(&fleet.app, fleet.bob(), Some(&first.id))
+        .await
+        .expect("a stream");
+    let replayed = until(&mut again, end.id).await;
+    assert_eq!(replayed, notices[1..]);
+    // One that was away for longer than changes are kept is told to read everything again.
+    let mut old = feed::subscribe(&fleet.app, fleet.bob(), Some("1-1"))
+        .await
+        .expect("a stream");
+    assert_eq!(next(&mut old).await.noun, "reset");
+    assert!(
+        feed::subscribe(&fleet.app, fleet.bob(), Some("yesterday"))
+            .await
+            .is_err()
+    );
+    stop.cancel();
+    reader.await.expect("it stops");
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn what_commits_late_is_read_late_and_never_missed(owner: PgPool) {
+    let fleet = Fleet::new(owner).await;
+    let db = &fleet.app.db;
+    let mut tx = db.begin_system().await.expect("a transaction");
+    let start = changes::head(&mut tx).await.expect("a position");
+    tx.commit().await.expect("committed");
+    // The slow transaction takes its number first and commits last.
+    let mut slow = db.begin_system().await.expect("a transaction");
+    sqlx::query!("UPDATE classes SET priority = priority + 1 WHERE name = 'normal'")
+        .execute(&mut *slow)
+        .await
+        .expect("changed");
+    let job = fleet.submit_row().await;
+    let read = |from| async move {
+        let mut tx = db.begin_system().await.expect("a transaction");
+        let settled = changes::settled(&mut tx, from, 100).await.expect("changes");
+        let touched = changes::touched(&mut tx, from).await.expect("changes");
+        tx.commit().await.expect("committed");
+        (settled, touched)
+    };
+    let (settled, touched) = read(start).await;
+    assert!(
+        settled.is_empty(),
+        "nothing has settled while an older transaction runs"
+    );
+    assert_eq!(
+        touched.jobs,
+        [job],
+        "who reads objects in the same snapshot need not wait"
+    );
+    slow.commit().await.expect("committed");
+    let (settled, touched) = read(start).await;
+    let nouns: Vec<&str> = settled.iter().map(|c| c.noun.as_str()).collect();
+    assert_eq!(nouns, ["class", "job"]);
+    assert!(touched.classes);
+    let (after, _) = read(settled[1].position).await;
+    assert_eq!(after, []);
+}
