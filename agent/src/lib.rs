@@ -1,1 +1,10 @@
-//! agent.
+//! The node agent: holds what the server wants held, runs it, and reports what happened.
+
+pub mod supervise;
+
+mod checksum;
+mod clock;
+mod files;
+mod lease;
+mod proc;
+mod runs;

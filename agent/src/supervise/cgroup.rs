@@ -1,0 +1,377 @@
+//! Control groups: how CPU and memory limits of a job are enforced, by version 2 or 1 of
+//! the kernel's interface, or not at all.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Most processes and threads of one job: a fork bomb ends here and a job that starts a
+/// thread per core and file does not.
+const PIDS_MAX: u32 = 32 * 1024;
+/// The period over which CPU time is shared out, in microseconds; the kernel's default.
+const CPU_PERIOD_MICROS: i64 = 100_000;
+/// The kernel refuses a smaller quota, in microseconds.
+const CPU_QUOTA_MICROS_MIN: i64 = 1000;
+/// Tries to remove a group whose last process is still on its way out.
+const REMOVE_TRIES: u32 = 20;
+/// Wait between them.
+const REMOVE_WAIT: Duration = Duration::from_millis(10);
+
+/// What a job may use; 0 means no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// CPU time, in thousandths of a core.
+    pub cpus_milli: i64,
+    /// Memory, in MiB.
+    pub memory_mib: i64,
+}
+
+/// The interface that this machine lets us use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "version")]
+pub enum Cgroups {
+    /// One hierarchy: the folder that holds our groups.
+    V2 {
+        /// That folder.
+        parent: PathBuf,
+    },
+    /// A hierarchy per controller.
+    V1 {
+        /// The folder of each that we use.
+        parents: Vec<Parent>,
+    },
+    /// Limits are not enforced.
+    None,
+}
+
+/// A version 1 controller with the folder that holds our groups.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parent {
+    /// Its name, such as `memory`.
+    pub controller: String,
+    /// That folder.
+    pub folder: PathBuf,
+}
+
+impl Cgroups {
+    /// Finds the best interface that works here; with none, says why in a sentence.
+    pub fn detect(name: &str) -> (Self, Option<String>) {
+        let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+        let v2 = detect_v2(&mounts, name);
+        let v1 = || detect_v1(&mounts, name);
+        match v2.or_else(|_| v1()) {
+            Ok(found) => (found, None),
+            Err(error) => (
+                Self::None,
+                Some(format!(
+                    "CPU and memory limits are not enforced on this node: control groups cannot be used ({error})"
+                )),
+            ),
+        }
+    }
+
+    /// The word for it in an inventory.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::V2 { .. } => "v2",
+            Self::V1 { .. } => "v1",
+            Self::None => "none",
+        }
+    }
+
+    /// The group of a job, made or not.
+    pub fn group(&self, name: &str) -> Group {
+        let folders = match self {
+            Self::V2 { parent } => vec![parent.join(name)],
+            Self::V1 { parents } => {
+                let mut folders: Vec<PathBuf> =
+                    parents.iter().map(|p| p.folder.join(name)).collect();
+                // Controllers may share a hierarchy.
+                folders.dedup();
+                folders
+            }
+            Self::None => Vec::new(),
+        };
+        Group {
+            folders,
+            v2: matches!(self, Self::V2 { .. }),
+        }
+    }
+
+    /// Makes the group of a job and sets its limits.
+    pub fn create(&self, name: &str, limits: &Limits) -> io::Result<Group> {
+        let group = self.group(name);
+        for folder in &group.folders {
+            match fs::create_dir(folder) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(error);
+                }
+                _ => {}
+            }
+        }
+        let limited = match self {
+            Self::V2 { parent } => limit_v2(&parent.join(name), limits),
+            Self::V1 { parents } => parents
+                .iter()
+                .try_for_each(|p| limit_v1(&p.controller, &p.folder.join(name), limits)),
+            Self::None => Ok(()),
+        };
+        if let Err(error) = limited {
+            group.remove();
+            return Err(error);
+        }
+        Ok(group)
+    }
+}
+
+/// The control group of one job.
+#[derive(Debug, Clone)]
+pub struct Group {
+    folders: Vec<PathBuf>,
+    v2: bool,
+}
+
+impl Group {
+    /// Opens what a process writes "0" to in order to enter the group.
+    pub fn doors(&self) -> io::Result<Vec<File>> {
+        self.folders
+            .iter()
+            .map(|folder| {
+                OpenOptions::new()
+                    .write(true)
+                    .open(folder.join("cgroup.procs"))
+            })
+            .collect()
+    }
+
+    /// Kills all processes in the group, once; repeat until it is empty.
+    pub fn kill(&self) {
+        for folder in &self.folders {
+            if self.v2 && fs::write(folder.join("cgroup.kill"), "1").is_ok() {
+                continue;
+            }
+            let processes = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+            processes
+                .lines()
+                .filter_map(|line| line.parse().ok())
+                .filter(|pid| *pid > 0)
+                .for_each(crate::proc::kill_process);
+        }
+    }
+
+    /// Whether no process is in it.
+    pub fn empty(&self) -> bool {
+        self.folders.iter().all(|folder| {
+            fs::read_to_string(folder.join("cgroup.procs")).is_ok_and(|text| text.is_empty())
+                || !folder.exists()
+        })
+    }
+
+    /// How many of its processes the kernel killed for want of memory.
+    pub fn oom_kills(&self) -> u64 {
+        let file = if self.v2 {
+            "memory.events"
+        } else {
+            "memory.oom_control"
+        };
+        self.folders
+            .iter()
+            .filter_map(|folder| fs::read_to_string(folder.join(file)).ok())
+            .flat_map(|text| text.lines().filter_map(read_oom_kill).collect::<Vec<_>>())
+            .sum()
+    }
+
+    /// Removes it. One that cannot be removed is left: it is empty and costs nothing.
+    pub fn remove(&self) {
+        for folder in &self.folders {
+            for _ in 0..REMOVE_TRIES {
+                match fs::remove_dir(folder) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                        std::thread::sleep(REMOVE_WAIT);
+                    }
+                    _ => break,
+                }
+            }
+        }
+    }
+}
+
+fn read_oom_kill(line: &str) -> Option<u64> {
+    line.strip_prefix("oom_kill ")?.trim().parse().ok()
+}
+
+fn detect_v2(mounts: &str, name: &str) -> io::Result<Cgroups> {
+    let root = mounted(mounts, "cgroup2", None)
+        .ok_or_else(|| io::Error::other("version 2 is not mounted"))?;
+    let controllers = fs::read_to_string(root.join("cgroup.controllers"))?;
+    let has = |wanted: &str| controllers.split_whitespace().any(|c| c == wanted);
+    if !has("cpu") || !has("memory") {
+        return Err(io::Error::other(
+            "version 2 has no cpu and memory controllers",
+        ));
+    }
+    let parent = root.join(name);
+    let mut down_to = root.clone();
+    fs::create_dir_all(&parent)?;
+    // Each folder hands the controllers to those below it.
+    enable(&down_to, has("pids"))?;
+    for part in Path::new(name).components() {
+        down_to.push(part);
+        enable(&down_to, has("pids"))?;
+    }
+    Ok(Cgroups::V2 { parent })
+}
+
+fn enable(folder: &Path, pids: bool) -> io::Result<()> {
+    let control = folder.join("cgroup.subtree_control");
+    fs::write(&control, "+cpu +memory")?;
+    if pids {
+        fs::write(&control, "+pids")?;
+    }
+    Ok(())
+}
+
+fn detect_v1(mounts: &str, name: &str) -> io::Result<Cgroups> {
+    let mut parents = Vec::new();
+    for (controller, needed) in [
+        ("memory", true),
+        ("cpu", true),
+        ("cpuacct", false),
+        ("pids", false),
+    ] {
+        let made = mounted(mounts, "cgroup", Some(controller))
+            .ok_or_else(|| io::Error::other(format!("no {controller} controller is mounted")))
+            .and_then(|root| {
+                let folder = root.join(name);
+                fs::create_dir_all(&folder)?;
+                // Reading back what a fresh group says shows that the mount is not a stub.
+                OpenOptions::new()
+                    .write(true)
+                    .open(folder.join("cgroup.procs"))?;
+                Ok(Parent {
+                    controller: controller.to_owned(),
+                    folder,
+                })
+            });
+        match made {
+            Ok(parent) => parents.push(parent),
+            Err(error) if needed => return Err(error),
+            Err(_) => {}
+        }
+    }
+    Ok(Cgroups::V1 { parents })
+}
+
+/// Where a hierarchy is mounted, by its type and, for version 1, its controller.
+fn mounted(mounts: &str, kind: &str, controller: Option<&str>) -> Option<PathBuf> {
+    mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ');
+        let (_, path, fs_type, options) = (
+            fields.next()?,
+            fields.next()?,
+            fields.next()?,
+            fields.next()?,
+        );
+        let fits = fs_type == kind
+            && controller.is_none_or(|wanted| options.split(',').any(|option| option == wanted));
+        fits.then(|| PathBuf::from(path))
+    })
+}
+
+fn limit_v2(folder: &Path, limits: &Limits) -> io::Result<()> {
+    if limits.memory_mib > 0 {
+        set(folder, "memory.max", bytes(limits.memory_mib))?;
+        // Without swap the limit would only slow a job down; absent where swap is not built in.
+        set_if_there(folder, "memory.swap.max", 0)?;
+        // One killed process would leave the rest of the job hanging.
+        set_if_there(folder, "memory.oom.group", 1)?;
+    }
+    if limits.cpus_milli > 0 {
+        let quota = format!("{} {CPU_PERIOD_MICROS}", cpu_quota(limits.cpus_milli));
+        set(folder, "cpu.max", quota)?;
+    }
+    set_if_there(folder, "pids.max", PIDS_MAX)
+}
+
+fn limit_v1(controller: &str, folder: &Path, limits: &Limits) -> io::Result<()> {
+    match controller {
+        "memory" if limits.memory_mib > 0 => {
+            set(folder, "memory.limit_in_bytes", bytes(limits.memory_mib))?;
+            set_if_there(
+                folder,
+                "memory.memsw.limit_in_bytes",
+                bytes(limits.memory_mib),
+            )
+        }
+        "cpu" if limits.cpus_milli > 0 => {
+            set(folder, "cpu.cfs_period_us", CPU_PERIOD_MICROS)?;
+            set(folder, "cpu.cfs_quota_us", cpu_quota(limits.cpus_milli))
+        }
+        "pids" => set_if_there(folder, "pids.max", PIDS_MAX),
+        _ => Ok(()),
+    }
+}
+
+fn bytes(mib: i64) -> i64 {
+    mib.saturating_mul(1024 * 1024)
+}
+
+fn cpu_quota(cpus_milli: i64) -> i64 {
+    (cpus_milli.saturating_mul(CPU_PERIOD_MICROS) / 1000).max(CPU_QUOTA_MICROS_MIN)
+}
+
+fn set(folder: &Path, file: &str, value: impl ToString) -> io::Result<()> {
+    let mut opened = OpenOptions::new().write(true).open(folder.join(file))?;
+    opened.write_all(value.to_string().as_bytes())
+}
+
+fn set_if_there(folder: &Path, file: &str, value: impl ToString) -> io::Result<()> {
+    match set(folder, file, value) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID: &str = "\
+tmpfs /sys/fs/cgroup tmpfs rw,mode=755 0 0
+cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0
+cgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0
+cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0
+";
+
+    #[test]
+    fn hierarchies_are_found_where_they_are_mounted() {
+        let at = |kind, controller| mounted(HYBRID, kind, controller);
+        assert_eq!(
+            at("cgroup", Some("memory")),
+            Some("/sys/fs/cgroup/memory".into())
+        );
+        assert_eq!(
+            at("cgroup", Some("cpu")),
+            Some("/sys/fs/cgroup/cpu,cpuacct".into())
+        );
+        assert_eq!(at("cgroup", Some("pids")), None);
+        assert_eq!(at("cgroup2", None), Some("/sys/fs/cgroup/unified".into()));
+    }
+
+    #[test]
+    fn a_cpu_quota_is_exact_and_never_below_what_the_kernel_takes() {
+        assert_eq!(cpu_quota(1500), 150_000);
+        assert_eq!(cpu_quota(1), CPU_QUOTA_MICROS_MIN);
+    }
+
+    #[test]
+    fn kills_for_want_of_memory_are_counted() {
+        let line = |text: &str| read_oom_kill(text);
+        assert_eq!(line("oom_kill 3"), Some(3));
+        assert_eq!(line("oom_kill_disable 0"), None);
+        assert_eq!(line("oom_group_kill 1"), None);
+    }
+}

@@ -1,0 +1,131 @@
+//! The supervisor: the small parent of one job's processes, which outlives the agent.
+//!
+//! It holds the log, enforces the stop, its grace and the node's lease, and writes how the
+//! job ended. It enforces the lease itself, since an agent that was killed or stopped could
+//! not, and the server gives the job's devices to others once the lease is over.
+
+pub mod cgroup;
+mod descendants;
+mod log;
+mod spawn;
+mod watch;
+
+pub use spawn::{open_folder, step_down};
+
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use nix::sys::signal::{SigSet, Signal};
+
+use crate::runs::{Exit, Orders, Refusal, RunFolder, Started};
+use crate::{clock, proc};
+
+/// Runs one job to its end. Returns early where another supervisor has claimed the folder.
+pub fn run(path: &Path) -> io::Result<()> {
+    let folder = RunFolder::at(path.to_owned());
+    let Some(orders) = folder.orders()? else {
+        // The assignment was given up between our launch and now.
+        return Ok(());
+    };
+    // Signals wait until the watch reads them: none is lost, none interrupts.
+    watch::signals().thread_block().map_err(io::Error::from)?;
+    nix::sys::prctl::set_child_subreaper(true).map_err(io::Error::from)?;
+    protect_from_memory_pressure();
+    if !folder.claim_as_supervisor()? {
+        return Ok(());
+    }
+    match begin(&folder, &orders) {
+        Ok(run) => {
+            report_readiness();
+            let exit = watch::to_end(&folder, &orders, run)?;
+            folder.write_exit(&exit)
+        }
+        Err(refusal) => {
+            let written = folder.write_refusal(refusal);
+            report_readiness();
+            written
+        }
+    }
+}
+
+/// A job that has been started.
+struct Run {
+    pid: i32,
+    group: cgroup::Group,
+    output: std::os::fd::OwnedFd,
+    log: log::BoundedLog,
+}
+
+fn begin(folder: &RunFolder, orders: &Orders) -> Result<Run, Refusal> {
+    if let Some(lease) = &orders.lease {
+        let boot_id = proc::boot_id().map_err(|e| Refusal::here(format!("boot id: {e}")))?;
+        if crate::lease::end(lease, &boot_id) <= clock::boot_ms() {
+            return Err(Refusal::here(
+                "the node's lease ended before the job started",
+            ));
+        }
+    }
+    let log = log::BoundedLog::open(&orders.log, orders.log_bytes_max)
+        .map_err(|e| Refusal::here(format!("the log cannot be written: {e}")))?;
+    let group = orders
+        .cgroups
+        .create(&orders.assignment_id, &orders.limits)
+        .map_err(|e| Refusal::here(format!("its limits cannot be set: {e}")))?;
+    let child = match spawn::spawn(orders, &group) {
+        Ok(child) => child,
+        Err(refusal) => {
+            group.remove();
+            return Err(refusal);
+        }
+    };
+    let started = Started {
+        pid: child.pid,
+        start_ticks: proc::start_ticks(child.pid).unwrap_or_default(),
+        at_micros: clock::wall_micros(),
+    };
+    if let Err(error) = folder.write_started(&started) {
+        // Nobody could find it again: better no job than one that nobody knows.
+        proc::signal_group(child.pid, Signal::SIGKILL);
+        descendants::kill_all(&group);
+        group.remove();
+        return Err(Refusal::here(format!(
+            "its run folder cannot be written: {error}"
+        )));
+    }
+    Ok(Run {
+        pid: child.pid,
+        group,
+        output: child.output,
+        log,
+    })
+}
+
+/// Tells the agent that the run folder says how the start went, if it still listens, and
+/// lets go of its pipe.
+fn report_readiness() {
+    // An agent that is gone reads the folder when it is back.
+    let _ = io::stdout().write_all(b".");
+    let _ = io::stdout().flush();
+    if let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
+        let _ = nix::unistd::dup2_stdout(null);
+    }
+}
+
+/// Asks the kernel to spare the supervisor when memory is short: without it the job's end
+/// would be unknown. Only root may; without it the job's end is told as the node's fault.
+fn protect_from_memory_pressure() {
+    let _ = std::fs::write("/proc/self/oom_score_adj", "-500");
+}
+
+/// The signals that a job's process starts with: none blocked.
+fn no_signals() -> SigSet {
+    SigSet::empty()
+}
+
+/// An end that the supervisor dates itself.
+fn dated(exit: Exit) -> Exit {
+    Exit {
+        at_micros: clock::wall_micros(),
+        ..exit
+    }
+}

@@ -1,0 +1,232 @@
+//! Starts a job's first process: as the team's user, in its group and folder, with nothing
+//! of ours in its environment, descriptors or signals.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{SigmaskHow, Signal, sigprocmask};
+use nix::sys::stat::{Mode, umask};
+use nix::unistd::{Gid, Uid, fchdir, setgid, setgroups, setuid};
+
+use super::cgroup::Group;
+use crate::runs::{Directory, Orders, Refusal};
+
+/// A started process with the pipe that its output comes through.
+pub struct Child {
+    /// Its pid, which is also its group's.
+    pub pid: i32,
+    /// The end to read.
+    pub output: OwnedFd,
+}
+
+/// What the new process was doing when it failed, told through a pipe since a failed start
+/// passes an error number only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Step {
+    Group = b'g',
+    Limits = b'l',
+    Identity = b'i',
+    Directory = b'd',
+    Exec = b'x',
+}
+
+/// Starts the job's command, or says in words why not.
+pub fn spawn(orders: &Orders, group: &Group) -> Result<Child, Refusal> {
+    let pipe = |e: io::Error| Refusal::here(format!("no pipe: {e}"));
+    let (output, job_end) = io::pipe().map_err(pipe)?;
+    let (mut steps, step_end) = io::pipe().map_err(pipe)?;
+    let program = orders
+        .command
+        .first()
+        .ok_or_else(|| Refusal::invalid("the command is empty"))?;
+    let root = open_folder(&orders.directory.root)
+        .map_err(|e| Refusal::here(format!("{}: {e}", orders.directory.root.display())))?;
+    let doors = group
+        .doors()
+        .map_err(|e| Refusal::here(format!("its control group cannot be entered: {e}")))?;
+
+    let mut command = Command::new(program);
+    command
+        .args(&orders.command[1..])
+        .env_clear()
+        .envs(&orders.environment)
+        .stdin(Stdio::null())
+        .stdout(job_end.try_clone().map_err(pipe)?)
+        .stderr(job_end)
+        .process_group(0);
+    let entry = Entry {
+        doors,
+        root,
+        directory: orders.directory.clone(),
+        uid: orders.uid,
+        steps: step_end,
+    };
+    // SAFETY: the supervisor has one thread, so the copy of it that runs this between fork
+    // and exec may allocate and take locks like any other code.
+    #[allow(unsafe_code)]
+    unsafe {
+        command.pre_exec(move || entry.enter());
+    }
+    let spawned = command.spawn();
+    // Closes our copies of the pipes' far ends: the log must see the job's end.
+    drop(command);
+    match spawned {
+        Ok(child) => Ok(Child {
+            pid: i32::try_from(child.id()).map_err(|e| Refusal::here(e.to_string()))?,
+            output: output.into(),
+        }),
+        Err(error) => {
+            let mut passed = Vec::new();
+            let _ = steps.read_to_end(&mut passed);
+            Err(refusal(program, orders, passed.last().copied(), &error))
+        }
+    }
+}
+
+/// What the new process does before it becomes the job.
+struct Entry {
+    doors: Vec<File>,
+    root: OwnedFd,
+    directory: Directory,
+    uid: Option<u32>,
+    steps: io::PipeWriter,
+}
+
+impl Entry {
+    fn enter(&self) -> io::Result<()> {
+        self.at(Step::Group)?;
+        for mut door in &self.doors {
+            door.write_all(b"0")?;
+        }
+        // Protection from memory pressure is the supervisor's alone.
+        let _ = std::fs::write("/proc/self/oom_score_adj", "0");
+        self.at(Step::Limits)?;
+        set_limits()?;
+        umask(Mode::from_bits_truncate(0o077));
+        self.at(Step::Identity)?;
+        if let Some(uid) = self.uid {
+            setgroups(&[])?;
+            setgid(Gid::from_raw(uid))?;
+            setuid(Uid::from_raw(uid))?;
+        }
+        nix::sys::prctl::set_no_new_privs()?;
+        // Set after the change of user, which clears it: no job outlives its supervisor.
+        nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&super::no_signals()), None)?;
+        self.at(Step::Directory)?;
+        // As the job's user: what that user may not enter, the job may not either.
+        fchdir(step_down(&self.root, &self.directory.below)?)?;
+        self.at(Step::Exec)?;
+        close_others_on_exec()
+    }
+
+    fn at(&self, step: Step) -> io::Result<()> {
+        (&self.steps).write_all(&[step as u8])
+    }
+}
+
+/// Opens a folder below another, through no link and no way out.
+pub fn step_down(root: &OwnedFd, below: &Path) -> nix::Result<OwnedFd> {
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
+    openat2(root.as_fd(), below, how)
+}
+
+/// Opens a folder of ours as a place to start from.
+pub fn open_folder(path: &Path) -> nix::Result<OwnedFd> {
+    open(
+        path,
+        OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
+        Mode::empty(),
+    )
+}
+
+fn set_limits() -> io::Result<()> {
+    // A core dump of a job that maps device memory fills the disk of the node.
+    setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
+    // GPU libraries pin host memory and open many files: as much as the node allows.
+    for resource in [Resource::RLIMIT_NOFILE, Resource::RLIMIT_MEMLOCK] {
+        let (_, hard) = getrlimit(resource)?;
+        setrlimit(resource, hard, hard)?;
+    }
+    Ok(())
+}
+
+/// Marks every descriptor but the three standard ones to close on exec, also those that a
+/// library opened without saying so.
+fn close_others_on_exec() -> io::Result<()> {
+    const FIRST: libc::c_uint = 3;
+    // SAFETY: close_range with this flag changes flags of descriptors only.
+    #[allow(unsafe_code)]
+    let failed = unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            FIRST,
+            libc::c_uint::MAX,
+            libc::CLOSE_RANGE_CLOEXEC,
+        )
+    };
+    // A kernel before 5.11 does not know the call; our own descriptors are marked anyhow.
+    match failed {
+        0 => Ok(()),
+        _ if io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS) => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn refusal(program: &str, orders: &Orders, step: Option<u8>, error: &io::Error) -> Refusal {
+    let shown = domain::error::quote(program);
+    match step {
+        Some(step) if step == Step::Directory as u8 => Refusal::invalid(format!(
+            "working_directory: {} cannot be entered by the team's user: {error}",
+            domain::error::quote(
+                &orders
+                    .directory
+                    .root
+                    .join(&orders.directory.below)
+                    .to_string_lossy()
+            )
+        )),
+        Some(step) if step == Step::Exec as u8 => match error.raw_os_error() {
+            Some(libc::ENOENT) => Refusal::invalid(format!("command not found: {shown}")),
+            Some(libc::EACCES) => Refusal::invalid(format!(
+                "command cannot be executed: {shown}: permission denied"
+            )),
+            Some(libc::ENOMEM | libc::EAGAIN | libc::EMFILE | libc::ENFILE) => {
+                Refusal::here(format!("{shown} could not be started: {error}"))
+            }
+            _ => Refusal::invalid(format!("command cannot be executed: {shown}: {error}")),
+        },
+        Some(step) if step == Step::Identity as u8 => Refusal::here(format!(
+            "user {} cannot be taken on: {error}",
+            orders.uid.unwrap_or_default()
+        )),
+        _ => Refusal::here(format!("the process could not be prepared: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_step_leads_out_of_the_root_or_through_a_link() {
+        let root = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(root.path().join("in")).expect("made");
+        std::os::unix::fs::symlink("/etc", root.path().join("link")).expect("linked");
+        let opened = open_folder(root.path()).expect("opened");
+        assert!(step_down(&opened, Path::new("in")).is_ok());
+        assert!(step_down(&opened, Path::new(".")).is_ok());
+        for bad in ["..", "in/../..", "/etc", "link", "link/ssh"] {
+            assert!(step_down(&opened, Path::new(bad)).is_err(), "{bad}");
+        }
+    }
+}

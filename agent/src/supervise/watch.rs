@@ -1,0 +1,239 @@
+//! The supervisor's loop: output, signals, grace and lease of one running job.
+
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use super::{Run, dated, descendants};
+use crate::runs::{Exit, Orders, RunFolder};
+use crate::{clock, lease, proc};
+
+/// Bytes of output taken at once; a pipe holds no more by default.
+const OUTPUT_BYTES_AT_ONCE: usize = 64 * 1024;
+/// Longest wait, in milliseconds: longer ones are cut in two, since poll takes an int.
+const WAIT_MS_MAX: i64 = 3600 * 1000;
+
+/// The signals that the loop reads: an agent's hint to look for a stop, the end of a
+/// child, and the signals by which a machine that shuts down asks all to leave.
+pub fn signals() -> SigSet {
+    let mut set = SigSet::empty();
+    for signal in [
+        Signal::SIGCHLD,
+        Signal::SIGUSR1,
+        Signal::SIGTERM,
+        Signal::SIGINT,
+        Signal::SIGHUP,
+    ] {
+        set.add(signal);
+    }
+    set
+}
+
+/// Why a job is being stopped, and when patience ends.
+struct Stopping {
+    kill_at_ms: i64,
+    lease_over: bool,
+    killed: bool,
+}
+
+struct Watch<'a> {
+    folder: &'a RunFolder,
+    orders: &'a Orders,
+    run: Run,
+    boot_id: String,
+    stopping: Option<Stopping>,
+    status: Option<(Option<i32>, Option<i32>)>,
+    output_open: bool,
+}
+
+/// Follows a job until all its processes are gone, and tells how it ended.
+pub fn to_end(folder: &RunFolder, orders: &Orders, run: Run) -> io::Result<Exit> {
+    let signals = SignalFd::with_flags(&signals(), SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+    let mut watch = Watch {
+        folder,
+        orders,
+        run,
+        boot_id: proc::boot_id()?,
+        stopping: None,
+        status: None,
+        output_open: true,
+    };
+    // A stop may have been written, and a child may have ended, before signals were read.
+    watch.read_stop();
+    watch.reap();
+    while watch.status.is_none() {
+        let timeout = watch.act_on_time();
+        watch.wait(&signals, timeout)?;
+    }
+    Ok(watch.finish())
+}
+
+impl Watch<'_> {
+    fn wait(&mut self, signals: &SignalFd, timeout: PollTimeout) -> io::Result<()> {
+        let (signalled, output) = {
+            let mut sources = vec![PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
+            if self.output_open {
+                sources.push(PollFd::new(self.run.output.as_fd(), PollFlags::POLLIN));
+            }
+            match poll(&mut sources, timeout) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let ready = |at: usize| sources.get(at).and_then(PollFd::any).unwrap_or(false);
+            (ready(0), ready(1))
+        };
+        if output {
+            self.drain();
+        }
+        if signalled {
+            self.read_signals(signals);
+        }
+        Ok(())
+    }
+
+    fn read_signals(&mut self, signals: &SignalFd) {
+        while let Ok(Some(received)) = signals.read_signal() {
+            match i32::try_from(received.ssi_signo).ok().map(Signal::try_from) {
+                Some(Ok(Signal::SIGCHLD)) => {}
+                Some(Ok(Signal::SIGUSR1)) => self.read_stop(),
+                _ => self.stop(self.orders.grace_ms, false),
+            }
+        }
+        // Signals of one kind melt into one: always look for ended children.
+        self.reap();
+    }
+
+    fn read_stop(&mut self) {
+        if let Ok(Some(stop)) = self.folder.stop() {
+            self.stop(stop.grace_ms, false);
+        }
+    }
+
+    /// Begins to stop the job; a second call can only shorten the grace.
+    fn stop(&mut self, grace_ms: i64, lease_over: bool) {
+        let kill_at_ms = clock::boot_ms() + grace_ms;
+        if let Some(stopping) = &mut self.stopping {
+            stopping.kill_at_ms = stopping.kill_at_ms.min(kill_at_ms);
+            return;
+        }
+        self.stopping = Some(Stopping {
+            kill_at_ms,
+            lease_over,
+            killed: false,
+        });
+        proc::signal_group(self.run.pid, Signal::SIGTERM);
+        // A process that is stopped could not act on SIGTERM.
+        proc::signal_group(self.run.pid, Signal::SIGCONT);
+    }
+
+    /// Does what is due by the clock, and says how long nothing else will be.
+    fn act_on_time(&mut self) -> PollTimeout {
+        let now = clock::boot_ms();
+        if self.stopping.is_none()
+            && let Some(lease) = &self.orders.lease
+            && self.lease_end(lease) <= now
+        {
+            self.stop(self.orders.grace_ms, true);
+        }
+        let due = match &mut self.stopping {
+            Some(stopping) if stopping.killed => None,
+            Some(stopping) if stopping.kill_at_ms <= now => {
+                stopping.killed = true;
+                proc::signal_group(self.run.pid, Signal::SIGKILL);
+                self.run.group.kill();
+                None
+            }
+            Some(stopping) => Some(stopping.kill_at_ms),
+            None => self.orders.lease.as_ref().map(|path| self.lease_end(path)),
+        };
+        let wait_ms = due.map(|due| (due - now).clamp(1, WAIT_MS_MAX));
+        wait_ms.map_or(PollTimeout::NONE, |ms| {
+            PollTimeout::try_from(ms).unwrap_or(PollTimeout::NONE)
+        })
+    }
+
+    fn lease_end(&self, path: &Path) -> i64 {
+        lease::end(path, &self.boot_id)
+    }
+
+    /// Collects ended children: the job's first process, and orphans that fell to us.
+    fn reap(&mut self) {
+        loop {
+            match waitpid(Pid::from_raw(-1), Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::Exited(pid, code)) if pid.as_raw() == self.run.pid => {
+                    self.status = Some((Some(code), None));
+                }
+                Ok(WaitStatus::Signaled(pid, signal, _)) if pid.as_raw() == self.run.pid => {
+                    self.status = Some((None, Some(signal as i32)));
+                }
+                Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return,
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Moves what is in the pipe to the log, once.
+    fn drain(&mut self) -> bool {
+        let mut buffer = [0; OUTPUT_BYTES_AT_ONCE];
+        match nix::unistd::read(self.run.output.as_fd(), &mut buffer) {
+            Ok(0) => {
+                self.output_open = false;
+                false
+            }
+            Ok(count) => {
+                self.run.log.append(&buffer[..count]);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    fn finish(mut self) -> Exit {
+        // Read before the group is emptied: its counters go with it on some kernels.
+        descendants::kill_all(&self.run.group);
+        let out_of_memory = self.run.group.oom_kills() > 0;
+        set_nonblocking(&self.run.output);
+        while self.output_open && self.drain() {}
+        self.run.log.close();
+        self.run.group.remove();
+        let (code, signal) = self.status.unwrap_or_default();
+        let failed = code != Some(0);
+        let lease_over = self.stopping.as_ref().is_some_and(|s| s.lease_over);
+        dated(Exit {
+            code,
+            signal,
+            out_of_memory: out_of_memory && failed,
+            asked: self.stopping.is_some(),
+            lease_over,
+            message: match (lease_over, out_of_memory, failed) {
+                (true, ..) => {
+                    "the node could not reach the server until its lease ended".to_owned()
+                }
+                (_, true, true) => format!(
+                    "killed for using more than its {} MiB of memory",
+                    self.orders.limits.memory_mib
+                ),
+                (_, true, false) => {
+                    "one of its processes was killed for want of memory, yet it ended well"
+                        .to_owned()
+                }
+                _ => String::new(),
+            },
+            ..Exit::default()
+        })
+    }
+}
+
+fn set_nonblocking(output: &std::os::fd::OwnedFd) {
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    debug_assert!(output.as_raw_fd() >= 0);
+    let _ = fcntl(output.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK));
+}
