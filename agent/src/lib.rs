@@ -1,5 +1,6 @@
 //! The node agent: holds what the server wants held, runs it, and reports what happened.
 
+pub mod gpus;
 pub mod journal;
 pub mod supervise;
 

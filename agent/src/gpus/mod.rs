@@ -1,0 +1,161 @@
+//! The GPUs of this machine: read through NVML on a thread of its own, so that a call that
+//! hangs in the driver delays nothing else.
+
+pub mod known;
+mod nvml;
+pub mod topology;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use protocol::wire;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use known::Known;
+pub use nvml::read_once;
+
+/// A reading that is older means that NVML hangs: six missed readings at the default pace.
+const READING_AGE_MAX: Duration = Duration::from_secs(30);
+/// How often the age of the reading is looked at.
+const AGE_CHECK: Duration = Duration::from_secs(5);
+
+/// A GPU as NVML tells it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// Its identity.
+    pub uuid: String,
+    /// Its place in NVML's order.
+    pub index: u32,
+    /// NVML's name of the product.
+    pub product_name: String,
+    /// All of its memory.
+    pub memory_mib: i64,
+    /// Its address.
+    pub pci_bus_id: String,
+    /// The memory node of the host that it hangs on.
+    pub numa: Option<u32>,
+}
+
+/// Everything read from NVML at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Reading {
+    /// The GPUs that answered.
+    pub gpus: Vec<Gpu>,
+    /// Those that did not, by index, with NVML's words.
+    pub failures: Vec<(u32, String)>,
+    /// Groups of GPUs that reach each other by NVLink, as UUIDs.
+    pub nvlink: Vec<Vec<String>>,
+    /// The driver's version.
+    pub driver_version: String,
+}
+
+/// The GPUs as the rest of the agent sees them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Snapshot {
+    /// All devices, also those that are gone and not yet forgotten.
+    pub devices: Vec<wire::Device>,
+    /// Groups by NVLink, as indices of `devices`.
+    pub nvlink: Vec<wire::Clique>,
+    /// Groups by memory node, likewise.
+    pub numa: Vec<wire::Clique>,
+    /// The driver's version.
+    pub driver_version: String,
+    /// Sentences for the node's page.
+    pub warnings: Vec<String>,
+    /// Whether NVML has been asked at all.
+    pub read: bool,
+}
+
+impl Snapshot {
+    /// The device of a UUID.
+    pub fn device(&self, uuid: &str) -> Option<&wire::Device> {
+        self.devices.iter().find(|device| device.uuid == uuid)
+    }
+}
+
+/// Starts reading; the receiver sees each change.
+pub fn watch(
+    library: Option<PathBuf>,
+    known_file: PathBuf,
+    pace: Duration,
+) -> watch::Receiver<Snapshot> {
+    let (sender, receiver) = watch::channel(Snapshot::default());
+    let sender = Arc::new(sender);
+    let read_at = Arc::new(Mutex::new(Instant::now()));
+    let for_age = (Arc::clone(&sender), Arc::clone(&read_at));
+    let spawned = std::thread::Builder::new()
+        .name("nvml".to_owned())
+        .spawn(move || read_for_ever(library.as_deref(), &known_file, pace, &sender, &read_at));
+    if let Err(error) = spawned {
+        tracing::error!(%error, "gpus cannot be read: no thread");
+    }
+    tokio::spawn(async move { doubt_old_readings(&for_age.0, &for_age.1).await });
+    receiver
+}
+
+fn read_for_ever(
+    library: Option<&Path>,
+    known_file: &Path,
+    pace: Duration,
+    sender: &watch::Sender<Snapshot>,
+    read_at: &Mutex<Instant>,
+) {
+    let mut known = Known::load(known_file);
+    let mut reader = nvml::Reader::new(library);
+    loop {
+        let snapshot = match reader.read() {
+            Ok(reading) => known.merge(reading),
+            Err(error) => known.unreadable(&error),
+        };
+        *read_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        publish(sender, snapshot);
+        if sender.is_closed() {
+            return;
+        }
+        std::thread::sleep(pace);
+    }
+}
+
+fn publish(sender: &watch::Sender<Snapshot>, snapshot: Snapshot) {
+    sender.send_if_modified(|current| {
+        let changed = *current != snapshot;
+        if changed {
+            for warning in &snapshot.warnings {
+                tracing::warn!("{warning}");
+            }
+            *current = snapshot;
+        }
+        changed
+    });
+}
+
+/// Marks all devices as suspect while NVML does not answer.
+async fn doubt_old_readings(sender: &watch::Sender<Snapshot>, read_at: &Mutex<Instant>) {
+    let mut tick = tokio::time::interval(AGE_CHECK);
+    loop {
+        tick.tick().await;
+        let age = read_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .elapsed();
+        if age > READING_AGE_MAX {
+            let mut doubted = sender.borrow().clone();
+            let words = "NVML does not answer";
+            for device in doubted.devices.iter_mut().filter(|d| d.health == "healthy") {
+                device.health = domain::state::DeviceHealth::Suspect.to_string();
+                device.health_reason = words.to_owned();
+            }
+            doubted.warnings = vec![format!(
+                "{words} (for more than {} s)",
+                READING_AGE_MAX.as_secs()
+            )];
+            doubted.read = true;
+            publish(sender, doubted);
+        }
+        if sender.is_closed() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Reads GPUs, their links and their memory nodes through NVML.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml};
+use nvml_wrapper_sys::bindings::{
+    nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_SWITCH as LINK_TO_SWITCH,
+    nvmlReturn_enum_NVML_SUCCESS,
+};
+
+use super::topology::{self, Link};
+use super::{Gpu, Reading};
+
+/// Most devices that are read; the most that a node may have.
+const DEVICES_MAX: u32 = 64;
+/// Links of one device that are looked at: NVML 13.3 knows 36.
+const LINKS_MAX: u32 = 36;
+/// Where libraries are looked for when no path is configured.
+const LIBRARY: &str = "libnvidia-ml.so.1";
+const BYTES_PER_MIB: u64 = 1024 * 1024;
+
+/// Why nothing could be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// There is no usable library; without a GPU that is as it should be.
+    #[error("{library} cannot be used: {words}")]
+    Library {
+        /// The library.
+        library: String,
+        /// What NVML or the loader said; shown on the node's page, so that it is kept as words.
+        words: String,
+    },
+    /// The library was there, and then failed as a whole.
+    #[error("NVML cannot list devices: {words}")]
+    Listing {
+        /// What NVML said.
+        words: String,
+    },
+}
+
+/// Reads once, with everything; for people who look.
+pub fn read_once(library: Option<&Path>) -> Result<Reading, ReadError> {
+    Reader::new(library).read()
+}
+
+/// Reads again and again. What cannot change while a device stays is read once.
+pub struct Reader {
+    library: Option<PathBuf>,
+    nvml: Option<Nvml>,
+    last: Reading,
+}
+
+impl Reader {
+    /// A reader that opens the library when it first reads.
+    pub fn new(library: Option<&Path>) -> Self {
+        Self {
+            library: library.map(Path::to_owned),
+            nvml: None,
+            last: Reading::default(),
+        }
+    }
+
+    /// Reads the devices. After a failure of the whole, the next call opens NVML anew.
+    pub fn read(&mut self) -> Result<Reading, ReadError> {
+        let nvml = match self.nvml.take() {
+            Some(nvml) => nvml,
+            None => self.open()?,
+        };
+        let reading = read(&nvml, &self.last).map_err(|error| ReadError::Listing {
+            words: error.to_string(),
+        })?;
+        self.nvml = Some(nvml);
+        self.last.clone_from(&reading);
+        Ok(reading)
+    }
+
+    fn open(&self) -> Result<Nvml, ReadError> {
+        let library = self.library.as_deref().unwrap_or(Path::new(LIBRARY));
+        Nvml::builder()
+            .lib_path(library.as_os_str())
+            .init()
+            .map_err(|error| ReadError::Library {
+                library: library.display().to_string(),
+                words: error.to_string(),
+            })
+    }
+}
+
+fn read(nvml: &Nvml, last: &Reading) -> Result<Reading, NvmlError> {
+    let count = nvml.device_count()?.min(DEVICES_MAX);
+    let mut reading = Reading::default();
+    for index in 0..count {
+        match nvml
+            .device_by_index(index)
+            .and_then(|device| read_gpu(&device, index, last))
+        {
+            Ok(gpu) => reading.gpus.push(gpu),
+            Err(error) => reading.failures.push((index, error.to_string())),
+        }
+    }
+    let same = reading.gpus == last.gpus && !last.driver_version.is_empty();
+    if same {
+        // Hundreds of calls that would give the same answer.
+        reading.nvlink.clone_from(&last.nvlink);
+        reading.driver_version.clone_from(&last.driver_version);
+    } else {
+        reading.nvlink = read_links(nvml, &reading.gpus);
+        reading.driver_version = nvml.sys_driver_version()?;
+    }
+    Ok(reading)
+}
+
+fn read_gpu(device: &Device<'_>, index: u32, last: &Reading) -> Result<Gpu, NvmlError> {
+    let uuid = device.uuid()?;
+    // A call that needs the device itself: one that fell off the bus still has its name.
+    let memory = device.memory_info()?;
+    if let Some(seen) = last
+        .gpus
+        .iter()
+        .find(|gpu| gpu.uuid == uuid && gpu.index == index)
+    {
+        return Ok(seen.clone());
+    }
+    let pci_bus_id = device.pci_info()?.bus_id;
+    Ok(Gpu {
+        index,
+        product_name: device.name()?,
+        memory_mib: i64::try_from(memory.total / BYTES_PER_MIB).unwrap_or(i64::MAX),
+        numa: device
+            .numa_node_id()
+            .ok()
+            .or_else(|| numa_by_sysfs(&pci_bus_id)),
+        pci_bus_id,
+        uuid,
+    })
+}
+
+/// Most drivers tell the memory node only where GPUs are memory nodes themselves.
+fn numa_by_sysfs(pci_bus_id: &str) -> Option<u32> {
+    // NVML writes eight digits of domain and capitals, the kernel four and small letters.
+    let (domain, rest) = pci_bus_id.split_once(':')?;
+    let domain = domain.get(domain.len().checked_sub(4)?..)?;
+    let path = format!("/sys/bus/pci/devices/{domain}:{rest}/numa_node").to_lowercase();
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+fn read_links(nvml: &Nvml, gpus: &[Gpu]) -> Vec<Vec<String>> {
+    let mut links = Vec::new();
+    for (at, gpu) in gpus.iter().enumerate() {
+        let Ok(device) = nvml.device_by_uuid(gpu.uuid.as_str()) else {
+            continue;
+        };
+        for number in 0..LINKS_MAX {
+            let link = device.link_wrapper_for(number);
+            match link.is_active() {
+                Ok(true) => {}
+                Ok(false) => continue,
+                // No NVLink at all, or no link of this number.
+                Err(_) => break,
+            }
+            let far_end = link.remote_pci_info().ok().map(|pci| pci.bus_id);
+            let peer =
+                far_end.and_then(|bus| gpus.iter().position(|g| same_bus(&g.pci_bus_id, &bus)));
+            match peer {
+                Some(peer) => links.push(Link::Peer(at, peer)),
+                None if leads_to_switch(nvml, &device, number) => links.push(Link::Switch(at)),
+                None => {}
+            }
+        }
+    }
+    topology::cliques(gpus.len(), &links)
+        .into_iter()
+        .map(|clique| clique.into_iter().map(|at| gpus[at].uuid.clone()).collect())
+        .collect()
+}
+
+fn same_bus(one: &str, other: &str) -> bool {
+    let tail = |bus: &str| bus.to_lowercase().trim_start_matches('0').to_owned();
+    tail(one) == tail(other)
+}
+
+/// Asks for the kind of a link's far end without the wrapper, whose function of this name
+/// lets NVML write to a copy and always answers "unknown".
+fn leads_to_switch(nvml: &Nvml, device: &Device<'_>, link: u32) -> bool {
+    let Ok(ask) = nvml.lib().nvmlDeviceGetNvLinkRemoteDeviceType.as_ref() else {
+        return false;
+    };
+    let mut kind = 0;
+    // SAFETY: the handle is of a live device of this NVML, and `kind` outlives the call.
+    #[allow(unsafe_code)]
+    let answer = unsafe { ask(device.handle(), link, &raw mut kind) };
+    answer == nvmlReturn_enum_NVML_SUCCESS && kind == LINK_TO_SWITCH
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_the_same_with_four_or_eight_digits_of_domain() {
+        assert!(same_bus("00000000:1A:00.0", "0000:1a:00.0"));
+        assert!(!same_bus("00000000:1A:00.0", "0000:1b:00.0"));
+    }
+
+    #[test]
+    fn a_machine_without_the_library_says_so() {
+        let error =
+            read_once(Some(Path::new("/nonexistent/libnvidia-ml.so"))).expect_err("no library");
+        assert!(
+            error.to_string().contains("/nonexistent/libnvidia-ml.so"),
+            "{error}"
+        );
+    }
+}
