@@ -1,0 +1,183 @@
+//! The agent's settings: a TOML file, and flags that win over it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+
+/// Where state lies by default.
+pub const STATE_DIR: &str = "/var/lib/allotment-agent";
+
+/// The settings, as written in the file. Every key may be left out.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Where the agent keeps its identity, journal, logs and the jobs' folders.
+    pub state_dir: PathBuf,
+    /// Where other workers reach this node; by default the host's name.
+    pub address: Option<String>,
+    /// The library that GPUs are read through; by default libnvidia-ml.so.1.
+    pub nvml_library: Option<PathBuf>,
+    /// Run jobs as ourselves when we are not root. There is no isolation between teams then.
+    pub allow_unisolated: bool,
+    /// Where checkpoints lie; by default `checkpoints` below the state folder.
+    pub checkpoint_root: Option<PathBuf>,
+    /// Whether that folder is the same on all nodes.
+    pub checkpoints_shared: bool,
+    /// Folders below which a job's `working_directory` may lie.
+    pub work_roots: Vec<PathBuf>,
+    /// CPUs to offer, in place of all that the machine has: for a node that keeps some
+    /// back, and for a simulated one.
+    pub cpus: Option<u32>,
+    /// Memory to offer, in MiB, likewise.
+    pub memory_mib: Option<i64>,
+    /// How much of one job's output is kept.
+    pub log_bytes_max: u64,
+    /// How much all logs may take together; the oldest go first.
+    pub logs_bytes_max: u64,
+    /// For how many days logs are kept.
+    pub logs_days_max: u32,
+    /// How often GPUs are looked at, in seconds.
+    pub inventory_seconds: u64,
+    /// The control group that holds those of the jobs.
+    pub cgroup_parent: String,
+    /// Free room below which no job is started, in bytes.
+    pub disk_bytes_min: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            state_dir: PathBuf::from(STATE_DIR),
+            address: None,
+            nvml_library: None,
+            allow_unisolated: false,
+            checkpoint_root: None,
+            checkpoints_shared: false,
+            work_roots: Vec::new(),
+            cpus: None,
+            memory_mib: None,
+            log_bytes_max: 64 * 1024 * 1024,
+            logs_bytes_max: 10 * 1024 * 1024 * 1024,
+            logs_days_max: 14,
+            inventory_seconds: 5,
+            cgroup_parent: "allotment".to_owned(),
+            disk_bytes_min: 256 * 1024 * 1024,
+        }
+    }
+}
+
+/// Why settings are refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{path} cannot be read")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// The file is not such settings; the parser names key and line.
+    #[error("{path} is refused")]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What the parser said.
+        source: Box<toml::de::Error>,
+    },
+    /// A value cannot be.
+    #[error(transparent)]
+    Refused(#[from] domain::FieldError),
+}
+
+impl Config {
+    /// Reads the file, or takes the defaults where there is none.
+    pub fn read(path: Option<&Path>) -> Result<Self, ConfigError> {
+        let Some(path) = path else {
+            return Ok(Self::default());
+        };
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable {
+            path: path.to_owned(),
+            source,
+        })?;
+        toml::from_str(&text).map_err(|source| ConfigError::Malformed {
+            path: path.to_owned(),
+            source: Box::new(source),
+        })
+    }
+
+    /// Checks what no type can.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let refuse = |field: &str, value: String, remedy: &str| {
+            Err(domain::FieldError::new(field, value, remedy).into())
+        };
+        if let Some(root) = self.work_roots.iter().find(|root| !root.is_absolute()) {
+            return refuse("work_roots", root.display().to_string(), "absolute paths");
+        }
+        if self.inventory_seconds == 0 {
+            return refuse("inventory_seconds", "0".to_owned(), "at least 1");
+        }
+        if self.cpus == Some(0) {
+            return refuse("cpus", "0".to_owned(), "at least 1");
+        }
+        if let Some(mib) = self.memory_mib.filter(|mib| *mib <= 0) {
+            return refuse("memory_mib", mib.to_string(), "more than 0");
+        }
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
+        if self.cgroup_parent.is_empty()
+            || !self.cgroup_parent.chars().all(plain)
+            || self.cgroup_parent.starts_with('/')
+            || self.cgroup_parent.split('/').any(|part| part == "..")
+        {
+            return refuse(
+                "cgroup_parent",
+                self.cgroup_parent.clone(),
+                "a relative path of letters, digits, '-', '_', '.' and '/'",
+            );
+        }
+        Ok(())
+    }
+
+    /// How often GPUs are looked at.
+    pub fn inventory_pace(&self) -> Duration {
+        Duration::from_secs(self.inventory_seconds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Config, ConfigError> {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), text).expect("written");
+        let config = Config::read(Some(file.path()))?;
+        config.check()?;
+        Ok(config)
+    }
+
+    #[test]
+    fn an_empty_file_is_all_defaults() {
+        assert_eq!(read("").expect("read"), Config::default());
+    }
+
+    #[test]
+    fn an_unknown_key_and_a_wrong_value_are_named() {
+        let unknown = read("statedir = '/x'").expect_err("refused");
+        let unknown = format!("{:#}", anyhow::Error::from(unknown));
+        assert!(
+            unknown.contains("statedir") && unknown.contains("line 1"),
+            "{unknown}"
+        );
+        for (text, field) in [
+            ("work_roots = ['data']", "work_roots"),
+            ("inventory_seconds = 0", "inventory_seconds"),
+            ("cgroup_parent = '../x'", "cgroup_parent"),
+            ("memory_mib = -1", "memory_mib"),
+        ] {
+            let error = read(text).expect_err("refused").to_string();
+            assert!(error.contains(field), "{error}");
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Where an agent keeps what, below its state folder.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use domain::ids::{AssignmentId, JobId, TeamId};
+
+use crate::files;
+use crate::runs::RunFolder;
+
+/// Why a state folder cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum FoldersError {
+    /// It cannot be made or opened.
+    #[error("state_dir: {path} cannot be used")]
+    Unusable {
+        /// The folder.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Another agent uses it.
+    #[error("state_dir: {path} is in use by another agent: stop that one, or name another folder")]
+    Taken {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Jobs could not reach their own folders.
+    #[error(
+        "{key}: {path} cannot be reached by the teams' users, since others may not pass {closed}: name a folder below one that all may pass, such as /var/lib"
+    )]
+    Closed {
+        /// The setting.
+        key: &'static str,
+        /// The folder that it names.
+        path: PathBuf,
+        /// The folder on the way that is closed.
+        closed: PathBuf,
+    },
+}
+
+/// The folders of one agent.
+#[derive(Debug, Clone)]
+pub struct Folders {
+    state: PathBuf,
+    checkpoints: PathBuf,
+}
+
+impl Folders {
+    /// Makes what is missing. What is secret is closed to others, what jobs must pass is
+    /// open to pass and not to list.
+    pub fn prepare(state: &Path, checkpoints: Option<&Path>) -> Result<Self, FoldersError> {
+        let unusable = |path: &Path, source: io::Error| FoldersError::Unusable {
+            path: path.to_owned(),
+            source,
+        };
+        files::ensure_folder(state, 0o711).map_err(|e| unusable(state, e))?;
+        let state = state.canonicalize().map_err(|e| unusable(state, e))?;
+        let folders = Self {
+            checkpoints: checkpoints.map_or_else(|| state.join("checkpoints"), Path::to_owned),
+            state,
+        };
+        for (name, mode) in [
+            ("identity", 0o700),
+            ("journal", 0o700),
+            ("runs", 0o700),
+            ("logs", 0o700),
+            ("jobs", 0o711),
+        ] {
+            let path = folders.state.join(name);
+            files::ensure_folder(&path, mode).map_err(|e| unusable(&path, e))?;
+        }
+        // One that somebody else made, on storage that is shared, keeps its mode.
+        if !folders.checkpoints.is_dir() {
+            files::ensure_folder(&folders.checkpoints, 0o711)
+                .map_err(|e| unusable(&folders.checkpoints, e))?;
+        }
+        Ok(folders)
+    }
+
+    /// Keeps other agents out for as long as the file is held.
+    pub fn lock(&self) -> Result<File, FoldersError> {
+        let file =
+            File::create(self.state.join("lock")).map_err(|source| FoldersError::Unusable {
+                path: self.state.clone(),
+                source,
+            })?;
+        file.try_lock().map_err(|_| FoldersError::Taken {
+            path: self.state.clone(),
+        })?;
+        Ok(file)
+    }
+
+    /// Checks that users other than ours can pass to the folders of their jobs.
+    pub fn check_passable(&self) -> Result<(), FoldersError> {
+        for (key, path) in [
+            ("state_dir", &self.state),
+            ("checkpoint_root", &self.checkpoints),
+        ] {
+            let closed = path.ancestors().find(|folder| {
+                folder
+                    .metadata()
+                    .is_ok_and(|found| found.permissions().mode() & 0o001 == 0)
+            });
+            if let Some(closed) = closed {
+                return Err(FoldersError::Closed {
+                    key,
+                    path: path.clone(),
+                    closed: closed.to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The node's identity: key, certificate, names.
+    pub fn identity(&self) -> PathBuf {
+        self.state.join("identity/identity.json")
+    }
+
+    /// The devices that this machine is known to have.
+    pub fn known_devices(&self) -> PathBuf {
+        self.state.join("identity/devices.json")
+    }
+
+    /// The journal's file.
+    pub fn journal(&self) -> PathBuf {
+        self.state.join("journal/journal")
+    }
+
+    /// The node's lease, as supervisors read it.
+    pub fn lease(&self) -> PathBuf {
+        self.state.join("runs/lease")
+    }
+
+    /// The folder of all run folders.
+    pub fn runs(&self) -> PathBuf {
+        self.state.join("runs")
+    }
+
+    /// The run folder of an assignment.
+    pub fn run(&self, id: AssignmentId) -> RunFolder {
+        RunFolder::at(self.runs().join(id.to_string()))
+    }
+
+    /// The folder of all jobs' folders.
+    pub fn jobs(&self) -> PathBuf {
+        self.state.join("jobs")
+    }
+
+    /// The folder of a job's own, with its work and its temporary files.
+    pub fn job(&self, id: AssignmentId) -> PathBuf {
+        self.jobs().join(id.to_string())
+    }
+
+    /// The folder of all logs.
+    pub fn logs(&self) -> PathBuf {
+        self.state.join("logs")
+    }
+
+    /// The log of an assignment.
+    pub fn log(&self, id: AssignmentId) -> PathBuf {
+        self.logs().join(format!("{id}.log"))
+    }
+
+    /// The folder that a job keeps between its attempts.
+    pub fn checkpoint(&self, team: TeamId, job: JobId) -> PathBuf {
+        self.checkpoints
+            .join(team.to_string())
+            .join(job.to_string())
+    }
+
+    /// Free room of the disk with the state, in bytes.
+    pub fn free_bytes(&self) -> io::Result<u64> {
+        let found = nix::sys::statvfs::statvfs(&self.state)?;
+        Ok(found.blocks_available() * found.fragment_size())
+    }
+}
+
+/// Whether a folder belongs to a user.
+pub fn owned_by(path: &Path, uid: u32) -> bool {
+    path.symlink_metadata()
+        .is_ok_and(|found| found.uid() == uid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_folder_has_one_agent_and_closed_secrets() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let folders = Folders::prepare(&folder.path().join("state"), None).expect("made");
+        let mode = |path: &Path| path.metadata().expect("there").permissions().mode() & 0o777;
+        assert_eq!(mode(folders.identity().parent().expect("a folder")), 0o700);
+        assert_eq!(mode(&folders.jobs()), 0o711);
+        let held = folders.lock().expect("locked");
+        assert!(matches!(folders.lock(), Err(FoldersError::Taken { .. })));
+        drop(held);
+        assert!(folders.lock().is_ok());
+    }
+
+    #[test]
+    fn a_state_folder_behind_a_closed_one_is_refused_by_name() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let closed = std::fs::Permissions::from_mode(0o700);
+        std::fs::set_permissions(folder.path(), closed).expect("closed to others");
+        let folders = Folders::prepare(&folder.path().join("state"), None).expect("made");
+        let error = folders.check_passable().expect_err("closed");
+        assert!(
+            error
+                .to_string()
+                .contains(&folder.path().display().to_string()),
+            "{error}"
+        );
+    }
+}
