@@ -1,16 +1,26 @@
 //! The node agent: holds what the server wants held, runs it, and reports what happened.
+//!
+//! Three processes share a node: the agent, which may be killed and replaced at any time;
+//! a supervisor per job, which outlives it ([`supervise`]); and the job. What agent and
+//! supervisor tell one another lies in the job's run folder ([`runs`]), what the server
+//! must learn lies in the journal ([`journal`]) until it is acknowledged.
 
 pub mod config;
 pub mod enrol;
 pub mod folders;
 pub mod gpus;
 pub mod identity;
+pub mod inventory;
 pub mod journal;
+pub mod run;
 pub mod supervise;
 
 mod checksum;
 mod clock;
 mod files;
 mod lease;
+mod node;
 mod proc;
+mod prune;
 mod runs;
+mod session;

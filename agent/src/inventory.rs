@@ -1,0 +1,146 @@
+//! What a node tells of itself: its devices, its size, what it can drive, what is wrong.
+
+use std::net::UdpSocket;
+
+use protocol::wire;
+
+use crate::config::Config;
+use crate::gpus::Snapshot;
+use crate::node::{Node, RUNNERS, SHARING};
+use crate::supervise::cgroup::Cgroups;
+
+/// Said on the node's page where jobs run as the agent's own user.
+pub const NO_ISOLATION: &str = "no isolation between teams on this node";
+const KIB_PER_MIB: i64 = 1024;
+
+/// What does not change while an agent lives.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    cpus_milli: i64,
+    memory_mib: i64,
+    address: String,
+    cgroup: String,
+    isolated: bool,
+    checkpoints_shared: bool,
+    warnings: Vec<String>,
+}
+
+impl Machine {
+    /// Looks at the machine and the settings. `server` is asked for nothing: only the way
+    /// to it is looked up, since other nodes come the same way.
+    pub fn look(
+        config: &Config,
+        server: &str,
+        isolated: bool,
+        cgroups: (&Cgroups, Option<String>),
+    ) -> Self {
+        let cpus = config.cpus.map_or_else(
+            || std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as i64),
+            i64::from,
+        );
+        let (cgroups, warning) = cgroups;
+        let unisolated = (!isolated).then(|| NO_ISOLATION.to_owned());
+        Self {
+            cpus_milli: cpus * domain::quantity::MILLI,
+            memory_mib: config.memory_mib.unwrap_or_else(memory_mib),
+            address: config
+                .address
+                .clone()
+                .or_else(|| address_towards(server))
+                .unwrap_or_else(host_name),
+            cgroup: cgroups.as_str().to_owned(),
+            isolated,
+            checkpoints_shared: config.checkpoints_shared,
+            warnings: unisolated.into_iter().chain(warning).collect(),
+        }
+    }
+
+    /// The inventory with the GPUs as they are now.
+    pub fn inventory(&self, gpus: &Snapshot) -> wire::Inventory {
+        wire::Inventory {
+            devices: gpus.devices.clone(),
+            nvlink: gpus.nvlink.clone(),
+            numa: gpus.numa.clone(),
+            driver_version: gpus.driver_version.clone(),
+            cpus_milli: self.cpus_milli,
+            memory_mib: self.memory_mib,
+            address: self.address.clone(),
+            sharing: SHARING.iter().map(ToString::to_string).collect(),
+            runners: RUNNERS.iter().map(ToString::to_string).collect(),
+            cgroup: self.cgroup.clone(),
+            isolated: self.isolated,
+            checkpoints_shared: self.checkpoints_shared,
+            warnings: self
+                .warnings
+                .iter()
+                .chain(&gpus.warnings)
+                .cloned()
+                .collect(),
+        }
+    }
+}
+
+/// The inventory of a node now.
+pub fn inventory(node: &Node, machine: &Machine) -> wire::Inventory {
+    machine.inventory(&node.gpus.borrow())
+}
+
+/// The name of this host.
+pub fn host_name() -> String {
+    nix::unistd::gethostname()
+        .ok()
+        .and_then(|name| name.into_string().ok())
+        .unwrap_or_else(|| "localhost".to_owned())
+}
+
+/// Our address on the way to the server. Connecting a datagram socket sends nothing.
+fn address_towards(server: &str) -> Option<String> {
+    let uri: tonic::transport::Uri = server.parse().ok()?;
+    let host = uri.host()?.trim_start_matches('[').trim_end_matches(']');
+    let any = if host.contains(':') {
+        "[::]:0"
+    } else {
+        "0.0.0.0:0"
+    };
+    let socket = UdpSocket::bind(any).ok()?;
+    socket.connect((host, uri.port_u16().unwrap_or(443))).ok()?;
+    Some(socket.local_addr().ok()?.ip().to_string())
+}
+
+fn memory_mib() -> i64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib: i64 = total
+        .and_then(|rest| rest.trim().trim_end_matches(" kB").trim().parse().ok())
+        .unwrap_or_default();
+    kib / KIB_PER_MIB
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_reached_where_it_reaches_the_server() {
+        assert_eq!(
+            address_towards("https://127.0.0.1:8443").as_deref(),
+            Some("127.0.0.1")
+        );
+    }
+
+    #[test]
+    fn a_machine_offers_what_it_has_unless_told_otherwise() {
+        let look = |config: &Config| {
+            Machine::look(config, "https://127.0.0.1:1", false, (&Cgroups::None, None))
+        };
+        let own = look(&Config::default());
+        assert!(own.memory_mib > 0 && own.cpus_milli >= 1000);
+        assert_eq!(own.warnings, [NO_ISOLATION]);
+        let told = look(&Config {
+            cpus: Some(64),
+            memory_mib: Some(1024),
+            ..Config::default()
+        });
+        assert_eq!((told.cpus_milli, told.memory_mib), (64_000, 1024));
+    }
+}

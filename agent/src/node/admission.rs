@@ -1,0 +1,67 @@
+//! Decides whether this node takes an assignment on at all.
+
+use domain::state::DeviceHealth;
+use protocol::desired::Assignment;
+
+use super::{Node, RUNNERS, SHARING};
+use crate::runs::Refusal;
+
+/// Users below are the machine's own; a job never becomes one, whatever a server says.
+const UID_MIN: u32 = 1000;
+
+/// Checks an assignment against what the node is and has.
+pub fn check(node: &Node, assignment: &Assignment) -> Result<(), Refusal> {
+    if !RUNNERS.contains(&assignment.runner.as_str()) {
+        return Err(Refusal::here(format!(
+            "runner: this node cannot run {}; it can run {}",
+            domain::error::quote(&assignment.runner),
+            RUNNERS.join(", ")
+        )));
+    }
+    if node.isolated && assignment.uid < UID_MIN {
+        return Err(Refusal::here(format!(
+            "uid: {} is refused: the team's user must be {UID_MIN} or above",
+            assignment.uid
+        )));
+    }
+    check_devices(node, assignment)?;
+    match node.folders.free_bytes() {
+        Ok(free) if free < node.config.disk_bytes_min => Err(Refusal::here(format!(
+            "the node's disk is full: {} MiB are free, {} are needed to start a job",
+            free / (1024 * 1024),
+            node.config.disk_bytes_min / (1024 * 1024)
+        ))),
+        Ok(_) => Ok(()),
+        Err(error) => Err(Refusal::here(format!(
+            "the node's disk cannot be asked: {error}"
+        ))),
+    }
+}
+
+fn check_devices(node: &Node, assignment: &Assignment) -> Result<(), Refusal> {
+    let gpus = node.gpus.borrow();
+    for share in &assignment.devices {
+        if !SHARING.contains(&share.mode) {
+            return Err(Refusal::here(format!(
+                "sharing: this node cannot drive {} on {}",
+                share.mode, share.uuid
+            )));
+        }
+        match gpus.device(&share.uuid) {
+            None => {
+                return Err(Refusal::here(format!(
+                    "device {} is not on this node",
+                    share.uuid
+                )));
+            }
+            Some(device) if device.health == DeviceHealth::Failed.as_str() => {
+                return Err(Refusal::here(format!(
+                    "device {} has failed: {}",
+                    share.uuid, device.health_reason
+                )));
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}

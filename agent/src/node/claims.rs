@@ -1,0 +1,96 @@
+//! Who holds which device here: the node's own check that none has two holders.
+
+use std::collections::BTreeMap;
+
+use domain::ids::AssignmentId;
+use domain::quantity::MILLI;
+use domain::sharing::SharingMode;
+
+use crate::journal::KeptDevice;
+
+/// The claims on the node's devices.
+#[derive(Debug, Default)]
+pub struct Claims {
+    by_assignment: BTreeMap<AssignmentId, Vec<KeptDevice>>,
+}
+
+impl Claims {
+    /// Claims devices, all or none; otherwise names the device and who has it.
+    pub fn claim(&mut self, id: AssignmentId, devices: &[KeptDevice]) -> Result<(), String> {
+        for wanted in devices {
+            let others = || {
+                self.by_assignment
+                    .iter()
+                    .filter(|(other, _)| **other != id)
+                    .flat_map(|(other, held)| held.iter().map(move |held| (other, held)))
+                    .filter(|(_, held)| held.uuid == wanted.uuid)
+            };
+            if let Some((other, _)) = others().find(|(_, held)| !shares(held, wanted)) {
+                return Err(format!(
+                    "device {} is held by assignment {other}",
+                    wanted.uuid
+                ));
+            }
+            let sum: i64 = others().map(|(_, held)| held.gpus_milli).sum();
+            if sum + wanted.gpus_milli > MILLI {
+                return Err(format!("device {} has no such share left", wanted.uuid));
+            }
+        }
+        self.by_assignment.insert(id, devices.to_vec());
+        Ok(())
+    }
+
+    /// Gives up what an assignment has.
+    pub fn release(&mut self, id: AssignmentId) {
+        self.by_assignment.remove(&id);
+    }
+}
+
+/// Whether two shares may be of one device: both of a mode that takes turns.
+fn shares(one: &KeptDevice, other: &KeptDevice) -> bool {
+    one.mode == other.mode && one.mode != SharingMode::Exclusive
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(mode: SharingMode, gpus_milli: i64) -> Vec<KeptDevice> {
+        vec![KeptDevice {
+            uuid: "GPU-1".to_owned(),
+            mode,
+            gpus_milli,
+        }]
+    }
+
+    #[test]
+    fn a_whole_device_has_one_holder_until_it_is_released() {
+        let mut claims = Claims::default();
+        let (one, two) = (AssignmentId::new(), AssignmentId::new());
+        let whole = share(SharingMode::Exclusive, 1000);
+        claims.claim(one, &whole).expect("free");
+        claims.claim(one, &whole).expect("its own");
+        let refused = claims.claim(two, &whole).expect_err("held");
+        assert!(refused.contains(&one.to_string()), "{refused}");
+        assert!(
+            claims
+                .claim(two, &share(SharingMode::TimeSlice, 500))
+                .is_err()
+        );
+        claims.release(one);
+        claims.claim(two, &whole).expect("free again");
+    }
+
+    #[test]
+    fn slices_never_add_up_to_more_than_the_device() {
+        let mut claims = Claims::default();
+        let half = share(SharingMode::TimeSlice, 500);
+        claims.claim(AssignmentId::new(), &half).expect("free");
+        claims.claim(AssignmentId::new(), &half).expect("half free");
+        assert!(
+            claims
+                .claim(AssignmentId::new(), &share(SharingMode::TimeSlice, 1))
+                .is_err()
+        );
+    }
+}

@@ -1,0 +1,66 @@
+//! The environment of a job's process: built from nothing, never inherited.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use protocol::desired::Assignment;
+
+/// Where programs are looked for; a spec's `env` may say otherwise.
+const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The folders that a job is told of.
+pub struct Places<'a> {
+    /// Its own folder.
+    pub home: &'a Path,
+    /// Its temporary files.
+    pub temporary: &'a Path,
+    /// What it keeps between attempts.
+    pub checkpoint: &'a Path,
+}
+
+/// Builds the whole environment. What the node sets wins over the spec's `env`, but for
+/// the few variables that are mere defaults.
+pub fn build(assignment: &Assignment, places: &Places<'_>) -> BTreeMap<String, String> {
+    let defaults = [
+        ("PATH", SEARCH_PATH.to_owned()),
+        ("LANG", "C.UTF-8".to_owned()),
+        // Logs are read while they are written, and Python would hold back kilobytes.
+        ("PYTHONUNBUFFERED", "1".to_owned()),
+    ];
+    let uuids: Vec<&str> = assignment
+        .devices
+        .iter()
+        .map(|share| share.uuid.as_str())
+        .collect();
+    let rank = assignment.worker.to_string();
+    let workers = assignment.workers.to_string();
+    let path = |path: &Path| path.to_string_lossy().into_owned();
+    let set = [
+        ("HOME", path(places.home)),
+        ("USER", assignment.team.to_string()),
+        ("LOGNAME", assignment.team.to_string()),
+        ("TMPDIR", path(places.temporary)),
+        // An empty list hides all devices from a job that has none.
+        ("CUDA_VISIBLE_DEVICES", uuids.join(",")),
+        ("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned()),
+        ("ALLOTMENT_JOB_ID", assignment.job_id.to_string()),
+        ("ALLOTMENT_ATTEMPT", assignment.attempt.to_string()),
+        ("ALLOTMENT_TEAM", assignment.team.to_string()),
+        ("ALLOTMENT_WORKER", rank.clone()),
+        ("ALLOTMENT_WORKERS", workers.clone()),
+        ("ALLOTMENT_CHECKPOINT_DIR", path(places.checkpoint)),
+        ("MASTER_ADDR", assignment.master_addr.clone()),
+        ("MASTER_PORT", assignment.master_port.to_string()),
+        ("WORLD_SIZE", workers),
+        ("RANK", rank),
+        ("LOCAL_RANK", "0".to_owned()),
+        ("NODE_RANK", assignment.node_rank.to_string()),
+    ];
+    let own = |(key, value): (&str, String)| (key.to_owned(), value);
+    defaults
+        .into_iter()
+        .map(own)
+        .chain(assignment.env.clone())
+        .chain(set.into_iter().map(own))
+        .collect()
+}

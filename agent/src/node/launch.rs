@@ -1,0 +1,137 @@
+//! Launches a job's supervisor, and takes hold of one that is there.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt as _;
+use std::process::Stdio;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use protocol::desired::Assignment;
+use tokio::io::AsyncReadExt as _;
+use tokio::io::unix::AsyncFd;
+
+use super::workdir::Layout;
+use super::{Node, environment};
+use crate::proc::{self, Process};
+use crate::runs::{Orders, RunFolder, Stop};
+use crate::supervise::cgroup::Limits;
+
+/// Longest wait until a supervisor says how the start went; a loaded machine with a slow
+/// disk takes seconds.
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The orders for an assignment that has been laid out.
+pub fn orders(node: &Node, assignment: &Assignment, layout: &Layout) -> Orders {
+    let places = environment::Places {
+        home: &layout.work,
+        temporary: &layout.temporary,
+        checkpoint: &layout.checkpoint,
+    };
+    Orders {
+        assignment_id: assignment.id.to_string(),
+        command: assignment.command.clone(),
+        environment: environment::build(assignment, &places),
+        directory: layout.directory.clone(),
+        uid: node.isolated.then_some(assignment.uid),
+        limits: Limits {
+            cpus_milli: assignment.cpus.milli(),
+            memory_mib: assignment.memory_mib,
+        },
+        cgroups: node.cgroups.clone(),
+        log: node.folders.log(assignment.id),
+        log_bytes_max: node.config.log_bytes_max,
+        lease: (!assignment.keep_on_partition).then(|| node.folders.lease()),
+        grace_ms: node
+            .kill_grace_ms
+            .load(std::sync::atomic::Ordering::Relaxed),
+    }
+}
+
+/// Launches a supervisor for a run folder and waits until the folder says how the start
+/// went. Launching twice starts nothing twice.
+pub async fn launch(run: &RunFolder) -> io::Result<()> {
+    // Our own program, also when its file was replaced by an upgrade.
+    let mut command = std::process::Command::new("/proc/self/exe");
+    command
+        .arg0("allotment-agent")
+        .arg("supervise")
+        .arg(run.path())
+        .env_clear()
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    // SAFETY: setsid is a single system call and touches no memory.
+    #[allow(unsafe_code)]
+    unsafe {
+        // A session of its own: what ends our terminal or our service does not end it.
+        command.pre_exec(|| Ok(nix::unistd::setsid().map(drop)?));
+    }
+    let mut child = tokio::process::Command::from(command)
+        .kill_on_drop(false)
+        .spawn()?;
+    let mut ready = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+    // The runtime collects the child when it ends; its end is seen through its descriptor.
+    let mut word = [0; 1];
+    match tokio::time::timeout(READY_TIMEOUT, ready.read(&mut word)).await {
+        Ok(read) => read.map(drop),
+        Err(_) => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
+/// A supervisor that was found alive.
+pub struct Supervisor {
+    process: Process,
+    ended: AsyncFd<OwnedFd>,
+}
+
+impl Supervisor {
+    /// Takes hold of the supervisor that claimed a run folder; `None` when it is gone.
+    pub fn find(run: &RunFolder) -> io::Result<Option<Self>> {
+        let Some(claim) = run.claim()? else {
+            return Ok(None);
+        };
+        if claim.pid == 0 {
+            return Ok(None);
+        }
+        let Some(process) = Process::find(claim.pid, claim.start_ticks) else {
+            return Ok(None);
+        };
+        // SAFETY: the descriptor is owned by what is registered, and closed by nobody else.
+        #[allow(unsafe_code)]
+        let ended = unsafe {
+            AsyncFd::register_with_interest(process.descriptor()?, tokio::io::Interest::READABLE)?
+        };
+        Ok(Some(Self { process, ended }))
+    }
+
+    /// Returns when it has ended.
+    pub async fn ended(&self) {
+        // An error would mean that the runtime is going away.
+        let _ = self.ended.readable().await;
+    }
+
+    /// Asks it to stop its job. Asking again can only shorten the grace.
+    pub fn stop(&self, run: &RunFolder, grace_ms: i64) -> io::Result<()> {
+        let wished = Stop { grace_ms };
+        if run.stop()?.as_ref() != Some(&wished) {
+            run.write_stop(&wished)?;
+        }
+        self.process.signal(Signal::SIGUSR1);
+        Ok(())
+    }
+}
+
+/// Kills what is left of a job whose supervisor is gone. Its first process dies with the
+/// supervisor; the rest is found by its control group or its process group.
+pub fn kill_orphans(node: &Node, run: &RunFolder, name: &str) {
+    let group = node.cgroups.group(name);
+    group.kill();
+    if let (Ok(Some(claim)), Ok(Some(started))) = (run.claim(), run.started()) {
+        // By session and group together: one number alone may have been given out anew.
+        proc::members(claim.pid, started.pid)
+            .into_iter()
+            .for_each(proc::kill_process);
+    }
+}

@@ -1,0 +1,123 @@
+//! The node: what it was told to hold, and one task per assignment that makes it so.
+
+mod admission;
+mod claims;
+mod environment;
+mod launch;
+mod reconcile;
+mod sweep;
+mod workdir;
+mod worker;
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use domain::ids::{AssignmentId, AttemptId};
+use domain::state::AssignmentPhase;
+use protocol::wire;
+use tokio::sync::watch;
+
+use crate::config::Config;
+use crate::folders::Folders;
+use crate::gpus::Snapshot;
+use crate::journal::Journal;
+use crate::lease::Lease;
+use crate::supervise::cgroup::Cgroups;
+
+pub use reconcile::{Command, reconcile};
+pub use sweep::recover;
+
+/// The modes that this agent can drive.
+pub const SHARING: [domain::sharing::SharingMode; 2] = [
+    domain::sharing::SharingMode::Exclusive,
+    domain::sharing::SharingMode::TimeSlice,
+];
+/// The ways in which it can run work.
+pub const RUNNERS: [&str; 1] = ["process"];
+
+/// What all parts of a running agent share.
+pub struct Node {
+    /// The settings.
+    pub config: Config,
+    /// Where things lie.
+    pub folders: Folders,
+    /// What must not be forgotten.
+    pub journal: Journal,
+    /// The GPUs.
+    pub gpus: watch::Receiver<Snapshot>,
+    /// The node's lease.
+    pub lease: Lease,
+    /// How limits are enforced.
+    pub cgroups: Cgroups,
+    /// Whether jobs run as their team's user.
+    pub isolated: bool,
+    /// Time between SIGTERM and SIGKILL where nobody says otherwise, as the server last
+    /// told, in milliseconds.
+    pub kill_grace_ms: std::sync::atomic::AtomicI64,
+    claims: Mutex<claims::Claims>,
+    phases: Mutex<BTreeMap<AssignmentId, (AttemptId, AssignmentPhase)>>,
+}
+
+/// What [`Node::new`] is made of.
+pub struct Parts {
+    /// The settings.
+    pub config: Config,
+    /// Where things lie.
+    pub folders: Folders,
+    /// What must not be forgotten.
+    pub journal: Journal,
+    /// The GPUs.
+    pub gpus: watch::Receiver<Snapshot>,
+    /// The node's lease.
+    pub lease: Lease,
+    /// How limits are enforced.
+    pub cgroups: Cgroups,
+}
+
+/// Time between SIGTERM and SIGKILL until a server has said otherwise, in milliseconds.
+const KILL_GRACE_MS: i64 = 30_000;
+
+impl Node {
+    /// Puts a node together.
+    pub fn new(parts: Parts) -> Self {
+        Self {
+            config: parts.config,
+            folders: parts.folders,
+            journal: parts.journal,
+            gpus: parts.gpus,
+            lease: parts.lease,
+            cgroups: parts.cgroups,
+            isolated: nix::unistd::geteuid().is_root(),
+            kill_grace_ms: std::sync::atomic::AtomicI64::new(KILL_GRACE_MS),
+            claims: Mutex::default(),
+            phases: Mutex::default(),
+        }
+    }
+
+    /// All that the node holds now, for a hello.
+    pub fn held(&self) -> Vec<wire::Held> {
+        let phases = self.phases();
+        let held = phases.iter().map(|(id, (attempt, phase))| wire::Held {
+            assignment_id: id.to_string(),
+            attempt_id: attempt.to_string(),
+            phase: phase.to_string(),
+        });
+        held.collect()
+    }
+
+    fn set_phase(&self, id: AssignmentId, attempt: AttemptId, phase: AssignmentPhase) {
+        self.phases().insert(id, (attempt, phase));
+    }
+
+    fn drop_phase(&self, id: AssignmentId) {
+        self.phases().remove(&id);
+    }
+
+    fn phases(&self) -> MutexGuard<'_, BTreeMap<AssignmentId, (AttemptId, AssignmentPhase)>> {
+        self.phases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn claims(&self) -> MutexGuard<'_, claims::Claims> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

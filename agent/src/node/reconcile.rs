@@ -1,0 +1,269 @@
+//! Takes desired sets in and gives each assignment's task what is wanted of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use domain::ids::{AssignmentId, AttemptId};
+use protocol::desired::{Assignment, DesiredSet, Epoch, Poisoned, Want};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use super::Node;
+use super::worker::{Intent, Worker};
+use crate::journal::{Entry, FactKind, Kept, Record};
+use crate::runs::RefusalCode;
+
+/// What reaches the reconciler.
+#[derive(Debug)]
+pub enum Command {
+    /// A session began.
+    Began,
+    /// What the server wants.
+    Desired(Box<DesiredSet>),
+    /// The session ended; what was wanted may have changed unseen.
+    Ended,
+}
+
+/// An assignment's task as the reconciler knows it.
+struct Handle {
+    intent: watch::Sender<Intent>,
+}
+
+struct Reconciler {
+    node: Arc<Node>,
+    workers: BTreeMap<AssignmentId, Handle>,
+    tasks: JoinSet<AssignmentId>,
+    /// The place of the last set of this session; none before the first full one.
+    seen: Option<(Epoch, u64)>,
+    /// What was answered about assignments that have ended here, once in a session.
+    answered: BTreeSet<AssignmentId>,
+}
+
+/// Runs until the commands end. Adopts what the node held before.
+pub async fn reconcile(node: Arc<Node>, adopted: Vec<Kept>, mut commands: mpsc::Receiver<Command>) {
+    let mut reconciler = Reconciler {
+        node,
+        workers: BTreeMap::new(),
+        tasks: JoinSet::new(),
+        seen: None,
+        answered: BTreeSet::new(),
+    };
+    for kept in adopted {
+        let ids = (kept.assignment_id, kept.attempt_id);
+        reconciler.spawn(ids, Intent::Unsaid, |worker| worker.run_adopted(kept));
+    }
+    loop {
+        tokio::select! {
+            command = commands.recv() => match command {
+                Some(command) => reconciler.take(command).await,
+                None => return,
+            },
+            Some(ended) = reconciler.tasks.join_next() => match ended {
+                Ok(id) => { reconciler.workers.remove(&id); }
+                // Its files and its claim stay as they are: the next start adopts it.
+                Err(error) => tracing::error!(%error, "an assignment's task failed"),
+            },
+        }
+    }
+}
+
+impl Reconciler {
+    async fn take(&mut self, command: Command) {
+        match command {
+            Command::Began => {
+                self.seen = None;
+                self.answered.clear();
+            }
+            Command::Ended => {
+                for handle in self.workers.values() {
+                    handle.intent.send_if_modified(|intent| {
+                        let forget = matches!(intent, Intent::Hold | Intent::Run(_));
+                        if forget {
+                            *intent = Intent::Unsaid;
+                        }
+                        forget
+                    });
+                }
+            }
+            Command::Desired(set) => self.take_desired(*set).await,
+        }
+    }
+
+    async fn take_desired(&mut self, set: DesiredSet) {
+        match self.node.journal.admit(set.epoch).await {
+            Ok(true) => {}
+            Ok(false) => {
+                tracing::warn!(epoch = ?set.epoch, "a set of a past leader is refused");
+                return;
+            }
+            Err(error) => {
+                // The server sends a full set again when the session is renewed.
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "a set is left aside: its epoch cannot be kept"
+                );
+                return;
+            }
+        }
+        let place = (set.epoch, set.revision);
+        let first_is_missing = self.seen.is_none() && !set.full;
+        if first_is_missing || self.seen.is_some_and(|seen| place <= seen) {
+            tracing::debug!(?place, "a set out of its order is ignored");
+            return;
+        }
+        self.seen = Some(place);
+
+        let mut listed = BTreeSet::new();
+        for assignment in set.assignments {
+            match assignment {
+                Ok(assignment) => {
+                    listed.insert(assignment.id);
+                    self.want(assignment).await;
+                }
+                Err(poisoned) => {
+                    listed.insert(poisoned.id);
+                    self.refuse(poisoned).await;
+                }
+            }
+        }
+        if set.full {
+            let unwanted: Vec<AssignmentId> = self
+                .workers
+                .keys()
+                .filter(|id| !listed.contains(id))
+                .copied()
+                .collect();
+            for id in unwanted {
+                tracing::info!(assignment.id = %id, "the server does not know it: it is stopped");
+                self.stop(id, self.node.kill_grace_ms.load(Ordering::Relaxed));
+            }
+        }
+        for id in set.forgotten {
+            self.forget(id).await;
+        }
+    }
+
+    async fn want(&mut self, assignment: Assignment) {
+        let (id, attempt) = (assignment.id, assignment.attempt_id);
+        if let Some(handle) = self.workers.get(&id) {
+            let intent = intent_of(Arc::new(assignment));
+            handle.intent.send_if_modified(|current| {
+                let changes = *current != intent
+                    && !matches!(
+                        (&*current, &intent),
+                        (Intent::Stop { .. }, Intent::Hold | Intent::Run(_))
+                    );
+                if changes {
+                    *current = intent;
+                }
+                changes
+            });
+        } else if self.node.journal.state().buried(id) {
+            self.answer_ended(id, attempt, &assignment.want).await;
+        } else if matches!(assignment.want, Want::Stop { .. }) {
+            // Its start never came: it must not start when it comes later.
+            self.append(vec![
+                Entry::Record(Record::Tombstone { assignment_id: id }),
+                Entry::fact(id, attempt, FactKind::Released),
+            ])
+            .await;
+        } else {
+            let assignment = Arc::new(assignment);
+            let intent = intent_of(Arc::clone(&assignment));
+            self.spawn((id, attempt), intent, |worker| worker.run_new(assignment));
+        }
+    }
+
+    /// Answers about an assignment that has ended here and that the server still lists,
+    /// unless the answer is on its way already.
+    async fn answer_ended(&mut self, id: AssignmentId, attempt: AttemptId, want: &Want) {
+        if self.node.journal.state().untold(id) || !self.answered.insert(id) {
+            return;
+        }
+        let kind = match want {
+            Want::Stop { .. } => FactKind::Released,
+            Want::Hold | Want::Run => FactKind::Refused {
+                code: RefusalCode::StartRefused.as_str().to_owned(),
+                message: "it has ended on this node before and is not started again".to_owned(),
+            },
+        };
+        self.append(vec![Entry::fact(id, attempt, kind)]).await;
+    }
+
+    async fn refuse(&mut self, poisoned: Poisoned) {
+        if self.workers.contains_key(&poisoned.id) {
+            // What runs already goes on: it was well-formed when it began.
+            return;
+        }
+        let told = {
+            let state = self.node.journal.state();
+            state.buried(poisoned.id) && state.untold(poisoned.id)
+        };
+        if told || !self.answered.insert(poisoned.id) {
+            return;
+        }
+        let kind = FactKind::Refused {
+            code: RefusalCode::Invalid.as_str().to_owned(),
+            message: poisoned.fault.to_string(),
+        };
+        self.append(vec![Entry::fact(poisoned.id, poisoned.attempt_id, kind)])
+            .await;
+    }
+
+    async fn forget(&mut self, id: AssignmentId) {
+        if self.workers.contains_key(&id) {
+            self.stop(id, self.node.kill_grace_ms.load(Ordering::Relaxed));
+        } else if !self.node.journal.state().buried(id) {
+            self.append(vec![Entry::Record(Record::Tombstone { assignment_id: id })])
+                .await;
+        }
+    }
+
+    fn stop(&self, id: AssignmentId, grace_ms: i64) {
+        if let Some(handle) = self.workers.get(&id) {
+            handle.intent.send_if_modified(|intent| {
+                let running = !matches!(intent, Intent::Stop { .. });
+                if running {
+                    *intent = Intent::Stop { grace_ms };
+                }
+                running
+            });
+        }
+    }
+
+    fn spawn<F>(
+        &mut self,
+        ids: (AssignmentId, AttemptId),
+        intent: Intent,
+        run: impl FnOnce(Worker) -> F,
+    ) where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let (sender, receiver) = watch::channel(intent);
+        let task = run(Worker::new(Arc::clone(&self.node), ids, receiver));
+        self.workers.insert(ids.0, Handle { intent: sender });
+        self.tasks.spawn(async move {
+            task.await;
+            ids.0
+        });
+    }
+
+    /// Writes an answer. One that cannot be written is given again in the next session.
+    async fn append(&self, entries: Vec<Entry>) {
+        if let Err(error) = self.node.journal.append(entries).await {
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "the journal cannot be written"
+            );
+        }
+    }
+}
+
+fn intent_of(assignment: Arc<Assignment>) -> Intent {
+    match assignment.want {
+        Want::Hold => Intent::Hold,
+        Want::Run => Intent::Run(assignment),
+        Want::Stop { grace_ms, .. } => Intent::Stop { grace_ms },
+    }
+}

@@ -1,0 +1,266 @@
+//! A job's folders and small files, laid out where no path of a tenant's leads elsewhere.
+
+use std::fs::{self, File, Permissions};
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Component, Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::stat::{Mode, mkdirat};
+use nix::unistd::{Gid, Uid, fchown};
+use protocol::desired::Assignment;
+
+use super::Node;
+use crate::files::ensure_folder;
+use crate::folders::owned_by;
+use crate::runs::{Directory, Refusal};
+use crate::supervise::{open_folder, step_down};
+
+/// Deepest path of a job's file; deeper ones are a mistake or an attack.
+const DEPTH_MAX: usize = 32;
+
+/// The folders of a job that has been laid out.
+#[derive(Debug, Clone)]
+pub struct Layout {
+    /// Its own folder: where it works, and its HOME.
+    pub work: PathBuf,
+    /// Its temporary files.
+    pub temporary: PathBuf,
+    /// What it keeps between attempts.
+    pub checkpoint: PathBuf,
+    /// Where its process starts.
+    pub directory: Directory,
+}
+
+/// Makes a job's folders and files anew. Nothing of it may be running.
+pub fn lay_out(node: &Node, assignment: &Assignment) -> Result<Layout, Refusal> {
+    let folder = node.folders.job(assignment.id);
+    let owner = node.isolated.then_some(assignment.uid);
+    let failed =
+        |path: &Path, error: io::Error| Refusal::here(format!("{}: {error}", path.display()));
+    clear(&folder).map_err(|e| failed(&folder, e))?;
+    ensure_folder(&folder, 0o711).map_err(|e| failed(&folder, e))?;
+
+    let layout = Layout {
+        work: folder.join("work"),
+        temporary: folder.join("tmp"),
+        checkpoint: node
+            .folders
+            .checkpoint(assignment.team_id, assignment.job_id),
+        directory: directory(node, assignment, &folder.join("work"))?,
+    };
+    for path in [&layout.work, &layout.temporary] {
+        ensure_folder(path, 0o700).map_err(|e| failed(path, e))?;
+    }
+    let work = open_folder(&layout.work).map_err(|e| failed(&layout.work, e.into()))?;
+    for (path, text) in &assignment.files {
+        write_file(&work, Path::new(path), text.as_bytes(), owner).map_err(|error| match error
+            .kind()
+        {
+            io::ErrorKind::InvalidInput => Refusal::invalid(format!(
+                "files: {} is not a path below the job's folder",
+                domain::error::quote(path)
+            )),
+            _ => Refusal::here(format!("files: {}: {error}", domain::error::quote(path))),
+        })?;
+    }
+    // Given away last: until here nobody else could touch them.
+    for path in [&layout.work, &layout.temporary] {
+        give(path, owner).map_err(|e| failed(path, e))?;
+    }
+    checkpoint(&layout.checkpoint, owner).map_err(|e| failed(&layout.checkpoint, e))?;
+    Ok(layout)
+}
+
+/// Removes a job's folder, however its owner left it. Links in it are removed, not followed.
+pub fn clear(folder: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            // Only where we are not root: a folder that its owner closed to itself.
+            reopen(folder);
+            fs::remove_dir_all(folder)
+        }
+        other => other,
+    }
+}
+
+fn reopen(folder: &Path) {
+    let Ok(()) = fs::set_permissions(folder, Permissions::from_mode(0o700)) else {
+        return;
+    };
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            reopen(&entry.path());
+        }
+    }
+}
+
+/// Where the process starts: the job's own folder, or the one it names below a root.
+fn directory(node: &Node, assignment: &Assignment, work: &Path) -> Result<Directory, Refusal> {
+    let Some(wanted) = &assignment.working_directory else {
+        return Ok(Directory {
+            root: work.to_owned(),
+            below: PathBuf::from("."),
+        });
+    };
+    let roots = &node.config.work_roots;
+    let refuse = |why: String| {
+        Refusal::invalid(format!(
+            "working_directory: {} is refused: {why}",
+            domain::error::quote(wanted)
+        ))
+    };
+    let path = Path::new(wanted);
+    let found = roots.iter().find_map(|root| {
+        let below = if path.is_absolute() {
+            path.strip_prefix(root).ok()?
+        } else {
+            path
+        };
+        Some((root, below))
+    });
+    let Some((root, below)) = found else {
+        let names: Vec<String> = roots
+            .iter()
+            .map(|root| root.display().to_string())
+            .collect();
+        return Err(refuse(if names.is_empty() {
+            "this node lets no job work outside of its own folder".to_owned()
+        } else {
+            format!("it must lie below {}", names.join(" or "))
+        }));
+    };
+    let below = if below.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        below
+    };
+    // Tried here to refuse early, and again as the job's user when it starts.
+    open_folder(root)
+        .and_then(|root| step_down(&root, below))
+        .map_err(|error| match error {
+            Errno::ENOENT => refuse("there is no such folder".to_owned()),
+            Errno::ELOOP | Errno::EXDEV => refuse(format!("it leads out of {}", root.display())),
+            other => refuse(other.to_string()),
+        })?;
+    Ok(Directory {
+        root: root.clone(),
+        below: below.to_owned(),
+    })
+}
+
+/// Writes a small file below a folder that nobody else can touch yet.
+fn write_file(folder: &OwnedFd, path: &Path, bytes: &[u8], owner: Option<u32>) -> io::Result<()> {
+    let parts: Vec<&std::ffi::OsStr> = path
+        .components()
+        .map(|part| match part {
+            Component::Normal(name) => Ok(name),
+            _ => Err(io::ErrorKind::InvalidInput),
+        })
+        .collect::<Result<_, _>>()?;
+    let (name, parents) = parts.split_last().ok_or(io::ErrorKind::InvalidInput)?;
+    if parts.len() > DEPTH_MAX {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut at = folder.try_clone()?;
+    for parent in parents {
+        match mkdirat(at.as_fd(), Path::new(parent), Mode::S_IRWXU) {
+            Ok(()) | Err(Errno::EEXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let below = step_in(
+            &at,
+            parent,
+            OFlag::O_RDONLY | OFlag::O_DIRECTORY,
+            Mode::empty(),
+        )?;
+        give_opened(&below, owner)?;
+        at = below;
+    }
+    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
+    let file = step_in(&at, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?;
+    give_opened(&file, owner)?;
+    File::from(file).write_all(bytes)
+}
+
+fn step_in(at: &OwnedFd, name: &std::ffi::OsStr, flags: OFlag, mode: Mode) -> io::Result<OwnedFd> {
+    let how = OpenHow::new()
+        .flags(flags | OFlag::O_CLOEXEC)
+        .mode(mode)
+        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
+    Ok(openat2(at.as_fd(), Path::new(name), how)?)
+}
+
+fn give_opened(opened: &OwnedFd, owner: Option<u32>) -> io::Result<()> {
+    match owner {
+        Some(uid) => Ok(fchown(
+            opened.as_fd(),
+            Some(Uid::from_raw(uid)),
+            Some(Gid::from_raw(uid)),
+        )?),
+        None => Ok(()),
+    }
+}
+
+fn give(path: &Path, owner: Option<u32>) -> io::Result<()> {
+    match owner {
+        Some(uid) => std::os::unix::fs::lchown(path, Some(uid), Some(uid)),
+        None => Ok(()),
+    }
+}
+
+/// Makes the folder that a job keeps between its attempts. Its team's folder is ours, so
+/// that nothing else of the team's can be put in its place.
+fn checkpoint(folder: &Path, owner: Option<u32>) -> io::Result<()> {
+    if let Some(team) = folder.parent()
+        && !team.is_dir()
+    {
+        ensure_folder(team, 0o711)?;
+    }
+    let there = folder.symlink_metadata().is_ok_and(|found| found.is_dir());
+    if there && owner.is_none_or(|uid| owned_by(folder, uid)) {
+        return Ok(());
+    }
+    ensure_folder(folder, 0o700)?;
+    give(folder, owner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_written_below_its_folder_or_not_at_all() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let opened = open_folder(folder.path()).expect("opened");
+        write_file(&opened, Path::new("a/b/train.py"), b"x", None).expect("written");
+        write_file(&opened, Path::new("a/b/other.py"), b"y", None).expect("written");
+        assert_eq!(
+            fs::read(folder.path().join("a/b/train.py")).expect("read"),
+            b"x"
+        );
+        std::os::unix::fs::symlink("/tmp", folder.path().join("out")).expect("linked");
+        for bad in ["../x", "/etc/x", "a/../../x", "out/x", "", "."] {
+            assert!(
+                write_file(&opened, Path::new(bad), b"x", None).is_err(),
+                "{bad}"
+            );
+        }
+        assert!(!Path::new("/tmp/x").exists());
+    }
+
+    #[test]
+    fn a_folder_that_its_owner_closed_is_cleared_all_the_same() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let job = folder.path().join("job");
+        fs::create_dir_all(job.join("closed/deep")).expect("made");
+        std::os::unix::fs::symlink("/etc", job.join("link")).expect("linked");
+        fs::set_permissions(job.join("closed"), Permissions::from_mode(0o000)).expect("closed");
+        clear(&job).expect("cleared");
+        assert!(!job.exists() && Path::new("/etc/passwd").exists());
+        clear(&job).expect("nothing to clear");
+    }
+}

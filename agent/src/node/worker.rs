@@ -1,0 +1,369 @@
+//! One assignment from its acceptance to its release: a task that converges to what is
+//! wanted, from wherever it finds things.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::ids::{AssignmentId, AttemptId};
+use domain::state::AssignmentPhase;
+use protocol::desired::Assignment;
+use tokio::sync::watch;
+
+use super::launch::{self, Supervisor};
+use super::{Node, admission, workdir};
+use crate::clock;
+use crate::journal::{Entry, FactKind, Kept, Record};
+use crate::runs::{Exit, Refusal};
+
+/// Wait before something is tried again that must not be given up: the disk is full, or a
+/// folder cannot be removed.
+const RETRY: Duration = Duration::from_secs(1);
+/// Longest such wait.
+const RETRY_MAX: Duration = Duration::from_secs(30);
+/// How often a control group is looked at while its last processes die.
+const EMPTY_CHECK: Duration = Duration::from_millis(20);
+/// Tries to clean up a job's folder before its devices are released without it.
+const CLEAN_TRIES: u32 = 5;
+
+/// What is wanted of an assignment now.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Intent {
+    /// Nobody has said anything in this session: leave it as it is, start nothing.
+    Unsaid,
+    /// Keep it ready.
+    Hold,
+    /// Run it.
+    Run(Arc<Assignment>),
+    /// End it.
+    Stop {
+        /// Time between SIGTERM and SIGKILL, in milliseconds.
+        grace_ms: i64,
+    },
+}
+
+/// One assignment's task.
+pub struct Worker {
+    node: Arc<Node>,
+    id: AssignmentId,
+    attempt: AttemptId,
+    intents: watch::Receiver<Intent>,
+}
+
+/// How the wait for a start ended.
+enum Begin {
+    Run(Arc<Assignment>),
+    Give,
+}
+
+impl Worker {
+    /// A worker for an assignment.
+    pub fn new(
+        node: Arc<Node>,
+        ids: (AssignmentId, AttemptId),
+        intents: watch::Receiver<Intent>,
+    ) -> Self {
+        let (id, attempt) = ids;
+        Self {
+            node,
+            id,
+            attempt,
+            intents,
+        }
+    }
+
+    /// Takes a new assignment on, and sees it to its end.
+    pub async fn run_new(self, assignment: Arc<Assignment>) {
+        match self.accept(&assignment).await {
+            Ok(()) => self.run_accepted().await,
+            Err(refusal) => {
+                tracing::warn!(assignment.id = %self.id, reason = refusal.message, "assignment refused");
+                self.give_up_claims();
+                self.record(vec![self.refused(refusal)]).await;
+            }
+        }
+    }
+
+    /// Goes on with an assignment that an earlier life of the agent accepted.
+    pub async fn run_adopted(self, kept: Kept) {
+        if let Err(holder) = self.node.claims().claim(self.id, &kept.devices) {
+            // Both were accepted by us once: told loudly, since it must not be.
+            tracing::error!(assignment.id = %self.id, holder, "an adopted assignment shares a device");
+        }
+        self.enter(AssignmentPhase::HandedOver);
+        if kept.ended {
+            self.clean().await;
+        } else if matches!(self.node.folders.run(self.id).claim(), Ok(Some(_))) {
+            self.follow(kept.started).await;
+        } else {
+            self.run_accepted().await;
+        }
+    }
+
+    async fn accept(&self, assignment: &Arc<Assignment>) -> Result<(), Refusal> {
+        let kept = Kept::of(assignment, clock::wall_micros());
+        self.node
+            .claims()
+            .claim(self.id, &kept.devices)
+            .map_err(Refusal::here)?;
+        let (node, laid_out) = (Arc::clone(&self.node), Arc::clone(assignment));
+        blocking(move || {
+            admission::check(&node, &laid_out)?;
+            prepare(&node, &laid_out)
+        })
+        .await?;
+        let entries = vec![
+            Entry::Record(Record::Accepted(kept)),
+            Entry::fact(self.id, self.attempt, FactKind::Accepted),
+        ];
+        self.node
+            .journal
+            .append(entries)
+            .await
+            .map_err(|e| Refusal::here(format!("the node cannot keep it: {e}")))?;
+        self.enter(AssignmentPhase::HandedOver);
+        Ok(())
+    }
+
+    async fn run_accepted(mut self) {
+        match self.wait_for_start().await {
+            Begin::Run(assignment) => match self.start(&assignment).await {
+                Ok(()) => self.follow(false).await,
+                Err(refusal) => {
+                    // A supervisor may have started all the same, only later than we waited.
+                    if self.void() {
+                        self.record(vec![self.refused(refusal)]).await;
+                        self.clean().await;
+                    } else {
+                        self.follow(false).await;
+                    }
+                }
+            },
+            Begin::Give => {
+                if self.void() {
+                    self.clean().await;
+                } else {
+                    self.follow(false).await;
+                }
+            }
+        }
+    }
+
+    /// Waits until it is to run and the node's lease lets it, or is to be given up.
+    async fn wait_for_start(&mut self) -> Begin {
+        let mut renewals = self.node.lease.renewals();
+        loop {
+            let intent = self.intents.borrow_and_update().clone();
+            renewals.borrow_and_update();
+            match intent {
+                Intent::Stop { .. } => return Begin::Give,
+                Intent::Run(assignment) if self.node.lease.runs() => return Begin::Run(assignment),
+                Intent::Run(_) | Intent::Hold | Intent::Unsaid => {}
+            }
+            tokio::select! {
+                changed = self.intents.changed() => if changed.is_err() { return std::future::pending().await },
+                _ = renewals.changed() => {}
+            }
+        }
+    }
+
+    async fn start(&self, assignment: &Arc<Assignment>) -> Result<(), Refusal> {
+        let run = self.node.folders.run(self.id);
+        if matches!(run.orders(), Ok(None) | Err(_)) {
+            // Adopted between acceptance and orders, or the layout was lost.
+            let (node, laid_out) = (Arc::clone(&self.node), Arc::clone(assignment));
+            blocking(move || prepare(&node, &laid_out)).await?;
+        }
+        launch::launch(&run)
+            .await
+            .map_err(|e| Refusal::here(format!("its supervisor could not be started: {e}")))
+    }
+
+    /// Makes sure that nothing starts any more; false where a supervisor was earlier.
+    fn void(&self) -> bool {
+        let run = self.node.folders.run(self.id);
+        // A folder that is gone cannot be claimed by a supervisor either.
+        run.claim_as_void().unwrap_or_else(|_| !run.exists())
+    }
+
+    /// Follows a run that has a supervisor until it is over, then cleans up.
+    async fn follow(mut self, mut started_told: bool) {
+        let run = self.node.folders.run(self.id);
+        self.enter(AssignmentPhase::Running);
+        loop {
+            let supervisor = Supervisor::find(&run).ok().flatten();
+            if !started_told && let Ok(Some(started)) = run.started() {
+                let pid = i64::from(started.pid);
+                self.record(vec![Entry::Fact {
+                    assignment_id: self.id,
+                    attempt_id: self.attempt,
+                    at_micros: started.at_micros,
+                    kind: FactKind::Started { pid },
+                }])
+                .await;
+                started_told = true;
+            }
+            let Some(supervisor) = supervisor else { break };
+            if self.follow_supervisor(&supervisor, started_told).await {
+                break;
+            }
+        }
+        self.tell_end(&run).await;
+        self.clean().await;
+    }
+
+    /// Returns true when the supervisor has ended, false when it may have news.
+    async fn follow_supervisor(&mut self, supervisor: &Supervisor, started_told: bool) -> bool {
+        /// How often an adopted supervisor that had not started its job yet is looked at.
+        const STARTED_CHECK: Duration = Duration::from_millis(50);
+        let run = self.node.folders.run(self.id);
+        loop {
+            let intent = self.intents.borrow_and_update().clone();
+            if let Intent::Stop { grace_ms } = intent {
+                self.enter(AssignmentPhase::Stopping);
+                if let Err(error) = supervisor.stop(&run, grace_ms) {
+                    tracing::error!(assignment.id = %self.id, %error, "a job cannot be told to stop");
+                }
+            }
+            tokio::select! {
+                () = supervisor.ended() => return true,
+                changed = self.intents.changed() => if changed.is_err() { return std::future::pending().await },
+                () = tokio::time::sleep(STARTED_CHECK), if !started_told => return false,
+            }
+        }
+    }
+
+    async fn tell_end(&self, run: &crate::runs::RunFolder) {
+        let exit = match run.exit() {
+            Ok(Some(exit)) => exit,
+            Ok(None) | Err(_) => {
+                launch::kill_orphans(&self.node, run, &self.id.to_string());
+                let entry =
+                    self.lost("the job's supervisor ended without a word; the job was killed");
+                return self.record(vec![entry]).await;
+            }
+        };
+        let entry = match exit.refused.clone() {
+            Some(refusal) => self.refused(refusal),
+            None => self.exited(exit),
+        };
+        self.record(vec![entry]).await;
+    }
+
+    /// Removes what is left and releases the devices.
+    async fn clean(self) {
+        self.enter(AssignmentPhase::Cleaning);
+        let mut wait = RETRY;
+        let group = self.node.cgroups.group(&self.id.to_string());
+        while !group.empty() {
+            group.kill();
+            tokio::time::sleep(EMPTY_CHECK).await;
+        }
+        group.remove();
+        for attempt in 1..=CLEAN_TRIES {
+            let (job, run) = (
+                self.node.folders.job(self.id),
+                self.node.folders.run(self.id),
+            );
+            let cleared = blocking(move || {
+                workdir::clear(&job)?;
+                workdir::clear(run.path())
+            })
+            .await;
+            match cleared {
+                Ok(()) => break,
+                Err(error) if attempt == CLEAN_TRIES => {
+                    tracing::error!(assignment.id = %self.id, %error, "a job's folder is left behind");
+                }
+                Err(_) => {
+                    tokio::time::sleep(wait).await;
+                    wait = (wait * 2).min(RETRY_MAX);
+                }
+            }
+        }
+        self.give_up_claims();
+        self.record(vec![Entry::fact(self.id, self.attempt, FactKind::Released)])
+            .await;
+    }
+
+    fn enter(&self, phase: AssignmentPhase) {
+        self.node.set_phase(self.id, self.attempt, phase);
+    }
+
+    fn give_up_claims(&self) {
+        self.node.claims().release(self.id);
+        self.node.drop_phase(self.id);
+    }
+
+    /// Writes what must be told. Tried until it is on disk: a full disk delays it.
+    async fn record(&self, entries: Vec<Entry>) {
+        let mut wait = RETRY;
+        while let Err(error) = self.node.journal.append(entries.clone()).await {
+            tracing::error!(assignment.id = %self.id, error = &error as &dyn std::error::Error, "the journal cannot be written");
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(RETRY_MAX);
+        }
+    }
+
+    fn refused(&self, refusal: Refusal) -> Entry {
+        let kind = FactKind::Refused {
+            code: refusal.code.as_str().to_owned(),
+            message: refusal.message,
+        };
+        Entry::fact(self.id, self.attempt, kind)
+    }
+
+    fn exited(&self, exit: Exit) -> Entry {
+        Entry::Fact {
+            assignment_id: self.id,
+            attempt_id: self.attempt,
+            at_micros: exit.at_micros,
+            kind: FactKind::Exited {
+                code: exit.code,
+                signal: exit.signal,
+                out_of_memory: exit.out_of_memory,
+                asked: exit.asked,
+                reason: if exit.lease_over { LEASE_OVER } else { "" }.to_owned(),
+                message: exit.message,
+            },
+        }
+    }
+
+    fn lost(&self, message: &str) -> Entry {
+        Entry::fact(self.id, self.attempt, lost(message))
+    }
+}
+
+/// The protocol's word for an end by the node's lease.
+const LEASE_OVER: &str = "lease_over";
+
+/// The end of a run that the node itself lost.
+pub fn lost(message: &str) -> FactKind {
+    FactKind::Exited {
+        code: None,
+        signal: None,
+        out_of_memory: false,
+        asked: false,
+        reason: domain::state::AttemptEnd::NodeLost.to_string(),
+        message: message.to_owned(),
+    }
+}
+
+/// Lays out an assignment and writes its orders.
+fn prepare(node: &Node, assignment: &Assignment) -> Result<(), Refusal> {
+    let layout = workdir::lay_out(node, assignment)?;
+    let run = node.folders.run(assignment.id);
+    let orders = launch::orders(node, assignment, &layout);
+    run.create()
+        .and_then(|()| run.write_orders(&orders))
+        .map_err(|e| Refusal::here(format!("its run folder cannot be written: {e}")))
+}
+
+/// Runs what waits for the disk where it holds nobody up.
+async fn blocking<T: Send + 'static, E: Send + 'static>(
+    work: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> Result<T, E> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}

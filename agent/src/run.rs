@@ -1,0 +1,98 @@
+//! A running agent, put together.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use domain::ids::IncarnationId;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::config::Config;
+use crate::folders::Folders;
+use crate::inventory::{Machine, NO_ISOLATION};
+use crate::journal::Journal;
+use crate::lease::Lease;
+use crate::node::{self, Node, Parts};
+use crate::session::{Keeper, Session};
+use crate::supervise::cgroup::Cgroups;
+use crate::{gpus, proc, prune};
+
+/// Longest wait for the first look at the GPUs before the server is told what is known
+/// from before: a driver that loads takes some seconds.
+const FIRST_READING_TIMEOUT: Duration = Duration::from_secs(30);
+/// Desired sets that wait for the reconciler; it is never long behind.
+const COMMANDS_MAX: usize = 16;
+
+/// Runs an agent until it is told to leave. Its jobs stay.
+pub async fn run(config: Config) -> anyhow::Result<()> {
+    config.check()?;
+    let isolated = nix::unistd::geteuid().is_root();
+    if !isolated && !config.allow_unisolated {
+        bail!(
+            "the agent is not root, so that jobs of all teams would run as one user: run it as root, or accept that with --allow-unisolated"
+        );
+    }
+    let folders = Folders::prepare(&config.state_dir, config.checkpoint_root.as_deref())?;
+    let _lock = folders.lock()?;
+    if isolated {
+        folders.check_passable()?;
+    } else {
+        tracing::warn!("{NO_ISOLATION}");
+    }
+    let keeper = Arc::new(Keeper::load(&folders)?);
+    let boot_id = proc::boot_id().context("the kernel's boot id cannot be read")?;
+    let (journal, rebooted) = Journal::open(&folders.journal(), &boot_id)?;
+    let lease = Lease::open(&folders.lease(), &boot_id).context("the lease cannot be kept")?;
+    let (cgroups, warning) = Cgroups::detect(&config.cgroup_parent);
+    let server = keeper.identity().await.server;
+    let machine = Machine::look(&config, &server, isolated, (&cgroups, warning));
+    let gpus = gpus::watch(
+        config.nvml_library.clone(),
+        folders.known_devices(),
+        config.inventory_pace(),
+    );
+
+    let node = Arc::new(Node::new(Parts {
+        config: config.clone(),
+        folders: folders.clone(),
+        journal,
+        gpus: gpus.clone(),
+        lease,
+        cgroups,
+    }));
+    let adopted = node::recover(&node, rebooted).await?;
+    tracing::info!(adopted = adopted.len(), rebooted, "agent started");
+    let (commands, received) = mpsc::channel(COMMANDS_MAX);
+    let reconciler = tokio::spawn(node::reconcile(Arc::clone(&node), adopted, received));
+    tokio::spawn(Arc::clone(&keeper).run());
+    tokio::spawn(prune::run(config, folders));
+
+    // A server that hears of no device before they were looked at would believe it.
+    let mut first = gpus;
+    let read = async { first.wait_for(|gpus| gpus.read).await.is_ok() };
+    if !matches!(
+        tokio::time::timeout(FIRST_READING_TIMEOUT, read).await,
+        Ok(true)
+    ) {
+        tracing::warn!("the GPUs have not answered yet");
+    }
+    let session = Session {
+        node,
+        machine,
+        keeper,
+        boot_id,
+        incarnation: IncarnationId::new(),
+        commands,
+    };
+    let mut terminated = signal(SignalKind::terminate())?;
+    let mut interrupted = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        () = session.run() => {}
+        ended = reconciler => ended.context("the reconciler failed")?,
+        _ = terminated.recv() => {}
+        _ = interrupted.recv() => {}
+    }
+    tracing::info!("agent leaves; its jobs go on");
+    Ok(())
+}

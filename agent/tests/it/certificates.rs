@@ -1,0 +1,88 @@
+//! How a machine becomes a node, and stays one.
+
+use crate::rig::{Agent, script};
+
+fn words(output: &std::process::Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[tokio::test]
+async fn a_server_is_known_by_the_fingerprint_of_its_authority() {
+    let mut agent = Agent::new().await;
+    let wrong = agent
+        .enrol(&["--token", "token", "--ca-sha256", &"00".repeat(32)])
+        .await;
+    assert!(!wrong.status.success());
+    assert!(words(&wrong).contains("SHA-256"), "{}", words(&wrong));
+    let sha256 = agent.server.ca_sha256.clone();
+    let well = agent
+        .enrol(&["--token", "token", "--ca-sha256", &sha256])
+        .await;
+    assert!(well.status.success(), "{}", words(&well));
+    assert!(String::from_utf8_lossy(&well.stdout).contains("enrolled as n1 in pool h100"));
+    agent.start().await;
+}
+
+#[tokio::test]
+async fn a_token_that_is_not_known_and_a_second_enrolment_are_refused_in_words() {
+    let agent = Agent::new().await;
+    let ca = agent.server.ca_file.to_str().expect("a path").to_owned();
+    let unknown = agent.enrol(&["--token", "another", "--ca", &ca]).await;
+    assert!(
+        words(&unknown).contains("the join token is not known"),
+        "{}",
+        words(&unknown)
+    );
+    agent.enrol_well().await;
+    let again = agent.enrol(&["--token", "token", "--ca", &ca]).await;
+    assert!(words(&again).contains("--replace"), "{}", words(&again));
+    let replaced = agent
+        .enrol(&["--token", "token", "--ca", &ca, "--replace"])
+        .await;
+    assert!(replaced.status.success(), "{}", words(&replaced));
+}
+
+#[tokio::test]
+async fn a_certificate_is_renewed_while_the_session_goes_on_and_used_in_the_next() {
+    let mut agent = Agent::new().await;
+    agent.server.inner().renew_after_seconds = 1;
+    agent.enrol_well().await;
+    agent.start().await;
+    agent
+        .server
+        .wait("renewals", |inner| (inner.renewals >= 2).then_some(()))
+        .await;
+    assert_eq!(agent.server.inner().hellos.len(), 1, "the session went on");
+    agent.server.drop_session();
+    agent
+        .server
+        .wait("another session", |inner| {
+            (inner.hellos.len() > 1).then_some(())
+        })
+        .await;
+    let used = agent.server.inner().session_certificates.clone();
+    assert_ne!(used[0], used[1]);
+}
+
+#[tokio::test]
+async fn a_node_whose_certificate_expired_comes_back_by_itself() {
+    let mut agent = Agent::new().await;
+    agent.server.inner().issue_expired = true;
+    agent.enrol_well().await;
+    agent.start().await;
+    assert_eq!(agent.server.inner().renewals, 1);
+    let job = script("exit 0");
+    agent.server.desire(std::slice::from_ref(&job)).await;
+    assert_eq!(agent.server.exited(&job.id).await.code, Some(0));
+}
+
+#[tokio::test]
+async fn a_machine_that_is_not_enrolled_says_what_to_do() {
+    let mut agent = Agent::new().await;
+    agent.launch();
+    let log = agent.folder.path().join("agent.log");
+    crate::rig::until("it says so", || {
+        std::fs::read_to_string(&log).is_ok_and(|text| text.contains("allotment-agent enrol"))
+    })
+    .await;
+}

@@ -1,0 +1,10 @@
+//! The agent as it is: the real program and real processes against a server of the tests' own.
+
+mod certificates;
+mod fake_server;
+mod gpus;
+mod lease;
+mod restart;
+mod rig;
+mod running;
+mod stopping;

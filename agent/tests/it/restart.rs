@@ -1,0 +1,170 @@
+//! Agents that are killed, and machines that restart.
+
+use std::fs;
+
+use agent::journal::{Entry, FactKind, Journal, Kept, Record, history};
+
+use crate::rig::{Agent, alive, script, stopped, until};
+
+#[tokio::test]
+async fn a_killed_agent_leaves_its_jobs_alone_and_finds_them_again() {
+    let mut agent = Agent::running().await;
+    let folder = agent.open_folder();
+    let (count, gate) = (folder.join("count"), folder.join("gate"));
+    let job = script(&format!(
+        "echo x >> {}; echo before; while [ ! -e {} ]; do sleep 0.02; done; echo after; exit 4",
+        count.display(),
+        gate.display()
+    ));
+    agent.server.desire(std::slice::from_ref(&job)).await;
+    let pid = agent.server.started(&job.id).await;
+    agent.kill();
+    assert!(alive(pid));
+    agent.start().await;
+    let held = agent.server.inner().hellos[1].held.clone();
+    assert_eq!(held.len(), 1);
+    assert_eq!(
+        (held[0].assignment_id.as_str(), held[0].phase.as_str()),
+        (job.id.as_str(), "running")
+    );
+    let hellos = agent.server.inner().hellos.clone();
+    assert_eq!(hellos[0].journal_id, hellos[1].journal_id);
+    assert_ne!(hellos[0].incarnation, hellos[1].incarnation);
+    assert!(alive(pid));
+    fs::write(&gate, "").expect("opened");
+    assert_eq!(agent.server.exited(&job.id).await.code, Some(4));
+    agent.server.released(&job.id).await;
+    assert_eq!(
+        agent.server.story(&job.id),
+        ["accepted", "started", "exited", "released"]
+    );
+    assert_eq!(fs::read_to_string(&count).expect("read"), "x\n");
+    assert_eq!(
+        agent.server.read_log(&job.id, false).await.as_deref(),
+        Ok("before\nafter\n")
+    );
+    let holdings = history(&agent.state().join("journal/journal")).expect("a journal");
+    assert_eq!((holdings[0].starts, holdings[0].ends), (1, 1));
+}
+
+#[tokio::test]
+async fn an_end_that_no_agent_saw_is_told_later() {
+    let mut agent = Agent::running().await;
+    let job = script("sleep 0.5; exit 5");
+    agent.server.desire(std::slice::from_ref(&job)).await;
+    let pid = agent.server.started(&job.id).await;
+    agent.kill();
+    until("the job has ended", || !alive(pid)).await;
+    agent.start().await;
+    assert_eq!(agent.server.exited(&job.id).await.code, Some(5));
+    agent.server.released(&job.id).await;
+}
+
+#[tokio::test]
+async fn a_grace_runs_on_without_the_agent() {
+    let mut agent = Agent::running().await;
+    let job = script("trap '' TERM; while :; do sleep 0.02; done");
+    agent.server.desire(std::slice::from_ref(&job)).await;
+    let pid = agent.server.started(&job.id).await;
+    agent.server.desire(&[stopped(&job, 500)]).await;
+    let run = agent.state().join("runs").join(&job.id).join("stop.json");
+    until("the stop is written", || run.exists()).await;
+    agent.kill();
+    until("the job was killed", || !alive(pid)).await;
+    agent.start().await;
+    let exited = agent.server.exited(&job.id).await;
+    assert_eq!((exited.signal, exited.asked), (Some(9), true));
+}
+
+#[tokio::test]
+async fn facts_are_told_again_until_they_are_acknowledged() {
+    let mut agent = Agent::running().await;
+    agent.server.inner().acknowledge = false;
+    let job = script("exit 0");
+    agent.server.desire(std::slice::from_ref(&job)).await;
+    agent.server.released(&job.id).await;
+    agent.kill();
+    // As if the server had lost what it had not acknowledged.
+    agent.server.inner().facts.clear();
+    agent.server.inner().acknowledge = true;
+    agent.start().await;
+    agent.server.released(&job.id).await;
+    assert_eq!(
+        agent.server.story(&job.id),
+        ["accepted", "started", "exited", "released"]
+    );
+}
+
+#[tokio::test]
+async fn nothing_is_run_again_after_the_machine_restarted() {
+    let mut agent = Agent::enrolled().await;
+    let job = script("exit 0");
+    let id = job.id.parse().expect("an id");
+    let attempt = job.attempt_id.parse().expect("an id");
+    // A journal as an earlier boot left it, with a job that ran.
+    let path = agent.state().join("journal");
+    fs::create_dir_all(&path).expect("made");
+    {
+        let (journal, _) = Journal::open(&path.join("journal"), "an earlier boot").expect("opened");
+        let kept = Kept {
+            assignment_id: id,
+            attempt_id: attempt,
+            job_id: job.job_id.parse().expect("an id"),
+            devices: Vec::new(),
+            at_micros: 1,
+            started: false,
+            ended: false,
+        };
+        journal
+            .append(vec![
+                Entry::Record(Record::Accepted(kept)),
+                Entry::fact(id, attempt, FactKind::Accepted),
+                Entry::fact(id, attempt, FactKind::Started { pid: 1 }),
+            ])
+            .await
+            .expect("written");
+    }
+    // The server does not know yet and still wants it to run.
+    agent.server.inner().desired = vec![job.clone()];
+    agent.start().await;
+    let exited = agent.server.exited(&job.id).await;
+    assert_eq!(exited.reason, "node_lost");
+    assert!(exited.message.contains("restarted"), "{}", exited.message);
+    agent.server.released(&job.id).await;
+    assert!(agent.server.inner().hellos[0].held.is_empty());
+    let story = agent.server.story(&job.id);
+    assert_eq!(&story[..4], ["accepted", "started", "exited", "released"]);
+}
+
+#[tokio::test]
+async fn a_job_whose_supervisor_was_killed_is_ended_and_told_as_the_nodes_fault() {
+    let agent = Agent::running().await;
+    let job = script("trap '' TERM; sleep 1000");
+    agent.server.desire(std::slice::from_ref(&job)).await;
+    let pid = agent.server.started(&job.id).await;
+    let claim = agent.state().join("runs").join(&job.id).join("claim.json");
+    let claim: serde_json::Value =
+        serde_json::from_slice(&fs::read(claim).expect("read")).expect("JSON");
+    let supervisor = i32::try_from(claim["pid"].as_i64().expect("a pid")).expect("a pid");
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(supervisor),
+        nix::sys::signal::Signal::SIGKILL,
+    )
+    .expect("killed");
+    assert_eq!(agent.server.exited(&job.id).await.reason, "node_lost");
+    agent.server.released(&job.id).await;
+    assert!(!alive(pid));
+}
+
+#[tokio::test]
+async fn a_second_agent_on_the_same_state_is_refused() {
+    let agent = Agent::running().await;
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_allotment-agent"))
+        .args(["run", "--allow-unisolated", "--state-dir"])
+        .arg(agent.state())
+        .output()
+        .expect("runs");
+    assert!(!output.status.success());
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(words.contains("in use by another agent"), "{words}");
+}

@@ -1,0 +1,246 @@
+//! An agent of the tests: enrolled with a fake server, killed and started at will.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use domain::ids::{AssignmentId, AttemptId, JobId, TeamId};
+use protocol::wire;
+
+use crate::fake_server::FakeServer;
+
+const AGENT: &str = env!("CARGO_BIN_EXE_allotment-agent");
+/// A user of a team; far from those of the machine.
+pub const UID: u32 = 251_000;
+/// Longest wait for a state of the machine.
+const WAIT_MAX: Duration = Duration::from_secs(40);
+
+pub struct Agent {
+    pub folder: tempfile::TempDir,
+    pub server: FakeServer,
+    pub arguments: Vec<String>,
+    pub environment: Vec<(String, String)>,
+    child: Option<Child>,
+}
+
+impl Agent {
+    /// An enrolled agent that does not run yet.
+    pub async fn enrolled() -> Self {
+        let agent = Self::new().await;
+        agent.enrol_well().await;
+        agent
+    }
+
+    /// A machine that is not enrolled yet.
+    pub async fn new() -> Self {
+        // Others must be able to pass: the jobs' users do.
+        let folder = tempfile::Builder::new()
+            .prefix("agent-")
+            .permissions(fs::Permissions::from_mode(0o711))
+            .tempdir_in("/tmp")
+            .expect("a folder");
+        Self {
+            folder,
+            server: FakeServer::start().await,
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            child: None,
+        }
+    }
+
+    /// An agent that runs and has a session.
+    pub async fn running() -> Self {
+        let mut agent = Self::enrolled().await;
+        agent.start().await;
+        agent
+    }
+
+    pub async fn enrol(&self, more: &[&str]) -> Output {
+        // Not a blocking call: the server lives on this thread.
+        tokio::process::Command::new(AGENT)
+            .args([
+                "enrol",
+                "--server",
+                &self.server.url,
+                "--name",
+                "n1",
+                "--state-dir",
+            ])
+            .arg(self.state())
+            .args(more)
+            .output()
+            .await
+            .expect("the agent runs")
+    }
+
+    pub async fn enrol_well(&self) {
+        let ca = self.server.ca_file.to_str().expect("a path");
+        let output = self.enrol(&["--token", "token", "--ca", ca]).await;
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+
+    /// Starts the agent and waits for its session.
+    pub async fn start(&mut self) {
+        let sessions = self.server.inner().hellos.len();
+        self.launch();
+        self.server
+            .wait("a session", |inner| {
+                (inner.hellos.len() > sessions).then_some(())
+            })
+            .await;
+    }
+
+    /// Starts the agent.
+    pub fn launch(&mut self) {
+        let log = fs::File::options()
+            .append(true)
+            .create(true)
+            .open(self.folder.path().join("agent.log"))
+            .expect("a log");
+        let child = Command::new(AGENT)
+            .args(["run", "--allow-unisolated", "--state-dir"])
+            .arg(self.state())
+            .args(&self.arguments)
+            .envs(self.environment.iter().cloned())
+            .env("ALLOTMENT_LOG", "info,agent=debug")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("the agent starts");
+        self.child = Some(child);
+    }
+
+    /// Kills the agent as nobody should.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().expect("killed");
+            child.wait().expect("reaped");
+        }
+    }
+
+    pub fn pid(&self) -> i32 {
+        let child = self.child.as_ref().expect("the agent runs");
+        i32::try_from(child.id()).expect("a pid")
+    }
+
+    pub fn state(&self) -> PathBuf {
+        self.folder.path().join("state")
+    }
+
+    /// A folder that jobs may write to.
+    pub fn open_folder(&self) -> PathBuf {
+        let path = self.folder.path().join("open");
+        fs::create_dir_all(&path).expect("made");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o1777)).expect("opened");
+        path
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.kill();
+        if std::thread::panicking() {
+            let log = fs::read_to_string(self.folder.path().join("agent.log")).unwrap_or_default();
+            eprintln!("the agent's log:\n{log}");
+        }
+        // Supervisors outlive the agent by design; the tests' do not outlive the test.
+        for run in fs::read_dir(self.state().join("runs"))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let claim = fs::read(run.path().join("claim.json")).unwrap_or_default();
+            let claim: serde_json::Value = serde_json::from_slice(&claim).unwrap_or_default();
+            if let Some(pid) = claim["pid"]
+                .as_i64()
+                .and_then(|pid| i32::try_from(pid).ok())
+                && pid > 0
+            {
+                let _ = nix::sys::signal::kill(
+                    nix::unistd::Pid::from_raw(pid),
+                    nix::sys::signal::Signal::SIGKILL,
+                );
+            }
+        }
+    }
+}
+
+pub fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+/// An assignment that is to run a command.
+pub fn assignment(command: &[&str]) -> wire::Assignment {
+    wire::Assignment {
+        id: AssignmentId::new().to_string(),
+        attempt_id: AttemptId::new().to_string(),
+        job_id: JobId::new().to_string(),
+        job_name: "digits".to_owned(),
+        team: "vision".to_owned(),
+        team_id: TeamId::new().to_string(),
+        attempt: 1,
+        want: wire::Want::Run.into(),
+        workers: 1,
+        command: command.iter().map(ToString::to_string).collect(),
+        runner: "process".to_owned(),
+        uid: UID,
+        master_addr: "10.0.0.1".to_owned(),
+        master_port: 20_000,
+        grace_ms: 10_000,
+        ..wire::Assignment::default()
+    }
+}
+
+/// An assignment that is to run a script.
+pub fn script(text: &str) -> wire::Assignment {
+    assignment(&["sh", "-c", text])
+}
+
+/// The same, wanted otherwise.
+pub fn wanted(assignment: &wire::Assignment, want: wire::Want) -> wire::Assignment {
+    wire::Assignment {
+        want: want.into(),
+        ..assignment.clone()
+    }
+}
+
+/// The same, to be stopped with so much grace.
+pub fn stopped(assignment: &wire::Assignment, grace_ms: i64) -> wire::Assignment {
+    wire::Assignment {
+        grace_ms,
+        stop_reason: "cancelled".to_owned(),
+        ..wanted(assignment, wire::Want::Stop)
+    }
+}
+
+/// Whether a process is there and no zombie.
+pub fn alive(pid: i64) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+/// Waits for a state of the machine.
+pub async fn until(what: &str, look: impl Fn() -> bool) {
+    let deadline = Instant::now() + WAIT_MAX;
+    while !look() {
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Waits until a file holds something, and returns it.
+pub async fn content(path: &Path) -> String {
+    until("a file is written", || {
+        fs::read_to_string(path).is_ok_and(|text| text.ends_with('\n'))
+    })
+    .await;
+    fs::read_to_string(path).expect("read")
+}
