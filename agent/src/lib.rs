@@ -2,7 +2,7 @@
 //!
 //! Three processes share a node: the agent, which may be killed and replaced at any time;
 //! a supervisor per job, which outlives it ([`supervise`]); and the job. What agent and
-//! supervisor tell one another lies in the job's run folder ([`runs`]), what the server
+//! supervisor tell one another lies in the job's run folder (`runs`), what the server
 //! must learn lies in the journal ([`journal`]) until it is acknowledged.
 
 pub mod config;

@@ -28,10 +28,11 @@ pub fn children(parent: i32) -> Vec<i32> {
         .collect()
 }
 
-/// The processes of a group in a session.
+/// The living processes of a group in a session; zombies hold nothing any more.
 pub fn members(session: i32, group: i32) -> Vec<i32> {
     all()
         .filter(|pid| stat_number(*pid, 5) == Some(group) && stat_number(*pid, 6) == Some(session))
+        .filter(|pid| stat_field(*pid, 3).is_some_and(|state| state != "Z" && state != "X"))
         .collect()
 }
 

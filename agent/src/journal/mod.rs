@@ -115,7 +115,7 @@ impl Journal {
         if state.journal_id.is_empty() {
             beginning.push(Record::Head {
                 version: record::VERSION,
-                journal_id: domain::ids::IncarnationId::new().to_string(),
+                journal_id: domain::ids::JournalId::new().to_string(),
                 next_fact: 1,
             });
         }

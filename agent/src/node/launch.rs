@@ -123,15 +123,19 @@ impl Supervisor {
     }
 }
 
-/// Kills what is left of a job whose supervisor is gone. Its first process dies with the
-/// supervisor; the rest is found by its control group or its process group.
-pub fn kill_orphans(node: &Node, run: &RunFolder, name: &str) {
+/// Kills what is left of a job whose supervisor is gone, and tells whether anything was.
+/// Its first process dies with the supervisor; the rest is found by its control group, or by
+/// its session and process group. Repeat until nothing is left.
+pub fn kill_orphans(node: &Node, run: &RunFolder, name: &str) -> bool {
     let group = node.cgroups.group(name);
+    let mut left = !group.empty();
     group.kill();
     if let (Ok(Some(claim)), Ok(Some(started))) = (run.claim(), run.started()) {
         // By session and group together: one number alone may have been given out anew.
-        proc::members(claim.pid, started.pid)
-            .into_iter()
-            .for_each(proc::kill_process);
+        for pid in proc::members(claim.pid, started.pid) {
+            left = true;
+            proc::kill_process(pid);
+        }
     }
+    left
 }

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use domain::ids::AssignmentId;
 use nix::sys::signal::Signal;
@@ -10,6 +11,9 @@ use nix::sys::signal::Signal;
 use super::{Node, launch, workdir, worker};
 use crate::journal::{Entry, FactKind, JournalError, Kept};
 use crate::proc::Process;
+
+/// Wait between two rounds of killing; nothing else goes on at that time.
+const KILL_WAIT: Duration = Duration::from_millis(20);
 
 /// Brings journal and disk to where tasks can take over; returns what is to be adopted.
 pub async fn recover(node: &Node, rebooted: bool) -> Result<Vec<Kept>, JournalError> {
@@ -60,7 +64,9 @@ fn clear_strays(node: &Node, adopted: &[Kept]) {
                 tracing::warn!(assignment.id = %id, "a job that the journal does not know is ended");
                 process.signal(Signal::SIGKILL);
             }
-            launch::kill_orphans(node, &run, &id.to_string());
+            while launch::kill_orphans(node, &run, &id.to_string()) {
+                std::thread::sleep(KILL_WAIT);
+            }
         }
         warn_on_error(id, workdir::clear(run.path()));
     }

@@ -236,7 +236,9 @@ impl Worker {
         let exit = match run.exit() {
             Ok(Some(exit)) => exit,
             Ok(None) | Err(_) => {
-                launch::kill_orphans(&self.node, run, &self.id.to_string());
+                while launch::kill_orphans(&self.node, run, &self.id.to_string()) {
+                    tokio::time::sleep(EMPTY_CHECK).await;
+                }
                 let entry =
                     self.lost("the job's supervisor ended without a word; the job was killed");
                 return self.record(vec![entry]).await;

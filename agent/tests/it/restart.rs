@@ -4,7 +4,7 @@ use std::fs;
 
 use agent::journal::{Entry, FactKind, Journal, Kept, Record, history};
 
-use crate::rig::{Agent, alive, script, stopped, until};
+use crate::rig::{Agent, alive, content, script, stopped, stubborn, until};
 
 #[tokio::test]
 async fn a_killed_agent_leaves_its_jobs_alone_and_finds_them_again() {
@@ -63,9 +63,11 @@ async fn an_end_that_no_agent_saw_is_told_later() {
 #[tokio::test]
 async fn a_grace_runs_on_without_the_agent() {
     let mut agent = Agent::running().await;
-    let job = script("trap '' TERM; while :; do sleep 0.02; done");
+    let mark = agent.open_folder().join("mark");
+    let job = stubborn(&mark);
     agent.server.desire(std::slice::from_ref(&job)).await;
     let pid = agent.server.started(&job.id).await;
+    content(&mark).await;
     agent.server.desire(&[stopped(&job, 500)]).await;
     let run = agent.state().join("runs").join(&job.id).join("stop.json");
     until("the stop is written", || run.exists()).await;

@@ -7,6 +7,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use domain::ids::{AssignmentId, AttemptId, JobId, TeamId};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use protocol::wire;
 
 use crate::fake_server::FakeServer;
@@ -158,15 +160,18 @@ impl Drop for Agent {
         {
             let claim = fs::read(run.path().join("claim.json")).unwrap_or_default();
             let claim: serde_json::Value = serde_json::from_slice(&claim).unwrap_or_default();
-            if let Some(pid) = claim["pid"]
-                .as_i64()
-                .and_then(|pid| i32::try_from(pid).ok())
-                && pid > 0
-            {
-                let _ = nix::sys::signal::kill(
-                    nix::unistd::Pid::from_raw(pid),
-                    nix::sys::signal::Signal::SIGKILL,
-                );
+            let started = fs::read(run.path().join("started.json")).unwrap_or_default();
+            let started: serde_json::Value = serde_json::from_slice(&started).unwrap_or_default();
+            let number = |value: &serde_json::Value| {
+                value["pid"]
+                    .as_i64()
+                    .and_then(|pid| i32::try_from(pid).ok())
+                    .filter(|pid| *pid > 0)
+            };
+            for (pid, signal_to) in [(number(&claim), 1), (number(&started), -1)] {
+                if let Some(pid) = pid {
+                    let _ = kill(Pid::from_raw(pid * signal_to), Signal::SIGKILL);
+                }
             }
         }
     }
@@ -201,6 +206,14 @@ pub fn assignment(command: &[&str]) -> wire::Assignment {
 /// An assignment that is to run a script.
 pub fn script(text: &str) -> wire::Assignment {
     assignment(&["sh", "-c", text])
+}
+
+/// An assignment that does not listen to SIGTERM. The file is written once it does not.
+pub fn stubborn(mark: &Path) -> wire::Assignment {
+    script(&format!(
+        "trap '' TERM; echo deaf > {}; while :; do sleep 0.02; done",
+        mark.display()
+    ))
 }
 
 /// The same, wanted otherwise.

@@ -4,7 +4,7 @@ use std::fs;
 
 use protocol::wire::{self, to_agent};
 
-use crate::rig::{Agent, alive, script, stopped, wanted};
+use crate::rig::{Agent, alive, content, script, stopped, stubborn, wanted};
 
 #[tokio::test]
 async fn a_job_that_is_held_is_given_up_without_ever_starting() {
@@ -49,9 +49,11 @@ async fn a_job_is_asked_first_and_may_leave_in_its_own_way() {
 #[tokio::test]
 async fn a_job_that_does_not_listen_is_killed_when_its_grace_is_over() {
     let agent = Agent::running().await;
-    let job = script("trap '' TERM; while :; do sleep 0.02; done");
+    let mark = agent.open_folder().join("mark");
+    let job = stubborn(&mark);
     agent.server.desire(std::slice::from_ref(&job)).await;
     let pid = agent.server.started(&job.id).await;
+    content(&mark).await;
     agent.server.desire(&[stopped(&job, 300)]).await;
     let exited = agent.server.exited(&job.id).await;
     assert_eq!((exited.signal, exited.asked), (Some(9), true));
@@ -62,9 +64,10 @@ async fn a_job_that_does_not_listen_is_killed_when_its_grace_is_over() {
 #[tokio::test]
 async fn a_grace_can_be_cut_short() {
     let agent = Agent::running().await;
-    let job = script("trap '' TERM; while :; do sleep 0.02; done");
+    let mark = agent.open_folder().join("mark");
+    let job = stubborn(&mark);
     agent.server.desire(std::slice::from_ref(&job)).await;
-    agent.server.started(&job.id).await;
+    content(&mark).await;
     agent.server.desire(&[stopped(&job, 600_000)]).await;
     agent.server.desire(&[stopped(&job, 100)]).await;
     assert_eq!(agent.server.exited(&job.id).await.signal, Some(9));
