@@ -14,7 +14,7 @@ pub const STATE_DIR: &str = "/var/lib/allotment-agent";
 pub struct Config {
     /// Where the agent keeps its identity, journal, logs and the jobs' folders.
     pub state_dir: PathBuf,
-    /// Where other workers reach this node; by default the host's name.
+    /// Where other workers reach this node; by default its address on the way to the server.
     pub address: Option<String>,
     /// The library that GPUs are read through; by default libnvidia-ml.so.1.
     pub nvml_library: Option<PathBuf>,
