@@ -21,7 +21,10 @@ pub struct Places<'a> {
 /// Builds the whole environment. What the node sets wins over the spec's `env`, but for
 /// the few variables that are mere defaults.
 pub fn build(assignment: &Assignment, places: &Places<'_>) -> BTreeMap<String, String> {
+    let path = |path: &Path| path.to_string_lossy().into_owned();
     let defaults = [
+        ("LOGNAME", assignment.team.to_string()),
+        ("TMPDIR", path(places.temporary)),
         ("PATH", SEARCH_PATH.to_owned()),
         ("LANG", "C.UTF-8".to_owned()),
         // Logs are read while they are written, and Python would hold back kilobytes.
@@ -34,12 +37,9 @@ pub fn build(assignment: &Assignment, places: &Places<'_>) -> BTreeMap<String, S
         .collect();
     let rank = assignment.worker.to_string();
     let workers = assignment.workers.to_string();
-    let path = |path: &Path| path.to_string_lossy().into_owned();
     let set = [
         ("HOME", path(places.home)),
         ("USER", assignment.team.to_string()),
-        ("LOGNAME", assignment.team.to_string()),
-        ("TMPDIR", path(places.temporary)),
         // An empty list hides all devices from a job that has none.
         ("CUDA_VISIBLE_DEVICES", uuids.join(",")),
         ("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned()),

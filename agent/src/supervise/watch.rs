@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use std::path::Path;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -49,6 +48,8 @@ struct Watch<'a> {
     run: Run,
     boot_id: String,
     stopping: Option<Stopping>,
+    /// The lease has ended, and what follows from it is done.
+    lease_over: bool,
     status: Option<(Option<i32>, Option<i32>)>,
     output_open: bool,
 }
@@ -62,6 +63,7 @@ pub fn to_end(folder: &RunFolder, orders: &Orders, run: Run) -> io::Result<Exit>
         run,
         boot_id: proc::boot_id()?,
         stopping: None,
+        lease_over: false,
         status: None,
         output_open: true,
     };
@@ -136,10 +138,11 @@ impl Watch<'_> {
     /// Does what is due by the clock, and says how long nothing else will be.
     fn act_on_time(&mut self) -> PollTimeout {
         let now = clock::boot_ms();
-        if self.stopping.is_none()
-            && let Some(lease) = &self.orders.lease
-            && self.lease_end(lease) <= now
-        {
+        let lease_end = self.lease_end();
+        // Also while it is being stopped: whoever places it elsewhere reckons with the node's
+        // grace after the lease, however long the grace of that stop was to be.
+        if lease_end.is_some_and(|end| end <= now) {
+            self.lease_over = true;
             self.stop(self.orders.grace_ms, true);
         }
         let due = match &mut self.stopping {
@@ -150,8 +153,10 @@ impl Watch<'_> {
                 self.run.group.kill();
                 None
             }
-            Some(stopping) => Some(stopping.kill_at_ms),
-            None => self.orders.lease.as_ref().map(|path| self.lease_end(path)),
+            Some(stopping) => {
+                Some(lease_end.map_or(stopping.kill_at_ms, |end| end.min(stopping.kill_at_ms)))
+            }
+            None => lease_end,
         };
         let wait_ms = due.map(|due| (due - now).clamp(1, WAIT_MS_MAX));
         wait_ms.map_or(PollTimeout::NONE, |ms| {
@@ -159,8 +164,10 @@ impl Watch<'_> {
         })
     }
 
-    fn lease_end(&self, path: &Path) -> i64 {
-        lease::end(path, &self.boot_id)
+    /// When the lease ends, unless it has ended or the job does not need one.
+    fn lease_end(&self) -> Option<i64> {
+        let path = self.orders.lease.as_ref().filter(|_| !self.lease_over)?;
+        Some(lease::end(path, &self.boot_id))
     }
 
     /// Collects ended children: the job's first process, and orphans that fell to us.

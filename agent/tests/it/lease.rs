@@ -43,6 +43,32 @@ async fn when_the_lease_ends_work_that_is_to_stop_is_stopped_and_the_rest_goes_o
 }
 
 #[tokio::test]
+async fn a_long_grace_of_a_stop_does_not_outlive_the_lease() {
+    let (agent, stop, keep, stop_pid, keep_pid) = with_both_policies().await;
+    let patient = wire::Assignment {
+        grace_ms: 600_000,
+        ..wanted(&stop, wire::Want::Stop)
+    };
+    agent.server.desire(&[patient, keep]).await;
+    let beats = agent.server.inner().heartbeats;
+    agent
+        .server
+        .wait("heartbeats after the set", |inner| {
+            (inner.heartbeats > beats + 2).then_some(())
+        })
+        .await;
+    agent.server.inner().reachable = false;
+    agent.server.drop_session();
+    until("the work that was being stopped has ended", || {
+        !alive(stop_pid)
+    })
+    .await;
+    assert!(alive(keep_pid));
+    agent.server.inner().reachable = true;
+    assert!(agent.server.exited(&stop.id).await.asked);
+}
+
+#[tokio::test]
 async fn a_partition_shorter_than_the_lease_changes_nothing() {
     let (agent, stop, keep, stop_pid, keep_pid) = with_both_policies().await;
     agent.server.drop_session();
