@@ -134,7 +134,8 @@ CREATE POLICY own_team_adds ON events FOR INSERT TO allotment_app WITH CHECK (
     allotment.sees_all() OR team_id = ANY (ARRAY (SELECT allotment.own_teams())));
 CREATE POLICY own_team ON changes FOR SELECT TO allotment_app USING (
     allotment.sees_all() OR team_id IS NULL OR team_id = ANY (ARRAY (SELECT allotment.own_teams())));
-CREATE POLICY anybody_adds ON changes FOR INSERT TO allotment_app WITH CHECK (true);
+CREATE POLICY own_team_adds ON changes FOR INSERT TO allotment_app WITH CHECK (
+    allotment.sees_all() OR team_id IS NULL OR team_id = ANY (ARRAY (SELECT allotment.own_teams())));
 CREATE POLICY platform_reads ON audit FOR SELECT TO allotment_app USING (
     allotment.sees_all() OR team_id = ANY (ARRAY (SELECT allotment.own_teams())));
 CREATE POLICY anybody_adds ON audit FOR INSERT TO allotment_app WITH CHECK (actor_id = allotment.asker());

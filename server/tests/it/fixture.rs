@@ -124,6 +124,15 @@ impl Server {
         }
     }
 
+    /// A client that comes as this person in a session of its own.
+    pub async fn fresh(&self, user: &str) -> Client {
+        let id = self.users[user];
+        let opened = sessions::open(&self.app, id, SessionKind::Token, 3600)
+            .await
+            .expect("a session");
+        self.bearer(&opened.secret)
+    }
+
     async fn add_teams(&mut self) {
         let mut tx = self.app.db.begin_system().await.expect("begin");
         let org = TeamId::new();
@@ -248,6 +257,13 @@ impl Ask {
         self.builder = self.builder.header("Content-Type", kind);
         self.body = Body::from(body.into());
         self
+    }
+
+    /// Sends it, and reads no more of the answer than its status; a stream has no end.
+    pub async fn status(self) -> StatusCode {
+        let request = self.builder.body(self.body).expect("a request");
+        let answer = self.router.oneshot(request).await;
+        answer.expect("the router always answers").status()
     }
 
     /// Sends it, and reads the answer to its end.

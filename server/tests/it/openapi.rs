@@ -1,0 +1,70 @@
+//! The API's document: committed, of this code, and complete.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use server::app::authorise::Action;
+
+/// Operations of the document as (path, method, operation).
+pub fn operations() -> Vec<(String, String, Value)> {
+    let document = serde_json::to_value(server::api::document()).expect("a document");
+    let paths = document["paths"].as_object().expect("paths").clone();
+    let mut all = Vec::new();
+    for (path, item) in paths {
+        for (method, operation) in item.as_object().expect("an item") {
+            if operation.get("operationId").is_some() {
+                all.push((path.clone(), method.clone(), operation.clone()));
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn the_committed_document_is_that_of_the_code() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../openapi/openapi.yaml");
+    let committed = std::fs::read_to_string(file).unwrap_or_default();
+    let generated = server::api::document().to_yaml().expect("a document");
+    assert!(
+        committed == generated,
+        "openapi/openapi.yaml differs from the code: run `allotment-server openapi > openapi/openapi.yaml` and read the difference"
+    );
+}
+
+#[test]
+fn every_operation_has_its_row_in_the_authorisation_table_and_every_row_its_operation() {
+    let operations: BTreeSet<String> = operations()
+        .into_iter()
+        .map(|(_, _, operation)| operation["operationId"].as_str().expect("an id").to_owned())
+        .collect();
+    let rows: BTreeSet<String> = Action::ALL
+        .iter()
+        .map(|action| action.as_str().to_owned())
+        .collect();
+    assert_eq!(operations, rows);
+}
+
+#[test]
+fn every_operation_is_described_and_says_what_it_refuses() {
+    for (path, method, operation) in operations() {
+        let id = &operation["operationId"];
+        assert!(operation["summary"].is_string(), "{method} {path} {id}");
+        assert!(operation["tags"][0].is_string(), "{method} {path} {id}");
+        let responses = operation["responses"].as_object().expect("responses");
+        for (status, response) in responses {
+            assert!(
+                response["description"]
+                    .as_str()
+                    .is_some_and(|d| !d.is_empty()),
+                "{id} {status}"
+            );
+        }
+        for status in ["401", "422", "500"] {
+            assert!(responses.contains_key(status), "{id} {status}");
+        }
+        assert!(
+            responses.keys().any(|status| status.starts_with('2')),
+            "{id}"
+        );
+    }
+}

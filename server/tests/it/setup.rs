@@ -1,0 +1,105 @@
+//! The probes, and what is done to a database before it is served.
+
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use server::setup;
+use sqlx::PgPool;
+use tower::ServiceExt;
+
+use crate::fixture;
+
+async fn probe(app: &server::app::App, path: &str) -> (StatusCode, String) {
+    let request = Request::builder()
+        .uri(path)
+        .body(Body::empty())
+        .expect("a request");
+    let response = server::serve::router(app.clone())
+        .oneshot(request)
+        .await
+        .expect("the router always answers");
+    let status = response.status();
+    let bytes = axum::body::to_bytes(response.into_body(), 4096)
+        .await
+        .expect("a short answer");
+    (status, String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_server_is_ready_when_it_can_work_and_not_before(owner: PgPool) {
+    let app = fixture::app(&owner).await;
+    assert_eq!(probe(&app, "/healthz").await.0, StatusCode::OK);
+    let (status, words) = probe(&app, "/readyz").await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(words.contains("scheduler"), "{words}");
+    app.pulse.scheduler_beats();
+    assert_eq!(probe(&app, "/readyz").await.0, StatusCode::OK);
+    sqlx::raw_sql("UPDATE _sqlx_migrations SET success = false WHERE version = (SELECT max(version) FROM _sqlx_migrations)")
+        .execute(&owner)
+        .await
+        .expect("the owner may");
+    let (status, words) = probe(&app, "/readyz").await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(words.contains("version"), "{words}");
+    assert!(setup::check::run(&app.db).await.is_err());
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn the_owner_is_no_role_to_serve_with(owner: PgPool) {
+    let good = fixture::database(&owner).await;
+    setup::check::run(&good).await.expect("as it should be");
+    let climber = server::store::Database::from_pools(owner.clone(), owner.clone());
+    let error = setup::check::run(&climber).await.expect_err("the owner");
+    assert!(error.to_string().contains("must be opened as"), "{error}");
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn the_demo_is_made_once_and_everybody_in_it_can_sign_in(owner: PgPool) {
+    let app = fixture::app(&owner).await;
+    let seeded = setup::demo::seed(&app)
+        .await
+        .expect("seeded")
+        .expect("for the first time");
+    assert_eq!(seeded.users.len(), 15);
+    let who = |name: &str| {
+        let user = seeded.users.iter().find(|u| u.name == name).expect("there");
+        (user.role.clone(), user.team.clone())
+    };
+    assert_eq!(who("admin"), ("admin".into(), None));
+    assert_eq!(
+        who("vision-member"),
+        ("member".into(), Some("vision".into()))
+    );
+    for user in seeded.users.iter().take(4) {
+        server::app::sessions::log_in(
+            &app,
+            server::app::sessions::LogIn {
+                name: user.name.clone(),
+                password: user.password.clone(),
+                kind: server::app::sessions::SessionKind::Page,
+                address: None,
+                request_id: domain::ids::RequestId::new(),
+            },
+        )
+        .await
+        .expect("the password is right");
+    }
+    let token = server::app::sessions::authenticate(
+        &app,
+        &seeded.token,
+        server::app::sessions::SessionKind::Token,
+        domain::ids::RequestId::new(),
+    )
+    .await
+    .expect("the token is good");
+    assert_eq!(token.asker.name.as_str(), "admin");
+    assert!(setup::demo::seed(&app).await.expect("again").is_none());
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_first_administrator_is_made_on_the_command_line(owner: PgPool) {
+    let app = fixture::app(&owner).await;
+    let name = "root".parse().expect("a name");
+    let password = setup::admin::add(&app.db, &name).await.expect("made");
+    assert!(password.len() >= 20);
+    assert!(setup::admin::add(&app.db, &name).await.is_err());
+}
