@@ -39,10 +39,11 @@ enum Command {
     /// Bring the database's schema up to date, as its owner.
     Migrate(ConfigFile),
     /// Make an administrator and print its password.
-    AddAdmin {
+    CreateAdmin {
         #[command(flatten)]
         file: ConfigFile,
         /// The log-in.
+        #[arg(long)]
         name: String,
     },
     /// Make the demo organisation and print its log-ins; nothing where it is there already.
@@ -70,7 +71,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Serve(file) => serve::run(begin(&file)?).await,
         Command::Migrate(file) => setup::migrate::run(&begin(&file)?).await,
-        Command::AddAdmin { file, name } => {
+        Command::CreateAdmin { file, name } => {
             let name: Name = name.parse().context("the log-in")?;
             let db = open(&begin(&file)?).await?;
             println!("{}", setup::admin::add(&db, &name).await?);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use axum::Router;
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::middleware::from_fn_with_state;
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -98,7 +98,7 @@ pub fn router(app: App) -> Router {
         .nest(api::PREFIX, api::router(app.clone()))
         .merge(health::router(app.clone()))
         .merge(pages::router(app.clone()))
-        .layer(from_fn(headers::guard))
+        .layer(from_fn_with_state(app.clone(), headers::guard))
         .layer(from_fn_with_state(app, context::carry))
 }
 

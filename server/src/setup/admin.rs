@@ -1,4 +1,4 @@
-//! `allotment-server add-admin`: a first administrator, where nobody can sign in yet.
+//! `allotment-server create-admin`: a first administrator, where nobody can sign in yet.
 
 use anyhow::{Context, bail};
 use domain::ids::{RequestId, UserId};
@@ -29,7 +29,7 @@ pub async fn add(db: &Database, name: &Name) -> anyhow::Result<String> {
         store::audit::NewEntry {
             actor_kind: "system",
             actor_id: None,
-            actor_name: "add-admin",
+            actor_name: "create-admin",
             action: "create_user",
             object: &format!("user/{name}"),
             team_id: None,

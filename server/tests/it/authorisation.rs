@@ -66,8 +66,8 @@ impl Ground {
         );
         ground
             .run(&format!(
-                "INSERT INTO jobs (id, team_id, user_id, name, kind, class, spec)
-                 VALUES ('{}', '{team}', '{user}', 'a', 'batch', 'normal', '{spec}')",
+                "INSERT INTO jobs (id, team_id, user_id, name, kind, class, spec, attempt)
+                 VALUES ('{}', '{team}', '{user}', 'a', 'batch', 'normal', '{spec}', 1)",
                 ground.job
             ))
             .await;

@@ -68,3 +68,14 @@ fn every_operation_is_described_and_says_what_it_refuses() {
         );
     }
 }
+
+#[test]
+fn the_document_has_the_words_that_are_sent() {
+    let document = serde_json::to_value(server::api::document()).expect("a document");
+    let words = &document["components"]["schemas"]["JobState"]["enum"];
+    let sent: Vec<&str> = domain::state::JobState::ALL
+        .iter()
+        .map(|state| state.as_str())
+        .collect();
+    assert_eq!(*words, serde_json::json!(sent));
+}

@@ -103,3 +103,35 @@ async fn a_first_administrator_is_made_on_the_command_line(owner: PgPool) {
     assert!(password.len() >= 20);
     assert!(setup::admin::add(&app.db, &name).await.is_err());
 }
+
+#[sqlx::test(migrations = "../migrations")]
+async fn requests_are_counted_by_route_and_never_by_what_people_typed(owner: PgPool) {
+    let recorder = server::front::metrics::install().expect("the first recorder of this process");
+    let server = fixture::Server::start(&owner).await;
+    let admin = server.client("admin");
+    admin.get("/teams/vision").await.expect(StatusCode::OK);
+    admin
+        .get("/teams/nowhere")
+        .await
+        .problem(StatusCode::NOT_FOUND);
+    let request = Request::builder()
+        .uri("/metrics")
+        .body(Body::empty())
+        .expect("a request");
+    let response = server::front::metrics::router(server.app.clone(), recorder)
+        .oneshot(request)
+        .await
+        .expect("the router always answers");
+    let bytes = axum::body::to_bytes(response.into_body(), 1 << 20)
+        .await
+        .expect("a short answer");
+    let text = String::from_utf8_lossy(&bytes);
+    for line in [
+        r#"allotment_http_requests_total{method="GET",route="/api/v1/teams/{team}",status="200"} 1"#,
+        r#"allotment_http_requests_total{method="GET",route="/api/v1/teams/{team}",status="404"} 1"#,
+        r#"allotment_database_connections{role="app",state="open"}"#,
+    ] {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
+    assert!(!text.contains("vision"), "{text}");
+}
