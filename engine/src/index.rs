@@ -24,6 +24,8 @@ pub(crate) struct Index<'w> {
     pub pools: Vec<PoolFacts<'w>>,
     pub nodes: Vec<NodeFacts<'w>>,
     pub teams: Vec<TeamFacts<'w>>,
+    /// The teams above which is none.
+    pub roots: Vec<usize>,
     pub works: Vec<WorkFacts<'w>>,
     pub services: Vec<ServiceFacts>,
     pub by_name: HashMap<&'w str, usize>,
@@ -186,11 +188,15 @@ impl<'w> Index<'w> {
             .enumerate()
             .map(|(i, w): (usize, &WorkFacts<'_>)| (w.row.name.as_str(), i));
         let by_name = by_name.collect();
+        let roots = (0..teams.len())
+            .filter(|&t| teams[t].parent.is_none())
+            .collect();
         Self {
             world,
             pools,
             nodes,
             teams,
+            roots,
             works,
             services: services.into_values().collect(),
             by_name,

@@ -76,6 +76,8 @@ pub(crate) struct Space {
     pub cpus: [i64; 2],
     pub memory: [i64; 2],
     pub loads: [Vec<Load>; 2],
+    /// Thousandths of devices that are given out.
+    pub given: [i64; 2],
     /// Whole devices that nothing stands on, as bits.
     pub free: [u64; 2],
 }
@@ -119,6 +121,7 @@ enum Step {
     },
     Slots(usize, Vec<Rc<Slot>>),
     Stand(usize, Standing),
+    Evicted(usize),
 }
 
 /// A point to go back to.
@@ -134,6 +137,8 @@ pub(crate) struct Ledger<'i, 'w> {
     /// Where each workload is: running, started or nominated.
     slots: Vec<Vec<Rc<Slot>>>,
     standing: Vec<Standing>,
+    /// Evictions that each team suffers in this cycle.
+    evicted: Vec<u32>,
     journal: Vec<Step>,
     /// Whether nodes count whatever their state and devices though they failed.
     bare: bool,
@@ -200,6 +205,7 @@ impl<'i, 'w> Ledger<'i, 'w> {
                     vec![Load::default(); devices],
                     vec![Load::default(); devices],
                 ],
+                given: [0; 2],
                 free: [all & !out; 2],
             }
         });
@@ -210,6 +216,7 @@ impl<'i, 'w> Ledger<'i, 'w> {
             users: HashMap::new(),
             slots: vec![Vec::new(); index.works.len()],
             standing: vec![Standing::Idle; index.works.len()],
+            evicted: vec![0; index.teams.len()],
             journal: Vec::new(),
             bare,
         }
@@ -240,6 +247,11 @@ impl<'i, 'w> Ledger<'i, 'w> {
         self.standing[work]
     }
 
+    /// Evictions that a team suffers in this cycle.
+    pub fn evicted(&self, team: usize) -> u32 {
+        self.evicted[team]
+    }
+
     /// A point to go back to.
     pub fn mark(&self) -> Mark {
         Mark(self.journal.len())
@@ -259,6 +271,7 @@ impl<'i, 'w> Ledger<'i, 'w> {
                 }) => self.add(pool, work, -amount, -workers),
                 Some(Step::Slots(work, slots)) => self.slots[work] = slots,
                 Some(Step::Stand(work, standing)) => self.standing[work] = standing,
+                Some(Step::Evicted(team)) => self.evicted[team] -= 1,
                 None => break,
             }
         }
@@ -317,6 +330,11 @@ impl<'i, 'w> Ledger<'i, 'w> {
     /// A running workload loses its highest ranks, so that `keep` workers stay.
     pub fn release(&mut self, work: usize, keep: usize) {
         let slots = self.slots[work].clone();
+        if slots.len() == self.index.works[work].row.placed.len() {
+            let team = self.index.works[work].team;
+            self.evicted[team] += 1;
+            self.journal.push(Step::Evicted(team));
+        }
         let gone = &slots[keep.min(slots.len())..];
         for slot in gone {
             self.vacate(View::Later, work, slot);
@@ -411,6 +429,7 @@ impl<'i, 'w> Ledger<'i, 'w> {
             } else {
                 load.sharers = load.sharers.saturating_sub(1);
             }
+            space.given[v] += sign * part.milli;
             load.milli += sign * part.milli;
             load.memory += sign * part.memory;
             if load.sharers == 0 {

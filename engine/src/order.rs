@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use crate::index::{Amount, Index};
 use crate::ledger::{Ledger, Slot, Standing};
-use crate::share::{Starters, coarse, dominant, share};
+use crate::share::{Starters, coarse, dominant, shares};
 use crate::world::World;
 
 /// What a workload is called inside a team's order: the larger goes first.
@@ -28,6 +28,10 @@ pub(crate) struct Picker {
     pool: usize,
     /// By team, in the team's own order.
     queues: Vec<Vec<Entry>>,
+    /// By team: before it, everything is done.
+    first: Vec<usize>,
+    /// By team: no work with devices that is left asks for less.
+    least: Vec<Amount>,
     /// Whether anything is left in a subtree.
     left: Vec<usize>,
     /// Teams whose work has been seen to fit nowhere.
@@ -74,6 +78,8 @@ impl Picker {
         }
         Self {
             pool,
+            first: vec![0; queues.len()],
+            least: queues.iter().map(|queue| least(queue)).collect(),
             queues,
             left,
             stuck: HashSet::new(),
@@ -87,7 +93,16 @@ impl Picker {
             .or_else(|| self.first_borrower(ledger))?;
         let entry = &mut self.queues[team][at];
         entry.done = true;
-        let work = entry.work;
+        let (work, amount) = (entry.work, entry.amount);
+        while self.queues[team]
+            .get(self.first[team])
+            .is_some_and(|e| e.done)
+        {
+            self.first[team] += 1;
+        }
+        if amount == self.least[team] {
+            self.least[team] = least(&self.queues[team][self.first[team]..]);
+        }
         for &team in &ledger.index.teams[team].path {
             self.left[team] -= 1;
         }
@@ -129,17 +144,22 @@ impl Picker {
         let mut any = vec![false; index.teams.len()];
         for team in (0..index.teams.len()).filter(|&t| self.left[t] > 0) {
             let slack = rows[team].guaranteed - ledger.held(self.pool, team).gpu;
-            best[team] = self.queues[team]
+            if slack < self.least[team] {
+                continue;
+            }
+            let from = self.first[team];
+            let fits = |e: &Entry| !e.done && e.amount > 0 && e.amount <= slack;
+            best[team] = self.queues[team][from..]
                 .iter()
-                .position(|e| !e.done && e.amount > 0 && e.amount <= slack);
+                .position(fits)
+                .map(|at| from + at);
             if best[team].is_some() {
                 for &above in &index.teams[team].path {
                     any[above] = true;
                 }
             }
         }
-        let roots = (0..index.teams.len()).filter(|&t| index.teams[t].parent.is_none());
-        let mut level: Vec<usize> = roots.filter(|&t| any[t]).collect();
+        let mut level: Vec<usize> = index.roots.iter().copied().filter(|&t| any[t]).collect();
         loop {
             let held = |t: usize| (ledger.held(self.pool, t).gpu, rows[t].guaranteed);
             let team = level
@@ -161,32 +181,44 @@ impl Picker {
     /// Borrowers: down the tree by borrower share.
     fn first_borrower(&self, ledger: &Ledger<'_, '_>) -> Option<(usize, usize)> {
         let index = ledger.index;
-        let roots = (0..index.teams.len()).filter(|&t| index.teams[t].parent.is_none());
-        let mut level: Vec<usize> = roots.filter(|&t| self.left[t] > 0).collect();
+        let waits = |teams: &[usize]| -> Vec<usize> {
+            teams
+                .iter()
+                .copied()
+                .filter(|&t| self.left[t] > 0)
+                .collect()
+        };
+        let mut level = waits(&index.roots);
         loop {
-            let key = |t: usize| {
-                (
-                    coarse(share(ledger, self.pool, t, self)),
-                    coarse(dominant(ledger, self.pool, t)),
-                    t,
-                )
-            };
             let team = match level.len() {
                 0 => return None,
                 1 => level[0],
-                _ => level.into_iter().min_by_key(|&t| key(t))?,
+                _ => {
+                    let borrower = shares(ledger, self.pool, &level, self)
+                        .into_iter()
+                        .map(coarse);
+                    let whole = level
+                        .iter()
+                        .map(|&t| coarse(dominant(ledger, self.pool, t)));
+                    borrower.zip(whole).zip(level.iter().copied()).min()?.1
+                }
             };
-            if let Some(at) = self.queues[team].iter().position(|e| !e.done) {
-                return Some((team, at));
+            let from = self.first[team];
+            if let Some(at) = self.queues[team][from..].iter().position(|e| !e.done) {
+                return Some((team, from + at));
             }
-            level = index.teams[team]
-                .children
-                .iter()
-                .copied()
-                .filter(|&c| self.left[c] > 0)
-                .collect();
+            level = waits(&index.teams[team].children);
         }
     }
+}
+
+/// The least amount of work with devices that is left; endless when there is none.
+fn least(queue: &[Entry]) -> Amount {
+    let amounts = queue
+        .iter()
+        .filter(|e| !e.done && e.amount > 0)
+        .map(|e| e.amount);
+    amounts.min().unwrap_or(Amount::MAX)
 }
 
 impl Starters for Picker {

@@ -1,5 +1,6 @@
 //! Room by victims: who may be taken, in which order, and the smallest set that is enough.
 
+mod choice;
 mod rules;
 mod search;
 
@@ -11,7 +12,7 @@ use crate::plan::Reason;
 use crate::world::NodeState;
 
 pub(crate) use rules::Rules;
-pub(crate) use search::make_room;
+pub(crate) use search::{could_make_room, make_room};
 
 /// By which right a victim is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -228,10 +228,9 @@ pub(crate) fn not_above(ledger: &Ledger<'_, '_>, pool: usize, team: usize, other
     let index = ledger.index;
     let of = |team: usize| {
         let siblings = siblings(index, team);
-        let claims = weights(index, pool, &siblings, |_| true);
+        let claims = weights(index, pool, siblings, |_| true);
         let claim = siblings
-            .iter()
-            .position(|&s| s == team)
+            .binary_search(&team)
             .map_or(WEIGHT_ONE, |at| claims[at]);
         let borrowed = leaf(
             index,
@@ -249,6 +248,29 @@ pub(crate) fn not_above(ledger: &Ledger<'_, '_>, pool: usize, team: usize, other
     }
 }
 
+/// The borrower shares of some siblings, in the order in which they are given.
+pub(crate) fn shares(
+    ledger: &Ledger<'_, '_>,
+    pool: usize,
+    some: &[usize],
+    starters: &dyn Starters,
+) -> Vec<i128> {
+    let Some(&first) = some.first() else {
+        return Vec::new();
+    };
+    let all = siblings(ledger.index, first);
+    let claims = weights(ledger.index, pool, all, |c| starters.wants(c));
+    let claim = |team: usize| all.binary_search(&team).map_or(WEIGHT_ONE, |at| claims[at]);
+    some.iter()
+        .map(|&team| {
+            over_weight(
+                borrowed(ledger, pool, team, starters).dominant(),
+                claim(team),
+            )
+        })
+        .collect()
+}
+
 /// The borrower share of one team among its siblings.
 pub(crate) fn share(
     ledger: &Ledger<'_, '_>,
@@ -256,23 +278,14 @@ pub(crate) fn share(
     team: usize,
     starters: &dyn Starters,
 ) -> i128 {
-    let index = ledger.index;
-    let siblings = siblings(index, team);
-    let claims = weights(index, pool, &siblings, |c| starters.wants(c));
-    let claim = siblings
-        .iter()
-        .position(|&s| s == team)
-        .map_or(WEIGHT_ONE, |at| claims[at]);
-    over_weight(borrowed(ledger, pool, team, starters).dominant(), claim)
+    shares(ledger, pool, &[team], starters)[0]
 }
 
 /// The team and those beside it, in the order of their names.
-pub(crate) fn siblings(index: &Index<'_>, team: usize) -> Vec<usize> {
+pub(crate) fn siblings<'a>(index: &'a Index<'_>, team: usize) -> &'a [usize] {
     match index.teams[team].parent {
-        Some(parent) => index.teams[parent].children.clone(),
-        None => (0..index.teams.len())
-            .filter(|&t| index.teams[t].parent.is_none())
-            .collect(),
+        Some(parent) => &index.teams[parent].children,
+        None => &index.roots,
     }
 }
 

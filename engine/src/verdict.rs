@@ -237,7 +237,7 @@ fn judge(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize, head: bool) -> Ver
     if counts::enough_in_sum(cycle, work, pool, least) {
         return here(Code::Fragmented);
     }
-    if !head && preempt::make_room(&mut cycle.ledger, work, pool, &Rules::lifted()).is_some() {
+    if !head && preempt::could_make_room(&mut cycle.ledger, work, pool, &Rules::lifted()) {
         return here(Code::PreemptionNotAllowed);
     }
     if place(&mut cycle.ledger, query.sight(Sight::Now)).is_some() {

@@ -33,15 +33,7 @@ pub(super) fn score(ledger: &Ledger<'_, '_>, query: Query<'_>, node: usize, link
     let space = &ledger.spaces[node];
     let views = || query.sight.views().iter().map(|&v| v as usize);
     let usable = i64::from(machine.gpus) - i64::from(index.nodes[node].failed.count_ones());
-    let given = views()
-        .map(|v| {
-            space.loads[v]
-                .iter()
-                .map(|l| l.milli.min(DEVICE))
-                .sum::<i64>()
-        })
-        .max()
-        .unwrap_or(0);
+    let given = views().map(|v| space.given[v]).max().unwrap_or(0);
     let cores = views()
         .map(|v| machine.cpus.milli() - space.cpus[v])
         .max()

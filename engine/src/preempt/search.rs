@@ -1,14 +1,13 @@
 //! The search for victims: on each node, over the pool, and worker by worker; the least harm wins.
 
-use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::{Right, Room, Rules, Victim, cost};
+use super::{Right, Room, Rules, Victim};
 use crate::index::{Amount, Index, Need};
 use crate::ledger::{Ledger, Sight, Slot, Standing};
 use crate::place::{self, Query, place};
 use crate::quota;
-use crate::share::{Everybody, coarse, not_above, share};
 
 /// Finds room for a workload, or nothing. The ledger is as before when it returns.
 pub(crate) fn make_room(
@@ -17,21 +16,41 @@ pub(crate) fn make_room(
     pool: usize,
     rules: &Rules,
 ) -> Option<Room> {
-    if rules.delayed(ledger.index, work) {
-        return None;
-    }
-    let facts = &ledger.index.works[work];
-    // From harmless to harmful: what is the team's own first, then its own work, then both,
-    // then what evens out shares.
-    let ways: [&[Right]; 5] = [
+    each_way(ledger, work, pool, rules, |way, ledger| way.best(ledger))
+}
+
+/// Whether there is any room to make, however harmful; sooner told than the best.
+pub(crate) fn could_make_room(
+    ledger: &mut Ledger<'_, '_>,
+    work: usize,
+    pool: usize,
+    rules: &Rules,
+) -> bool {
+    each_way(ledger, work, pool, rules, |way, ledger| way.any(ledger)).is_some()
+}
+
+/// Tries all rights and sizes, from harmless to harmful: what is the team's own first, then
+/// its own work, then both, then what evens out shares.
+fn each_way(
+    ledger: &mut Ledger<'_, '_>,
+    work: usize,
+    pool: usize,
+    rules: &Rules,
+    search: fn(&Search<'_>, &mut Ledger<'_, '_>) -> Option<Room>,
+) -> Option<Room> {
+    const WAYS: [&[Right]; 5] = [
         &[Right::Reclaim],
         &[Right::Priority],
         &[Right::Reclaim, Right::Priority],
         &[Right::Share],
         &[Right::Share, Right::Priority],
     ];
-    for rights in ways {
-        for workers in (facts.row.workers_least()..=facts.row.workers).rev() {
+    if rules.delayed(ledger.index, work) {
+        return None;
+    }
+    let row = ledger.index.works[work].row;
+    for rights in WAYS {
+        for workers in (row.workers_least()..=row.workers).rev() {
             let amount = ledger.index.charge_least(work, pool) * Amount::from(workers);
             let newcomer = Newcomer {
                 work,
@@ -40,19 +59,13 @@ pub(crate) fn make_room(
                 amount,
                 rights,
             };
-            let pool_of_victims = newcomer.candidates(ledger, rules);
-            let complete = rights
-                .iter()
-                .all(|right| pool_of_victims.iter().any(|c| c.right == *right));
-            if !complete || !newcomer.may_try(ledger) {
+            if !newcomer.may_try(ledger) {
                 continue;
             }
-            let search = Search {
-                newcomer,
-                rules,
-                candidates: pool_of_victims,
-            };
-            if let Some(room) = search.best(ledger) {
+            let way = Search::of(ledger, newcomer, rules);
+            if way.could_do(ledger)
+                && let Some(room) = search(&way, ledger)
+            {
                 return Some(room);
             }
         }
@@ -62,32 +75,33 @@ pub(crate) fn make_room(
 
 /// Who wants room, with how many workers, by which rights.
 #[derive(Clone, Copy)]
-struct Newcomer<'a> {
-    work: usize,
-    pool: usize,
-    workers: u32,
-    amount: Amount,
-    rights: &'a [Right],
+pub(super) struct Newcomer<'a> {
+    pub(super) work: usize,
+    pub(super) pool: usize,
+    pub(super) workers: u32,
+    pub(super) amount: Amount,
+    pub(super) rights: &'a [Right],
 }
 
 /// A running workload that may be taken.
 #[derive(Debug, Clone)]
-struct Candidate {
-    work: usize,
-    team: usize,
-    right: Right,
-    priority: i64,
-    started: i64,
-    nodes: Vec<usize>,
+pub(super) struct Candidate {
+    pub(super) work: usize,
+    pub(super) team: usize,
+    pub(super) right: Right,
+    pub(super) priority: i64,
+    pub(super) started: i64,
+    pub(super) nodes: Vec<usize>,
 }
 
 /// One step of harm: a victim keeps so many workers from here on.
 #[derive(Debug, Clone, Copy)]
-struct Unit {
-    victim: usize,
-    right: Right,
-    keep: usize,
-    cost: i128,
+pub(super) struct Unit {
+    pub(super) victim: usize,
+    pub(super) right: Right,
+    pub(super) keep: usize,
+    pub(super) amount: Amount,
+    pub(super) cost: i128,
 }
 
 /// How harmful a set is; the least is taken.
@@ -105,10 +119,12 @@ struct Outcome {
     slots: Vec<Rc<Slot>>,
 }
 
-struct Search<'a> {
-    newcomer: Newcomer<'a>,
-    rules: &'a Rules,
-    candidates: Vec<Candidate>,
+pub(super) struct Search<'a> {
+    pub(super) newcomer: Newcomer<'a>,
+    pub(super) rules: &'a Rules,
+    pub(super) candidates: Vec<Candidate>,
+    /// The candidates on each node.
+    pub(super) on_node: HashMap<usize, Vec<usize>>,
 }
 
 impl Newcomer<'_> {
@@ -157,7 +173,49 @@ impl Newcomer<'_> {
     }
 }
 
-impl Search<'_> {
+impl<'a> Search<'a> {
+    fn of(ledger: &Ledger<'_, '_>, newcomer: Newcomer<'a>, rules: &'a Rules) -> Self {
+        let candidates = newcomer.candidates(ledger, rules);
+        let mut on_node: HashMap<usize, Vec<usize>> = HashMap::new();
+        for (at, candidate) in candidates.iter().enumerate() {
+            for &node in &candidate.nodes {
+                on_node.entry(node).or_default().push(at);
+            }
+        }
+        Self {
+            newcomer,
+            rules,
+            candidates,
+            on_node,
+        }
+    }
+
+    /// Whether there would be room if all candidates left at once: when not, no search is
+    /// made. Each right must have a candidate, else the set is that of another way.
+    fn could_do(&self, ledger: &mut Ledger<'_, '_>) -> bool {
+        let rights = self.newcomer.rights;
+        if !rights
+            .iter()
+            .all(|right| self.candidates.iter().any(|c| c.right == *right))
+        {
+            return false;
+        }
+        let mark = ledger.mark();
+        for candidate in &self.candidates {
+            ledger.release(candidate.work, 0);
+        }
+        let fits = self.fits(ledger, self.newcomer.workers, None).is_some()
+            && quota::allowed(
+                ledger,
+                self.newcomer.work,
+                self.newcomer.pool,
+                self.newcomer.amount,
+            )
+            .is_ok();
+        ledger.rollback(mark);
+        fits
+    }
+
     /// The least harmful room over all sites.
     fn best(&self, ledger: &mut Ledger<'_, '_>) -> Option<Room> {
         let index = ledger.index;
@@ -194,6 +252,15 @@ impl Search<'_> {
         })
     }
 
+    /// Some room, found over the whole pool.
+    fn any(&self, ledger: &mut Ledger<'_, '_>) -> Option<Room> {
+        let outcome = self.greedy(ledger, None, 0, false)?;
+        Some(Room {
+            victims: victims(&outcome.units),
+            slots: outcome.slots,
+        })
+    }
+
     fn domains(&self, index: &Index<'_>, nodes: &[usize]) -> Vec<Vec<usize>> {
         match &index.works[self.newcomer.work].row.topology.require {
             Some(label) => place::domains_of(index, nodes, label),
@@ -214,7 +281,7 @@ impl Search<'_> {
             && devices <= i64::from(machine.row.gpus - machine.failed.count_ones())
             && facts.cpus * workers <= machine.row.cpus.milli()
             && facts.memory * workers <= machine.row.memory_mib
-            && self.candidates.iter().any(|c| c.nodes.contains(&node))
+            && self.on_node.contains_key(&node)
     }
 
     /// Takes victims of a site in their order until there is room, then spares, in
@@ -404,246 +471,6 @@ impl Search<'_> {
             },
         )
     }
-
-    fn borrows(&self, ledger: &Ledger<'_, '_>, team: usize) -> bool {
-        ledger.held(self.newcomer.pool, team).gpu
-            > ledger.index.pools[self.newcomer.pool].rows[team].guaranteed
-    }
-
-    /// Whether the newcomer is in the guarantee of its team, and of each team above it
-    /// below the lowest one that it shares with the victim.
-    fn inside_against(&self, ledger: &Ledger<'_, '_>, victim: usize) -> bool {
-        let index = ledger.index;
-        let shared = &index.teams[victim].path;
-        let own = &index.teams[index.works[self.newcomer.work].team].path;
-        own.iter()
-            .take_while(|t| !shared.contains(t))
-            .all(|&t| quota::in_guarantee(ledger, self.newcomer.pool, t, self.newcomer.amount))
-    }
-
-    /// Whether the newcomer's share with the workload is not above the loser's without
-    /// the victim, at the level of the tree where the two part.
-    fn evens_out(&self, ledger: &mut Ledger<'_, '_>, victim: usize) -> bool {
-        let index = ledger.index;
-        let pool = self.newcomer.pool;
-        let team = index.works[self.newcomer.work].team;
-        let below = |of: usize, other: usize| {
-            index.teams[of]
-                .path
-                .iter()
-                .take_while(|t| !index.teams[other].path.contains(t))
-                .last()
-                .copied()
-        };
-        let (Some(gains), Some(loses)) = (below(team, victim), below(victim, team)) else {
-            return false;
-        };
-        let mark = ledger.mark();
-        let node = index.pools[pool].nodes[0];
-        let each = self.newcomer.amount / Amount::from(self.newcomer.workers.max(1));
-        let slot = |_| {
-            Rc::new(Slot {
-                node,
-                parts: Vec::new(),
-                amount: each,
-            })
-        };
-        ledger.settle(
-            self.newcomer.work,
-            (0..self.newcomer.workers).map(slot).collect(),
-            Standing::Nominated,
-        );
-        let even = not_above(ledger, pool, gains, loses);
-        ledger.rollback(mark);
-        even
-    }
-
-    /// The next step of harm: of the borrower with the highest share, its lowest
-    /// priority, the least cost, the latest start, the name.
-    fn next_unit(
-        &self,
-        ledger: &mut Ledger<'_, '_>,
-        site: Option<&[usize]>,
-        taken: &[Unit],
-        spare: bool,
-    ) -> Option<Unit> {
-        // An elastic victim that has begun to shrink goes on until it is at its least.
-        let inside = quota::in_guarantee(
-            ledger,
-            self.newcomer.pool,
-            ledger.index.works[self.newcomer.work].team,
-            self.newcomer.amount,
-        );
-        let mut shares: Vec<(usize, i128)> = Vec::new();
-        let mut best: Option<(Preference, Unit)> = None;
-        for candidate in &self.candidates {
-            let here = site.is_none_or(|nodes| candidate.nodes.iter().any(|n| nodes.contains(n)));
-            let Some(unit) = (if here {
-                self.unit(ledger, candidate)
-            } else {
-                None
-            }) else {
-                continue;
-            };
-            if !self.takeable(ledger, candidate, &unit, taken, spare) {
-                continue;
-            }
-            let team_share = match candidate.right {
-                Right::Priority => 0,
-                _ => match shares.iter().find(|(team, _)| *team == candidate.team) {
-                    Some((_, known)) => *known,
-                    None => {
-                        let fresh = coarse(share(
-                            ledger,
-                            self.newcomer.pool,
-                            candidate.team,
-                            &Everybody,
-                        ));
-                        shares.push((candidate.team, fresh));
-                        fresh
-                    }
-                },
-            };
-            let preference = Preference {
-                // While the newcomer is outside its guarantee only its own team's work brings it in.
-                own: if inside {
-                    candidate.right == Right::Priority
-                } else {
-                    candidate.right != Right::Priority
-                },
-                share: Reverse(team_share),
-                priority: candidate.priority,
-                cost: unit.cost,
-                started: Reverse(candidate.started),
-                work: candidate.work,
-            };
-            if best.as_ref().is_none_or(|(least, _)| preference < *least) {
-                best = Some((preference, unit));
-            }
-        }
-        best.map(|(_, unit)| unit)
-    }
-
-    /// The next thing that a candidate can lose: its highest rank, or at its least everything.
-    fn unit(&self, ledger: &Ledger<'_, '_>, candidate: &Candidate) -> Option<Unit> {
-        let slots = ledger.slots(candidate.work);
-        if slots.is_empty() || ledger.standing(candidate.work) != Standing::Running {
-            return None;
-        }
-        let least = ledger.index.works[candidate.work].row.workers_least() as usize;
-        let keep = if slots.len() > least {
-            slots.len() - 1
-        } else {
-            0
-        };
-        let cost = cost(ledger.index, candidate.work, &slots[keep..]);
-        Some(Unit {
-            victim: candidate.work,
-            right: candidate.right,
-            keep,
-            cost,
-        })
-    }
-
-    fn takeable(
-        &self,
-        ledger: &mut Ledger<'_, '_>,
-        candidate: &Candidate,
-        unit: &Unit,
-        taken: &[Unit],
-        spare: bool,
-    ) -> bool {
-        let index = ledger.index;
-        let first = !taken.iter().any(|t| t.victim == unit.victim);
-        if first {
-            let in_plan = (0..index.works.len()).filter(|&w| {
-                index.works[w].team == candidate.team
-                    && index.works[w].row.state == crate::world::WorkloadState::Running
-                    && ledger.slots(w).len() < index.works[w].row.placed.len()
-            });
-            let count = in_plan.count() as u32;
-            if !self
-                .rules
-                .team_can_lose(index, self.newcomer.pool, candidate.team, count)
-            {
-                return false;
-            }
-        }
-        if unit.keep == 0 && !service_can_lose(ledger, unit.victim) {
-            return false;
-        }
-        if candidate.right == Right::Priority {
-            return true;
-        }
-        if !self.borrows(ledger, candidate.team) {
-            return false;
-        }
-        let mark = ledger.mark();
-        let before = self.undercut_of(ledger, candidate.team);
-        ledger.release(unit.victim, unit.keep);
-        let undercuts = spare && self.undercut_of(ledger, candidate.team) > before;
-        let rightful = match candidate.right {
-            // In a mixed set the newcomer may come into its guarantee by the end.
-            Right::Reclaim => {
-                self.newcomer.rights.len() > 1 || self.inside_against(ledger, candidate.team)
-            }
-            _ => self.evens_out(ledger, candidate.team),
-        };
-        ledger.rollback(mark);
-        rightful && !undercuts
-    }
-
-    /// How far a victim's team, and those above it below what it shares with the
-    /// newcomer, are under their guarantees.
-    fn undercut_of(&self, ledger: &Ledger<'_, '_>, team: usize) -> Amount {
-        let index = ledger.index;
-        let own = &index.teams[index.works[self.newcomer.work].team].path;
-        let rows = &index.pools[self.newcomer.pool].rows;
-        let above = index.teams[team]
-            .path
-            .iter()
-            .take_while(|t| !own.contains(t));
-        above
-            .map(|&t| (rows[t].guaranteed - ledger.held(self.newcomer.pool, t).gpu).max(0))
-            .sum()
-    }
-
-    fn undercut(&self, ledger: &Ledger<'_, '_>, units: &[Unit]) -> Amount {
-        let mut teams: Vec<usize> = units
-            .iter()
-            .filter(|u| u.right != Right::Priority)
-            .map(|u| ledger.index.works[u.victim].team)
-            .collect();
-        teams.sort_unstable();
-        teams.dedup();
-        teams.into_iter().map(|t| self.undercut_of(ledger, t)).sum()
-    }
-}
-
-/// The order in which victims are taken; the least is next.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Preference {
-    own: bool,
-    share: Reverse<i128>,
-    priority: i64,
-    cost: i128,
-    started: Reverse<i64>,
-    work: usize,
-}
-
-/// Whether a service keeps its least replicas without one more.
-fn service_can_lose(ledger: &Ledger<'_, '_>, victim: usize) -> bool {
-    let index = ledger.index;
-    let Some(service) = index.works[victim].service else {
-        return true;
-    };
-    let facts = &index.services[service];
-    let running = facts
-        .replicas
-        .iter()
-        .filter(|&&r| ledger.standing(r) == Standing::Running)
-        .count();
-    running > facts.min_replicas as usize
 }
 
 /// What is left of each victim in the end, in the order in which they were first taken.
