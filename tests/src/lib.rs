@@ -1,1 +1,4 @@
-//! tests.
+//! What the end-to-end tests share: jobs that leave traces, and laws that hold after every test.
+
+pub mod laws;
+pub mod traces;
