@@ -59,11 +59,6 @@ browser() {
         node web/browser/run.mjs "$1/.allotment/up.json"
 }
 
-cases() {
-    # The planner's cases that this version must pass; later.txt names the others with the key they need.
-    "$python" tests/cases/run.py --plan "$PWD/target/debug/allot plan"
-}
-
 lint_openapi() {
     (cd openapi && npm ci --silent && npx --no-install redocly lint --config redocly.yaml openapi.yaml)
 }
@@ -85,7 +80,6 @@ if [ "$failed" -eq 0 ] || [ -x target/debug/allotment-rig ]; then
     export -f run_tests
     with_postgres() { target/debug/allotment-rig with-postgres bash -c 'run_tests "$0"' "$1"; }
     step "tests" with_postgres 'not package(e2e)'
-    step "planner cases" cases
     step "examples" example_tests
     step "deployment files" "$python" tests/check_compose.py --bin-dir target/debug
     step "openapi" lint_openapi
