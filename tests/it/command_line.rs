@@ -1,0 +1,106 @@
+//! The main job by the command line: every command that the contract names, against a product that runs.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use rig::{Cluster, Options};
+use serde_json::Value;
+
+use crate::support::{finish, one_machine, start};
+
+fn allot(cluster: &Cluster, token: &str, words: &[&str]) -> Output {
+    let checkout = rig::paths::checkout_of_build();
+    Command::new(cluster.paths().binary("allot").unwrap())
+        .args(words)
+        .env("ALLOTMENT_URL", cluster.url())
+        .env("ALLOTMENT_TOKEN", token)
+        .env("HOME", "/nonexistent")
+        .current_dir(checkout)
+        .output()
+        .unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    assert!(
+        output.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[tokio::test]
+async fn every_command_does_its_part_of_the_main_job() {
+    let cluster = start(Options::for_test("cli", one_machine()).unwrap()).await;
+    let member = cluster.sign_in("vision-member").await.unwrap();
+    let run = |words: &[&str]| allot(&cluster, member.token(), words);
+    assert!(
+        Path::new("/nonexistent").metadata().is_err(),
+        "no log-in is kept there"
+    );
+
+    let job = json(&run(&[
+        "submit",
+        "--team",
+        "vision",
+        "--wait",
+        "--json",
+        "examples/digits/job.yaml",
+    ]));
+    assert_eq!(job["state"], "succeeded", "{job}");
+    let id = job["id"].as_str().expect("an id").to_owned();
+    let failed = run(&[
+        "submit", "--team", "vision", "--pool", "l40s", "--gpus", "1", "--wait", "--", "sh", "-c",
+        "exit 3",
+    ]);
+    assert_eq!(
+        failed.status.code(),
+        Some(1),
+        "a failed job is a failed wait"
+    );
+
+    let log = run(&["logs", &id]);
+    assert!(String::from_utf8_lossy(&log.stdout).contains("accuracy"));
+    assert_eq!(json(&run(&["job", &id, "--json"]))["id"], *id);
+    let jobs = json(&run(&["jobs", "--json"]));
+    assert!(jobs.to_string().contains(&id), "{jobs}");
+    for words in [
+        &["nodes", "--json"][..],
+        &["teams", "--json"],
+        &["quota", "vision", "--json"],
+        &["usage", "--team", "vision", "--json"],
+    ] {
+        json(&run(words));
+    }
+
+    let waits = json(&run(&[
+        "submit", "--team", "vision", "--pool", "l40s", "--gpus", "4", "--json", "--", "sleep",
+        "600",
+    ]));
+    let running = waits["id"].as_str().expect("an id").to_owned();
+    let behind = json(&run(&[
+        "submit", "--team", "vision", "--pool", "l40s", "--gpus", "4", "--json", "--", "sleep",
+        "600",
+    ]));
+    let behind = behind["id"].as_str().expect("an id").to_owned();
+    let why = json(&run(&["explain", &behind, "--json"]));
+    assert!(why.is_object(), "{why}");
+    for id in [&behind, &running] {
+        assert!(run(&["cancel", id]).status.success());
+    }
+    for id in [&behind, &running] {
+        cluster
+            .job_in(&member, id, &["cancelled"], crate::support::END_BOUND)
+            .await
+            .unwrap();
+    }
+    assert_eq!(run(&["submit", "--no-such-word"]).status.code(), Some(2));
+    assert_eq!(
+        run(&["job", "00000000-0000-7000-8000-000000000000"])
+            .status
+            .code(),
+        Some(1)
+    );
+    finish(cluster, None).await;
+}
