@@ -103,7 +103,7 @@ impl Agent {
         command
             .arg("enrol")
             .args(["--server", &self.reach.server_url])
-            .args(["--token", text(&answer, "token")?])
+            .env("ALLOTMENT_JOIN_TOKEN", text(&answer, "token")?)
             .arg("--ca")
             .arg(ca)
             .args(["--name", &self.machine.name])
