@@ -1,6 +1,5 @@
 //! `./dev up --detach`: starts this program once more in a session of its own, and passes on what it says until it is ready.
 
-use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::Context;
@@ -25,7 +24,7 @@ pub fn start(up: &Up) -> anyhow::Result<ExitCode> {
         .current_dir(&up.checkout)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .process_group(0);
+        ;
     let mut child = command
         .spawn()
         .context("start the product in the background")?;
@@ -41,6 +40,8 @@ pub fn start(up: &Up) -> anyhow::Result<ExitCode> {
 
 /// Runs as the one in the background: once ready, its words go to a log.
 pub async fn run_detached(up: &Up) -> anyhow::Result<()> {
+    // No terminal's end is ours from now on.
+    nix::unistd::setsid().context("leave the terminal's session")?;
     let log = Paths::of_checkout(&up.checkout)?.logs().join("up.log");
     super::run(up, || {
         let file = std::fs::File::options()
