@@ -53,10 +53,12 @@ run_tests() { # FILTER
     fi
 }
 
+up_url() { "$python" -c 'import json, sys; print(json.load(open(sys.argv[1] + "/.allotment/up.json"))["url"])' "$1"; }
+
 browser() {
     (cd web && npm ci --silent) &&
         target/debug/allotment-rig --checkout "$1" up --detach --fresh --simulated --port 0 &&
-        node web/browser/run.mjs "$1/.allotment/up.json"
+        node web/browser/run.mjs "$(up_url "$1")" "$1/.allotment/up.json"
 }
 
 lint_openapi() {
@@ -80,6 +82,7 @@ if [ "$failed" -eq 0 ] || [ -x target/debug/allotment-rig ]; then
     export -f run_tests
     with_postgres() { target/debug/allotment-rig with-postgres bash -c 'run_tests "$0"' "$1"; }
     step "tests" with_postgres 'not package(e2e)'
+    step "planner cases" "$python" tests/cases/run.py --plan "$PWD/target/debug/allot plan"
     step "examples" example_tests
     step "deployment files" "$python" tests/check_compose.py --bin-dir target/debug
     step "openapi" lint_openapi
