@@ -23,8 +23,10 @@ const REAP_BOUND: Duration = Duration::from_secs(10);
 /// The processes that belong to one state folder.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Leftovers {
-    /// Processes whose command line names the folder: servers, agents, jobs' parents.
+    /// Processes whose command line names the folder: database, servers, agents.
     pub ours: BTreeSet<i32>,
+    /// Jobs' small parents.
+    pub parents: BTreeSet<i32>,
     /// Processes of jobs.
     pub jobs: BTreeSet<i32>,
 }
@@ -42,28 +44,45 @@ impl Leftovers {
             let proc = PathBuf::from(format!("/proc/{pid}"));
             if names_folder(&proc.join("environ"), "ALLOTMENT_CHECKPOINT_DIR=", &folder) {
                 found.jobs.insert(pid);
-            } else if product_names(&proc, &folder) {
-                found.ours.insert(pid);
+            } else if let Some(words) = product_words(&proc, &folder) {
+                let parent = words.get(1).is_some_and(|word| word == "supervise");
+                if parent {
+                    found.parents.insert(pid)
+                } else {
+                    found.ours.insert(pid)
+                };
             }
         }
         found
     }
 
+    fn kill(&self) {
+        for pids in [&self.parents, &self.ours, &self.jobs] {
+            send(pids, Signal::SIGKILL);
+        }
+    }
+
     fn any(&self) -> bool {
-        !self.ours.is_empty() || !self.jobs.is_empty()
+        !self.ours.is_empty() || !self.parents.is_empty() || !self.jobs.is_empty()
     }
 }
 
 /// Ends the jobs of `state`'s agents, which must have ended already.
 pub async fn end_jobs(state: &Path) -> anyhow::Result<()> {
     let found = Leftovers::find(state);
-    send(&found.ours, Signal::SIGKILL);
+    send(&found.parents, Signal::SIGKILL);
     send(&found.jobs, Signal::SIGTERM);
     let saved = wait::until_true("jobs end by SIGTERM", SAVE_BOUND, || {
         Leftovers::find(state).jobs.is_empty()
     });
     if saved.await.is_err() {
-        kill_all(state).await?;
+        wait::until_true("jobs end by SIGKILL", REAP_BOUND, || {
+            let found = Leftovers::find(state);
+            send(&found.parents, Signal::SIGKILL);
+            send(&found.jobs, Signal::SIGKILL);
+            found.parents.is_empty() && found.jobs.is_empty()
+        })
+        .await?;
     }
     Ok(())
 }
@@ -72,8 +91,7 @@ pub async fn end_jobs(state: &Path) -> anyhow::Result<()> {
 pub async fn kill_all(state: &Path) -> anyhow::Result<()> {
     wait::until_true("what was left running ends by SIGKILL", REAP_BOUND, || {
         let found = Leftovers::find(state);
-        send(&found.ours, Signal::SIGKILL);
-        send(&found.jobs, Signal::SIGKILL);
+        found.kill();
         !found.any()
     })
     .await
@@ -81,9 +99,7 @@ pub async fn kill_all(state: &Path) -> anyhow::Result<()> {
 
 /// Kills once, without waiting: for a test that unwinds.
 pub fn kill_now(state: &Path) {
-    let found = Leftovers::find(state);
-    send(&found.ours, Signal::SIGKILL);
-    send(&found.jobs, Signal::SIGKILL);
+    Leftovers::find(state).kill();
 }
 
 fn send(pids: &BTreeSet<i32>, signal: Signal) {
@@ -111,22 +127,17 @@ fn names_folder(file: &Path, key: &str, folder: &str) -> bool {
         .any(|text| text.starts_with(wanted.as_bytes()))
 }
 
-/// Whether this is a program of the product, or PostgreSQL, that was started for `folder`.
-fn product_names(proc: &Path, folder: &str) -> bool {
-    let command_line = std::fs::read(proc.join("cmdline")).unwrap_or_default();
-    let mut words = command_line.split(|byte| *byte == 0);
-    let Some(program) = words.next().and_then(|word| std::str::from_utf8(word).ok()) else {
-        return false;
-    };
-    let name = Path::new(program)
-        .file_name()
-        .and_then(|name| name.to_str())
-        .unwrap_or_default();
-    ["allotment-server", "allotment-agent", "postgres"].contains(&name)
-        && words.any(|word| {
-            word.windows(folder.len())
-                .any(|part| part == folder.as_bytes())
-        })
+/// The command line of a program of the product, or of PostgreSQL, that was started for `folder`.
+fn product_words(proc: &Path, folder: &str) -> Option<Vec<String>> {
+    let command_line = std::fs::read(proc.join("cmdline")).ok()?;
+    let words: Vec<String> = command_line
+        .split(|byte| *byte == 0)
+        .map(|word| String::from_utf8_lossy(word).into_owned())
+        .collect();
+    let name = Path::new(words.first()?).file_name()?.to_str()?;
+    let ours = ["allotment-server", "allotment-agent", "postgres"].contains(&name);
+    let for_folder = words.iter().skip(1).any(|word| word.contains(folder));
+    (ours && for_folder).then_some(words)
 }
 
 #[cfg(test)]

@@ -302,7 +302,8 @@ impl Postgres {
                 .replace('\'', "''"),
         );
         if !self.setup.durable {
-            text.push_str("fsync = off\nsynchronous_commit = off\nfull_page_writes = off\n");
+            // What is committed must still survive a kill: hence not synchronous_commit.
+            text.push_str("fsync = off\nfull_page_writes = off\n");
         }
         text
     }

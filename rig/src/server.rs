@@ -51,6 +51,17 @@ pub struct Addresses {
     pub internal: SocketAddr,
 }
 
+impl Addresses {
+    fn ports(&self) -> Ports {
+        Ports {
+            http: self.http.port(),
+            agents: self.agents.port(),
+            metrics: self.metrics.port(),
+            internal: self.internal.port(),
+        }
+    }
+}
+
 /// A server that was started at least once.
 #[derive(Debug)]
 pub struct Server {
@@ -66,11 +77,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Writes the file of server `number`, from 1.
+    /// Writes the file of server `number`, from 1. For free ports it gets those of its last
+    /// start while they are free: agents and people know them.
     pub fn prepare(paths: &Paths, number: usize, settings: Settings) -> anyhow::Result<Self> {
         let folder = paths.state.join(format!("server-{number}"));
         who::make_private_folder(&folder, None)?;
-        let server = Self {
+        let mut server = Self {
             name: format!("server {number}"),
             program: paths.binary("allotment-server")?,
             config: folder.join("server.toml"),
@@ -81,6 +93,12 @@ impl Server {
             addresses: None,
             process: None,
         };
+        if server.settings.ports == Ports::FREE
+            && let Ok(Some(last)) = server.read_addresses()
+            && last.ports().check_free().is_ok()
+        {
+            server.settings.ports = last.ports();
+        }
         who::write_private(&server.config, &server.configuration())?;
         Ok(server)
     }
@@ -109,12 +127,7 @@ impl Server {
             .watch("has not taken its addresses", Self::read_addresses)
             .await?;
         self.addresses = Some(addresses);
-        self.settings.ports = Ports {
-            http: addresses.http.port(),
-            agents: addresses.agents.port(),
-            metrics: addresses.metrics.port(),
-            internal: addresses.internal.port(),
-        };
+        self.settings.ports = addresses.ports();
         who::write_private(&self.config, &self.configuration())
     }
 

@@ -68,7 +68,7 @@ pub async fn run(up: &Up, ready: impl FnOnce() -> anyhow::Result<()>) -> anyhow:
     ports.check_free()?;
     let machines = machines(up, &paths).await?;
     let options = Options {
-        ports: hold::remembered(&paths.state, ports)?,
+        ports,
         paths,
         servers: 1,
         machines,
@@ -116,7 +116,6 @@ async fn live(
 
 async fn begin(up: &Up, cluster: &mut Cluster) -> anyhow::Result<()> {
     cluster.bring_up().await?;
-    hold::remember(&cluster.paths().state, cluster.servers[0].addresses())?;
     cluster.submit_examples().await?;
     up_file(cluster).await?.write(&up.checkout)
 }

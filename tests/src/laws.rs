@@ -1,5 +1,7 @@
 //! Laws that hold whatever was killed: asked of the database after every test, in SQL that shares nothing with the product's own.
 
+use std::time::{Duration, Instant};
+
 use anyhow::bail;
 use rig::Cluster;
 
@@ -92,25 +94,33 @@ pub async fn check(cluster: &Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Fails when a charged segment that has ended is not in the ledger whole: the sum of its
-/// entries' device-time is its own.
+/// How long the ledger may be behind: it is written some seconds after a segment has ended.
+const RATED_WITHIN: Duration = Duration::from_secs(60);
+
+/// Waits until each charged segment that has ended is in the ledger whole, the sum of its
+/// entries' device-time being its own, and nothing else is; fails with what differs.
 pub async fn check_ledger(cluster: &Cluster) -> anyhow::Result<()> {
-    let found = cluster
-        .postgres
-        .query(
-            "WITH rated AS (
-                 SELECT segment_id, sum(gpu_milli_micros) AS micros FROM ledger_entries GROUP BY segment_id)
-             SELECT s.id, s.kind, r.micros,
-                    (extract(epoch FROM s.ended_at - s.started_at) * 1000000 * s.gpus_milli)::numeric(38, 0) AS due
-             FROM usage_segments AS s LEFT JOIN rated AS r ON r.segment_id = s.id
-             WHERE s.ended_at IS NOT NULL
-               AND COALESCE(r.micros, 0) <> CASE s.kind WHEN 'charged'
-                   THEN (extract(epoch FROM s.ended_at - s.started_at) * 1000000 * s.gpus_milli)::numeric(38, 0)
-                   ELSE 0 END",
-        )
-        .await?;
-    if !found.is_empty() {
-        bail!("segments and ledger differ: {found:?}");
+    let begun = Instant::now();
+    loop {
+        let found = cluster
+            .postgres
+            .query(
+                "WITH rated AS (
+                     SELECT segment_id, sum(gpu_milli_micros) AS micros FROM ledger_entries GROUP BY segment_id)
+                 SELECT s.id, s.kind, s.started_at, s.ended_at, s.rated_until, r.micros
+                 FROM usage_segments AS s LEFT JOIN rated AS r ON r.segment_id = s.id
+                 WHERE s.ended_at IS NOT NULL
+                   AND COALESCE(r.micros, 0) <> CASE s.kind WHEN 'charged'
+                       THEN (extract(epoch FROM s.ended_at - s.started_at) * 1000000 * s.gpus_milli)::numeric(38, 0)
+                       ELSE 0 END",
+            )
+            .await?;
+        if found.is_empty() {
+            return Ok(());
+        }
+        if begun.elapsed() > RATED_WITHIN {
+            bail!("segments and ledger differ: {found:?}");
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    Ok(())
 }

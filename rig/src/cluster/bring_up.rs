@@ -94,7 +94,9 @@ impl Cluster {
             )?;
             self.secrets.users = seeded.users;
             // Those of the organisation itself come last: no work belongs to it.
-            self.secrets.users.sort_by_key(|user| user.team.as_deref() == Some("org"));
+            self.secrets
+                .users
+                .sort_by_key(|user| user.team.as_deref() == Some("org"));
             self.secrets.keep(&self.options.paths.state)?;
         }
         Ok(())

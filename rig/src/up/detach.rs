@@ -23,8 +23,7 @@ pub fn start(up: &Up) -> anyhow::Result<ExitCode> {
         .arg(FLAG)
         .current_dir(&up.checkout)
         .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        ;
+        .stdout(Stdio::piped());
     let mut child = command
         .spawn()
         .context("start the product in the background")?;

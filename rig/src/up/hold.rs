@@ -1,4 +1,4 @@
-//! One product per state folder: a lock that the kernel gives back when its holder dies, and the ports it had.
+//! One product per state folder: a lock that the kernel gives back when its holder dies.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -10,11 +10,8 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde::{Deserialize, Serialize};
 
-use crate::ports::Ports;
-use crate::server::Addresses;
-use crate::{wait, who};
+use crate::wait;
 
 /// The file that is held, in the state folder.
 pub const FILE: &str = "lock";
@@ -86,60 +83,10 @@ fn open(state: &Path) -> anyhow::Result<File> {
         .with_context(|| format!("open {}", path.display()))
 }
 
-#[derive(Serialize, Deserialize)]
-struct Remembered {
-    http: u16,
-    agents: u16,
-    metrics: u16,
-    internal: u16,
-}
-
-/// Keeps the ports for a next start with free ones.
-pub fn remember(state: &Path, addresses: Addresses) -> anyhow::Result<()> {
-    let ports = Remembered {
-        http: addresses.http.port(),
-        agents: addresses.agents.port(),
-        metrics: addresses.metrics.port(),
-        internal: addresses.internal.port(),
-    };
-    let text = serde_json::to_string(&ports).context("write the ports")?;
-    who::write_private(&state.join("ports.json"), &text)
-}
-
-/// For free ports those of the last start, while they are free: people have them in their
-/// browsers.
-pub fn remembered(state: &Path, ports: Ports) -> anyhow::Result<Ports> {
-    if ports != Ports::FREE {
-        return Ok(ports);
-    }
-    let Ok(text) = std::fs::read_to_string(state.join("ports.json")) else {
-        return Ok(ports);
-    };
-    let Ok(Remembered {
-        http,
-        agents,
-        metrics,
-        internal,
-    }) = serde_json::from_str(&text)
-    else {
-        return Ok(ports);
-    };
-    let last = Ports {
-        http,
-        agents,
-        metrics,
-        internal,
-    };
-    Ok(if last.check_free().is_ok() {
-        last
-    } else {
-        ports
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::who;
 
     #[test]
     fn the_second_to_take_it_gets_nothing_until_the_first_lets_go() {

@@ -69,7 +69,7 @@ async fn every_command_does_its_part_of_the_main_job() {
         &["nodes", "--json"][..],
         &["teams", "--json"],
         &["quota", "vision", "--json"],
-        &["usage", "--team", "vision", "--json"],
+        &["usage", "vision", "--json"],
     ] {
         json(&run(words));
     }
