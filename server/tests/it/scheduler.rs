@@ -453,6 +453,26 @@ async fn the_world_in_memory_equals_a_fresh_load_after_whatever_happened(owner: 
     }
 }
 
+#[sqlx::test(migrations = "../migrations")]
+async fn a_world_that_missed_a_change_is_found_out_and_mended(owner: PgPool) {
+    let fleet = Fleet::new(owner).await;
+    let job = fleet.submit_row().await;
+    let mut mirror = Mirror::load(&fleet.app.db).await.expect("the world");
+    sqlx::query!("ALTER TABLE jobs DISABLE TRIGGER record_change")
+        .execute(&fleet.owner)
+        .await
+        .expect("the feed is cut");
+    sqlx::query!("UPDATE jobs SET version = version + 1")
+        .execute(&fleet.owner)
+        .await
+        .expect("changed");
+    mirror.refresh(&fleet.app.db).await.expect("refreshed");
+    let found = mirror.check(&fleet.app.db).await.expect("compared");
+    assert_eq!(found, [format!("job {job}")]);
+    let again = mirror.check(&fleet.app.db).await.expect("compared");
+    assert_eq!(again, Vec::<String>::new());
+}
+
 async fn cordon(fleet: &Fleet, node: NodeId) {
     sqlx::query!("UPDATE nodes SET intent = 'cordoned', version = version + 1 WHERE id = $1 AND intent = 'open'", node as NodeId)
         .execute(&fleet.owner)
