@@ -115,9 +115,7 @@ pub async fn apply(app: &App, source: &Source, facts: &[Fact]) -> Result<(), Fac
         match try_apply(app, source, facts).await {
             Ok(()) => return Ok(()),
             Err(Failure::Superseded) => return Err(FactError::Superseded),
-            Err(Failure::Lifecycle(LifecycleError::Database(error)))
-                if crate::store::unavailable(&error) =>
-            {
+            Err(Failure::Lifecycle(LifecycleError::Database(error))) if !our_fault(&error) => {
                 return Err(FactError::Unavailable(error));
             }
             Err(Failure::Lifecycle(error)) => {
@@ -135,9 +133,7 @@ async fn apply_or_pass_over(app: &App, source: &Source, fact: &Fact) -> Result<(
     match try_apply(app, source, std::slice::from_ref(fact)).await {
         Ok(()) => return Ok(()),
         Err(Failure::Superseded) => return Err(FactError::Superseded),
-        Err(Failure::Lifecycle(LifecycleError::Database(error)))
-            if crate::store::unavailable(&error) =>
-        {
+        Err(Failure::Lifecycle(LifecycleError::Database(error))) if !our_fault(&error) => {
             return Err(FactError::Unavailable(error));
         }
         Err(Failure::Lifecycle(error)) => {
@@ -151,6 +147,22 @@ async fn apply_or_pass_over(app: &App, source: &Source, fact: &Fact) -> Result<(
     try_apply_nothing(app, source, fact.number)
         .await
         .map_err(FactError::Unavailable)
+}
+
+/// Whether the database refused what we wrote. Everything else, such as a full disk or a
+/// deadlock, passes: then the facts wait, since passing over an end would leave its job
+/// running for ever.
+fn our_fault(error: &sqlx::Error) -> bool {
+    match error {
+        // 22: bad value; 23: a constraint; 42: a statement that cannot be; P0: raised by ours.
+        sqlx::Error::Database(e) => e.code().is_some_and(|code| {
+            ["22", "23", "42", "P0"]
+                .iter()
+                .any(|class| code.starts_with(class))
+        }),
+        sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => true,
+        _ => false,
+    }
 }
 
 /// Notes a fact as known without applying it.

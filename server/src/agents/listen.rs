@@ -13,10 +13,10 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 use tonic::{Request, Response, Status, Streaming};
 
+use super::admit::incoming;
 use super::authority::Authority;
 use super::sessions::Sessions;
 use super::{Shared, beats, dispatch, enrol, replicas, session};
@@ -111,10 +111,6 @@ async fn open(address: SocketAddr) -> anyhow::Result<(TcpListener, SocketAddr)> 
         .local_addr()
         .with_context(|| format!("listen on {address}"))?;
     Ok((listener, taken))
-}
-
-fn incoming(listener: TcpListener) -> TcpIncoming {
-    TcpIncoming::from(listener).with_nodelay(Some(true))
 }
 
 fn builder(streams: u32) -> Server {

@@ -1,5 +1,6 @@
 //! The listener for agents: enrolment, sessions, desired sets and facts.
 
+mod admit;
 pub mod authority;
 mod beats;
 pub mod desired;

@@ -122,6 +122,7 @@ fn malformed(error: protocol::Malformed) -> Status {
 
 struct Session<'a> {
     shared: &'a Shared,
+    name: String,
     beat: Beat,
     entry: Entry,
     outbox: Outbox,
@@ -143,6 +144,7 @@ impl<'a> Session<'a> {
         outbox: Outbox,
     ) -> Self {
         let (work, waiting) = mpsc::channel(WORK_WAITING_MAX);
+        let name = begun.name.clone();
         let source = Source {
             node_id: node,
             actor: Actor::Agent(begun.name.clone()),
@@ -158,6 +160,7 @@ impl<'a> Session<'a> {
         };
         Self {
             shared,
+            name,
             beat: Beat {
                 node_id: node,
                 incarnation: hello.incarnation,
@@ -224,15 +227,8 @@ impl<'a> Session<'a> {
 
     async fn welcome(&self) -> Result<(), Status> {
         let timers = &self.shared.app.config.timers;
-        let name = match self.shared.app.db.begin_system().await {
-            Ok(mut tx) => nodes::lock(&mut tx, self.beat.node_id).await,
-            Err(error) => Err(error),
-        };
-        let name = name
-            .map_err(|_| Status::unavailable("the control plane cannot answer now: try again"))?
-            .map_or_else(String::new, |node| node.name);
         self.send(wire::to_agent::Message::Welcome(wire::Welcome {
-            node_name: name,
+            node_name: self.name.clone(),
             heartbeat_ms: timers.heartbeat_ms,
             lease_ms: timers.node_lease_ms,
             kill_grace_ms: timers.kill_grace_ms,

@@ -12,12 +12,10 @@ use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::accounting::usage::{self, Sum};
 use crate::app::AppError;
 use crate::store::jobs::JobRow;
 use crate::store::{Tx, job_usage, placements};
-
-/// Decimals of GPU-seconds.
-const GPU_SECONDS_DECIMALS: u32 = 3;
 
 /// A job.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -100,14 +98,14 @@ pub(super) async fn show_one(tx: &mut Tx, row: JobRow) -> Result<Job, AppError> 
 pub(super) async fn show(tx: &mut Tx, rows: Vec<JobRow>) -> Result<Vec<Job>, AppError> {
     let ids: Vec<JobId> = rows.iter().map(|row| row.id).collect();
     let mut places = places(tx, &ids).await?;
-    let mut used = used(tx, &ids).await?;
+    let mut used = usage::of_jobs(tx, &ids).await?;
     let currency = job_usage::currency(tx)
         .await?
         .and_then(|code| code.parse().ok());
     rows.into_iter()
         .map(|row| {
             let placement = places.remove(&row.id).unwrap_or_default();
-            let used = used.remove(&row.id).unwrap_or_default();
+            let used = used.remove(&row.id).unwrap_or_else(Sum::nothing);
             shown(row, placement, used, currency.as_ref())
         })
         .collect()
@@ -116,7 +114,7 @@ pub(super) async fn show(tx: &mut Tx, rows: Vec<JobRow>) -> Result<Vec<Job>, App
 fn shown(
     row: JobRow,
     placement: Vec<PlacedWorker>,
-    used: Used,
+    used: Sum,
     currency: Option<&Currency>,
 ) -> Result<Job, AppError> {
     let spec = row.spec().map_err(|e| {
@@ -124,7 +122,7 @@ fn shown(
     })?;
     let nothing = || {
         currency.map(|currency| Money {
-            amount: Decimal::ZERO,
+            amount: money::round(Decimal::ZERO, SHOWN_DECIMALS),
             currency: currency.clone(),
         })
     };
@@ -149,11 +147,8 @@ fn shown(
         finished_at: row.finished_at,
         exit_code: row.exit_code,
         placement,
-        gpu_seconds: money::round(used.gpu_seconds, GPU_SECONDS_DECIMALS).normalize(),
-        cost: cost.map(|cost| Money {
-            amount: money::round(cost.amount, SHOWN_DECIMALS),
-            currency: cost.currency,
-        }),
+        gpu_seconds: used.gpu_seconds,
+        cost,
         version: row.version,
     })
 }
@@ -186,26 +181,6 @@ async fn places(
         }
     }
     Ok(places)
-}
-
-#[derive(Debug, Default)]
-struct Used {
-    gpu_seconds: Decimal,
-    cost: Option<Money>,
-}
-
-async fn used(tx: &mut Tx, ids: &[JobId]) -> Result<BTreeMap<JobId, Used>, AppError> {
-    let mut used: BTreeMap<JobId, Used> = BTreeMap::new();
-    for row in job_usage::of_jobs(tx, ids).await? {
-        let job = used.entry(row.job_id).or_default();
-        job.gpu_seconds += row.gpu_seconds;
-        if let (None, Some(amount), Some(Ok(currency))) =
-            (&job.cost, row.amount, row.currency.map(|c| c.parse()))
-        {
-            job.cost = Some(Money { amount, currency });
-        }
-    }
-    Ok(used)
 }
 
 /// A decimal as a JSON number, exactly.
