@@ -22,6 +22,7 @@ pub struct Fleet {
     pub owner: PgPool,
     pub vision: TeamId,
     pub speech: TeamId,
+    pub pool: PoolId,
     users: BTreeMap<&'static str, UserId>,
 }
 
@@ -105,6 +106,7 @@ impl Fleet {
             owner,
             vision,
             speech,
+            pool,
             users,
         }
     }
@@ -223,26 +225,35 @@ impl Fleet {
     /// Every worker of a job reports these, one after the other.
     pub async fn report(&self, job: JobId, kinds: &[FactKind]) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
-        for (assignment, attempt, node) in self.workers(job).await {
+        for worker in self.workers(job).await {
             for kind in kinds {
-                let fact = Fact {
-                    number: 1,
-                    assignment,
-                    attempt,
-                    at_micros: 0,
-                    kind: kind.clone(),
-                };
-                let mut tx = self.app.db.begin_system().await.expect("a transaction");
-                let actor = Actor::Agent("n1".to_owned());
-                let outcome =
-                    lifecycle::report::apply(&mut tx, &self.app.config.timers, node, &actor, &fact)
-                        .await
-                        .expect("a fact is applied");
-                tx.commit().await.expect("committed");
-                outcomes.push(outcome);
+                outcomes.push(self.report_one(worker, kind).await);
             }
         }
         outcomes
+    }
+
+    /// One worker reports.
+    pub async fn report_one(
+        &self,
+        (assignment, attempt, node): (AssignmentId, AttemptId, NodeId),
+        kind: &FactKind,
+    ) -> Outcome {
+        let fact = Fact {
+            number: 1,
+            assignment,
+            attempt,
+            at_micros: 0,
+            kind: kind.clone(),
+        };
+        let mut tx = self.app.db.begin_system().await.expect("a transaction");
+        let actor = Actor::Agent("n1".to_owned());
+        let outcome =
+            lifecycle::report::apply(&mut tx, &self.app.config.timers, node, &actor, &fact)
+                .await
+                .expect("a fact is applied");
+        tx.commit().await.expect("committed");
+        outcome
     }
 
     /// The job's workers are accepted and started.

@@ -1,12 +1,19 @@
 //! Integration tests of the server against a real PostgreSQL: a fresh database per test.
 
+mod agents;
 mod authorisation;
 mod bad_input;
+mod faults;
 mod feed;
 mod fixture;
 mod fleet;
+mod fleet_rest;
 mod idempotency;
 mod jobs;
+mod logs;
+mod machine;
+mod metering;
+mod nodes;
 mod openapi;
 mod pages;
 mod people;
@@ -14,4 +21,5 @@ mod scheduler;
 mod schema;
 mod sessions;
 mod setup;
+mod simulated;
 mod walls;

@@ -1,0 +1,203 @@
+//! Logs through the node's stream: whole, followed, slow readers, another replica, and a node that is away.
+
+use domain::ids::JobId;
+use protocol::wire::{self, from_agent};
+use server::app::AppError;
+use server::app::logs::{self, LogAsk, LogReader};
+use sqlx::PgPool;
+
+use super::agents::{ids_of, ready};
+use super::fleet::Fleet;
+use super::machine::{self, Machine, Ports, Session, accepted, fact, started};
+
+struct Logged {
+    fleet: Fleet,
+    ports: Ports,
+    session: Session,
+    job: JobId,
+}
+
+/// A job runs on a node.
+async fn logged(owner: PgPool) -> Logged {
+    let fleet = Fleet::new(owner).await;
+    let ports = machine::open(&fleet.app).await;
+    let machine = Machine::join(&fleet, &ports, "n1").await;
+    let mut session = machine.connect(1).await;
+    session.beat().await;
+    ready(&fleet, "n1").await;
+    let job = fleet.submit(1).await.id;
+    fleet.turn().await;
+    let ids = ids_of(&session.wanted(wire::Want::Hold).await);
+    session
+        .report_known(vec![fact(1, ids, accepted()), fact(2, ids, started())], 2)
+        .await;
+    Logged {
+        fleet,
+        ports,
+        session,
+        job,
+    }
+}
+
+fn ask(offset: i64, follow: bool) -> LogAsk {
+    LogAsk {
+        worker: 0,
+        attempt: None,
+        offset,
+        follow,
+    }
+}
+
+fn chunk(request: u64, offset: i64, data: &[u8], end: bool) -> from_agent::Message {
+    from_agent::Message::LogChunk(wire::LogChunk {
+        request,
+        offset,
+        data: data.to_vec(),
+        end,
+        error: String::new(),
+    })
+}
+
+async fn read_all(mut reader: LogReader) -> Vec<u8> {
+    let mut all = Vec::new();
+    while let Some(bytes) = reader.next().await {
+        all.extend_from_slice(&bytes.expect("the log goes on"));
+    }
+    all
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_log_is_read_from_an_offset_as_it_was_written(owner: PgPool) {
+    let mut on = logged(owner).await;
+    let (app, asker, job) = (on.fleet.app.clone(), on.fleet.ada(), on.job);
+    let read = tokio::spawn(async move {
+        read_all(
+            logs::open(&app, &asker, job, ask(3, false))
+                .await
+                .expect("opened"),
+        )
+        .await
+    });
+    let request = on.session.log_request().await;
+    assert_eq!((request.offset, request.follow), (3, false));
+    on.session
+        .send(chunk(request.request, 3, b"lo\xff\n", false))
+        .await;
+    on.session
+        .send(chunk(request.request, 7, b"<b>", true))
+        .await;
+    assert_eq!(read.await.expect("read"), b"lo\xff\n<b>");
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_reader_that_falls_behind_asks_again_where_it_stopped(owner: PgPool) {
+    let mut on = logged(owner).await;
+    let opened = {
+        let (app, asker, job) = (on.fleet.app.clone(), on.fleet.ada(), on.job);
+        tokio::spawn(async move { logs::open(&app, &asker, job, ask(0, true)).await })
+    };
+    let first = on.session.log_request().await;
+    let line = vec![b'x'; 1_024];
+    for at in 0..200 {
+        on.session
+            .send(chunk(first.request, at * 1_024, &line, false))
+            .await;
+    }
+    // The node's stream does not wait for the reader: it is told to stop, and beats go on.
+    assert_eq!(on.session.log_cancel().await, first.request);
+    on.session.beat().await;
+    let reader = opened.await.expect("opened").expect("opened");
+    let read = tokio::spawn(read_all(reader));
+    let second = on.session.log_request().await;
+    assert!(second.offset > 0 && second.offset % 1_024 == 0);
+    assert!(second.offset < 200 * 1_024);
+    on.session
+        .send(chunk(second.request, second.offset, b"rest", true))
+        .await;
+    let all = read.await.expect("read");
+    assert_eq!(all.len() as i64, second.offset + 4);
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_reader_that_goes_away_is_told_to_the_node(owner: PgPool) {
+    let mut on = logged(owner).await;
+    let (app, asker, job) = (on.fleet.app.clone(), on.fleet.ada(), on.job);
+    let opened = tokio::spawn(async move { logs::open(&app, &asker, job, ask(0, true)).await });
+    let request = on.session.log_request().await;
+    on.session
+        .send(chunk(request.request, 0, b"a", false))
+        .await;
+    drop(opened.await.expect("opened").expect("opened"));
+    assert_eq!(on.session.log_cancel().await, request.request);
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_log_is_read_through_the_replica_that_holds_the_nodes_stream(owner: PgPool) {
+    let mut on = logged(owner.clone()).await;
+    let other = super::fixture::app(&owner).await;
+    let other_ports = machine::open(&other).await;
+    machine::eventually("the replica is announced", async || {
+        sqlx::query_scalar!(r#"SELECT count(*) AS "n!" FROM replicas"#)
+            .fetch_one(&owner)
+            .await
+            .expect("a number")
+            == 2
+    })
+    .await;
+    let (app, asker, job) = (other_ports.app.clone(), on.fleet.ada(), on.job);
+    let read = tokio::spawn(async move {
+        read_all(
+            logs::open(&app, &asker, job, ask(0, false))
+                .await
+                .expect("opened"),
+        )
+        .await
+    });
+    let request = on.session.log_request().await;
+    on.session
+        .send(chunk(request.request, 0, b"from afar", true))
+        .await;
+    assert_eq!(read.await.expect("read"), b"from afar");
+    drop(on.ports);
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_node_that_is_away_is_named(owner: PgPool) {
+    let fleet = Fleet::new(owner).await;
+    fleet.node("n1", 1).await;
+    let job = fleet.submit(1).await.id;
+    let none = logs::open(&fleet.app, &fleet.ada(), job, ask(0, false))
+        .await
+        .err();
+    assert!(
+        matches!(none, Some(AppError::NotFound { .. })),
+        "no attempt yet: {none:?}"
+    );
+    fleet.turn().await;
+    fleet.run(job).await;
+    let away = logs::open(&fleet.app, &fleet.ada(), job, ask(0, false))
+        .await
+        .err();
+    assert!(
+        matches!(&away, Some(AppError::NodeAway { node }) if node == "n1"),
+        "{away:?}"
+    );
+    let hidden = logs::open(&fleet.app, &fleet.bob(), job, ask(0, false))
+        .await
+        .err();
+    assert!(
+        matches!(hidden, Some(AppError::NotFound { what: "job", .. })),
+        "{hidden:?}"
+    );
+    let worker = LogAsk {
+        worker: 7,
+        ..ask(0, false)
+    };
+    let missing = logs::open(&fleet.app, &fleet.ada(), job, worker)
+        .await
+        .err();
+    assert!(
+        matches!(missing, Some(AppError::NotFound { what: "log", .. })),
+        "{missing:?}"
+    );
+}
