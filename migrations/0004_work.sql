@@ -32,6 +32,7 @@ CREATE TABLE jobs (
     CONSTRAINT job_finished CHECK ((finished_at IS NOT NULL) = (state IN ('succeeded', 'failed', 'cancelled')))
 );
 CREATE INDEX jobs_by_team ON jobs (team_id, created_at DESC, id DESC);
+CREATE INDEX jobs_by_user ON jobs (user_id, team_id);
 CREATE INDEX jobs_by_age ON jobs (created_at DESC, id DESC);
 CREATE INDEX jobs_live ON jobs (id) WHERE state NOT IN ('succeeded', 'failed', 'cancelled');
 CREATE TRIGGER job_step BEFORE UPDATE OF state ON jobs

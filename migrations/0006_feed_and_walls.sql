@@ -116,9 +116,14 @@ CREATE POLICY platform_adds ON teams FOR INSERT TO allotment_app WITH CHECK (all
 CREATE POLICY platform_changes ON teams FOR UPDATE TO allotment_app
     USING (allotment.sees_all()) WITH CHECK (allotment.sees_all());
 
+-- Whoever submitted work of a team is known to it, member or not: an operator, somebody of the
+-- team above, somebody who has left.
 CREATE POLICY self_and_team_mates ON users FOR SELECT TO allotment_app USING (
     allotment.sees_all()
     OR id = allotment.asker()
+    OR EXISTS (
+        SELECT FROM jobs AS j
+        WHERE j.user_id = users.id AND j.team_id = ANY (ARRAY (SELECT allotment.own_teams())))
     OR id IN (SELECT m.user_id FROM memberships AS m WHERE m.team_id = ANY (ARRAY (SELECT allotment.own_teams()))));
 CREATE POLICY platform_adds ON users FOR INSERT TO allotment_app WITH CHECK (allotment.sees_all());
 CREATE POLICY platform_changes ON users FOR UPDATE TO allotment_app

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::accounting::rating;
 use crate::app::App;
 use crate::lifecycle::LifecycleError;
+use crate::store;
 
 /// How often what ages is swept away.
 const RETENTION_EVERY: Duration = Duration::from_secs(60);
@@ -43,32 +44,55 @@ async fn work(app: App) {
             () = app.wake.background.notified() => {}
             () = tokio::time::sleep(tick) => {}
         }
-        let mut round = reconcile(&app, steady.settled()).await;
-        if round.is_ok() && rated.elapsed() >= RATING_EVERY {
+        let Round(mut round) = reconcile(&app, steady.settled()).await;
+        if rated.elapsed() >= RATING_EVERY {
             rated = Instant::now();
-            round = rating::rate_due(&app.db).await.map_err(Into::into);
+            round.push((
+                "rating",
+                rating::rate_due(&app.db).await.map_err(Into::into),
+            ));
         }
-        if round.is_ok() && swept.elapsed() >= RETENTION_EVERY {
+        if swept.elapsed() >= RETENTION_EVERY {
             swept = Instant::now();
-            round = retention::sweep(&app).await.map_err(Into::into);
+            round.push((
+                "retention",
+                retention::sweep(&app).await.map_err(Into::into),
+            ));
         }
-        if let Err(error) = round {
-            steady.disturbed();
-            tracing::warn!(%error, "the reconcilers could not finish a round");
+        for (reconciler, outcome) in round {
+            let Err(error) = outcome else { continue };
+            // Only a database that was away makes every heartbeat old; a fault of one object does not.
+            if matches!(&error, LifecycleError::Database(e) if store::unavailable(e)) {
+                steady.disturbed();
+            }
+            tracing::warn!(reconciler, %error, "a reconciler could not finish its round");
         }
     }
 }
 
-/// Runs every reconciler once. `settled`: whether leases may be judged.
-pub async fn reconcile(app: &App, settled: bool) -> Result<(), LifecycleError> {
+/// Runs every reconciler once, whatever becomes of the others. `settled`: whether leases may be judged.
+pub async fn reconcile(app: &App, settled: bool) -> Round {
+    let mut round = Vec::new();
     if settled {
-        leases::expire(app).await?;
+        round.push(("leases", leases::expire(app).await));
     }
-    leaving::lost_nodes(app).await?;
-    leaving::failed_devices(app).await?;
-    leaving::draining_nodes(app).await?;
-    windows::time_limits(app).await?;
-    windows::start_windows(app).await
+    round.push(("lost nodes", leaving::lost_nodes(app).await));
+    round.push(("failed devices", leaving::failed_devices(app).await));
+    round.push(("draining nodes", leaving::draining_nodes(app).await));
+    round.push(("time limits", windows::time_limits(app).await));
+    round.push(("start windows", windows::start_windows(app).await));
+    Round(round)
+}
+
+/// What came of each reconciler.
+#[derive(Debug)]
+pub struct Round(Vec<(&'static str, Result<(), LifecycleError>)>);
+
+impl Round {
+    /// The first fault, if there was one.
+    pub fn outcome(self) -> Result<(), LifecycleError> {
+        self.0.into_iter().try_for_each(|(_, outcome)| outcome)
+    }
 }
 
 /// Since when this replica sees the database without a break. After a break, or at the start,

@@ -3,8 +3,6 @@
 use crate::app::App;
 use crate::store::{self, changes, idempotency, sessions};
 
-/// The change feed is kept for so long; a reader that was away for longer loads everything anew.
-const CHANGES_SECONDS: i64 = 3_600;
 /// Answers to requests with an Idempotency-Key are kept for so long.
 const IDEMPOTENCY_HOURS: i64 = 24;
 /// Ended sessions are kept for so long, for whoever asks who was signed in.
@@ -14,7 +12,7 @@ const SESSIONS_DAYS: i64 = 30;
 pub async fn sweep(app: &App) -> Result<(), sqlx::Error> {
     let mut tx = app.db.begin_system().await?;
     let now = store::clock(&mut tx).await?;
-    changes::prune(&mut tx, CHANGES_SECONDS).await?;
+    changes::prune(&mut tx, changes::KEPT_SECONDS).await?;
     idempotency::clear(&mut tx, now - chrono::TimeDelta::hours(IDEMPOTENCY_HOURS)).await?;
     sessions::clear(&mut tx, now - chrono::TimeDelta::days(SESSIONS_DAYS)).await?;
     tx.commit().await

@@ -79,6 +79,10 @@ pub struct Memory {
     pub past_use: BTreeMap<String, Vec<PastUse>>,
 }
 
+/// Between two refreshes of a mirror that trusts the feed: half of what the feed is kept for, so
+/// that nothing unread is ever swept.
+const AWAY_MAX: chrono::TimeDelta = chrono::TimeDelta::seconds(changes::KEPT_SECONDS / 2);
+
 /// Evictions per team are counted over so many seconds.
 const EVICTION_HOUR: Duration = Duration::from_secs(3600);
 
@@ -158,8 +162,16 @@ impl Mirror {
 
     async fn apply(&mut self, tx: &mut Tx) -> Result<Refresh, sqlx::Error> {
         let head = changes::head(tx).await?;
+        let now = clock(tx).await?;
+        if now - self.now > AWAY_MAX {
+            // What changed meanwhile may have been swept out of the feed.
+            self.records = load(tx).await?;
+            self.now = now;
+            self.position = self.position.max(head);
+            return Ok(Refresh::Changed);
+        }
         let touched = changes::touched(tx, self.position).await?;
-        self.now = clock(tx).await?;
+        self.now = now;
         self.position = self.position.max(head);
         if touched == changes::Touched::default() {
             return Ok(Refresh::Same);

@@ -349,7 +349,8 @@ pub async fn on_failed_devices(tx: &mut Tx) -> Result<Vec<Leaving>, sqlx::Error>
 }
 
 /// Jobs with workers on lost nodes that need not wait for them: work that stops when it is cut
-/// off, and whatever is being stopped anyway.
+/// off, and what was cancelled and will never run again. Kept work that is being stopped for
+/// any other reason may still run there, and would be placed a second time.
 pub async fn on_lost_nodes(tx: &mut Tx) -> Result<Vec<Leaving>, sqlx::Error> {
     sqlx::query_as!(
         Leaving,
@@ -359,7 +360,8 @@ pub async fn on_lost_nodes(tx: &mut Tx) -> Result<Vec<Leaving>, sqlx::Error> {
            JOIN attempts AS t ON t.id = a.attempt_id
            JOIN jobs AS j ON j.id = a.job_id
            WHERE n.reachability = 'lost'
-             AND (t.state = 'stopping' OR (j.spec ->> 'on_partition') IS DISTINCT FROM 'keep')
+             AND ((j.spec ->> 'on_partition') IS DISTINCT FROM 'keep'
+                  OR (t.state = 'stopping' AND t.reason = 'cancelled'))
            ORDER BY 1, 2
            LIMIT $1"#,
         DUE_MAX,

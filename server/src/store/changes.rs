@@ -8,6 +8,9 @@ use domain::ids::{JobId, NodeId, TeamId};
 
 use super::Tx;
 
+/// Changes are kept for so long; a reader that was away for longer loads everything anew.
+pub const KEPT_SECONDS: i64 = 3_600;
+
 /// A place in the feed: everything before it has been read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {

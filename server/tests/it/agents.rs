@@ -372,6 +372,7 @@ async fn a_device_that_vanishes_is_failed_and_its_work_goes_elsewhere(owner: PgP
     .await;
     server::background::reconcile(&fleet.app, false)
         .await
+        .outcome()
         .expect("reconciled");
     let stop = session.wanted(wire::Want::Stop).await;
     assert_eq!(stop.stop_reason, "node_lost");

@@ -78,6 +78,7 @@ impl Running {
     async fn reconcile(&self) {
         background::reconcile(&self.fleet.app, true)
             .await
+            .outcome()
             .expect("reconciled");
     }
 
@@ -193,6 +194,19 @@ async fn work_that_is_kept_waits_for_its_node(owner: PgPool) {
 }
 
 #[sqlx::test(migrations = "../migrations")]
+async fn work_that_is_kept_is_not_placed_again_because_somebody_stops_it(owner: PgPool) {
+    let on = running(owner, keep_job()).await;
+    on.clock.pass_ms(10 * LEASE_MS).await;
+    on.reconcile().await;
+    jobs::suspend(&on.fleet.app, &on.fleet.ada(), Repeat::none(), on.job)
+        .await
+        .expect("accepted");
+    on.reconcile().await;
+    assert_eq!(on.reachability().await, Reachability::Lost);
+    assert_eq!(on.fleet.most_holders().await, 1, "it may still run there");
+}
+
+#[sqlx::test(migrations = "../migrations")]
 async fn a_person_may_declare_a_silent_node_dead_and_only_a_silent_one(owner: PgPool) {
     let on = running(owner, keep_job()).await;
     let declare = async || {
@@ -245,6 +259,7 @@ async fn an_end_that_was_on_its_way_beats_the_time_limit_and_a_cancel_stands(own
     on.clock.pass_ms(570_000).await;
     background::reconcile(&on.fleet.app, false)
         .await
+        .outcome()
         .expect("reconciled");
     let stop = on.session.wanted(wire::Want::Stop).await;
     assert_eq!(stop.stop_reason, "time_limit");
@@ -279,11 +294,13 @@ async fn a_time_limit_ends_what_runs_into_it(owner: PgPool) {
     on.clock.pass_ms(599_999).await;
     background::reconcile(&on.fleet.app, false)
         .await
+        .outcome()
         .expect("reconciled");
     assert_eq!(on.state().await, JobState::Running);
     on.clock.pass_ms(1).await;
     background::reconcile(&on.fleet.app, false)
         .await
+        .outcome()
         .expect("reconciled");
     on.session.wanted(wire::Want::Stop).await;
     on.session
@@ -328,11 +345,13 @@ async fn a_gang_that_one_node_does_not_take_in_time_is_taken_back_whole(owner: P
     clock.pass_ms(59_999).await;
     background::reconcile(&fleet.app, false)
         .await
+        .outcome()
         .expect("reconciled");
     assert_eq!(fleet.job(job).await.state, JobState::Starting);
     clock.pass_ms(1).await;
     background::reconcile(&fleet.app, false)
         .await
+        .outcome()
         .expect("reconciled");
     for worker in workers {
         fleet
@@ -392,6 +411,7 @@ async fn a_drained_node_loses_preemptible_work_and_keeps_other(owner: PgPool) {
     intent(&fleet, "n1", Wish::Drain).await;
     background::reconcile(&fleet.app, false)
         .await
+        .outcome()
         .expect("reconciled");
     assert_eq!(fleet.job(one).await.state, JobState::Preempting);
     assert_eq!(fleet.job(two).await.state, JobState::Running);

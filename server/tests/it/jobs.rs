@@ -553,3 +553,14 @@ async fn the_live_world_is_a_scenario_file_that_the_engine_reads_back(owner: PgP
         assert_eq!((world.nodes.len(), world.workloads.len()), (1, 2));
     }
 }
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_team_sees_its_jobs_whoever_submitted_them(owner: PgPool) {
+    let server = fleet(&owner).await;
+    let job = id(&submit(&server.client("admin"), "vision", 1).await);
+    let path = format!("/jobs/{job}");
+    let seen = server.client("vision-owner").get(&path).await;
+    assert_eq!(seen.expect(StatusCode::OK)["user"], "admin");
+    let foreign = server.client("speech-owner").get(&path).await;
+    foreign.expect(StatusCode::NOT_FOUND);
+}

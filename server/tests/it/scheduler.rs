@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::fixture;
 use super::fleet::Fleet;
+use super::simulated::Clock;
 
 /// Longest wait for a state that must come; generous, since two cores run many tests at once.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -471,6 +472,21 @@ async fn a_world_that_missed_a_change_is_found_out_and_mended(owner: PgPool) {
     assert_eq!(found, [format!("job {job}")]);
     let again = mirror.check(&fleet.app.db).await.expect("compared");
     assert_eq!(again, Vec::<String>::new());
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_world_that_was_not_looked_at_for_long_does_not_trust_a_swept_feed(owner: PgPool) {
+    let fleet = Fleet::new(owner.clone()).await;
+    let clock = Clock::at(&owner, "2026-01-05T12:00:00Z").await;
+    let mut mirror = Mirror::load(&fleet.app.db).await.expect("the world");
+    fleet.node("n1", 8).await;
+    sqlx::query!("DELETE FROM changes")
+        .execute(&owner)
+        .await
+        .expect("the feed is swept");
+    clock.pass_ms(3_600_000).await;
+    mirror.refresh(&fleet.app.db).await.expect("refreshed");
+    assert_eq!(mirror.records.nodes.len(), 1);
 }
 
 async fn cordon(fleet: &Fleet, node: NodeId) {

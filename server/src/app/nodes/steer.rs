@@ -18,6 +18,7 @@ use crate::lifecycle::end::{Loss, lose_workers};
 use crate::lifecycle::nodes as steps;
 use crate::store::assignments;
 use crate::store::events::Actor;
+use crate::store::jobs;
 use crate::store::nodes::{self, NodeRow};
 
 /// Longest reason that is kept, in characters; a sentence.
@@ -172,21 +173,27 @@ pub async fn declare_lost(
 /// Fences everything on a node that was declared dead, job by job; jobs are locked before nodes.
 async fn fence_all(app: &App, row: &NodeRow, actor: &Actor) -> Result<(), AppError> {
     let mut tx = app.db.begin_system().await?;
-    let mut jobs: Vec<_> = assignments::live_on_node(&mut tx, row.id)
+    let mut held: Vec<_> = assignments::live_on_node(&mut tx, row.id)
         .await?
         .into_iter()
         .map(|assignment| assignment.job_id)
         .collect();
     tx.commit().await?;
-    jobs.dedup();
+    held.dedup();
     let loss = Loss {
         node_id: row.id,
         last_heartbeat_at: row.last_heartbeat_at,
         message: format!("node {} was declared dead by {}", row.name, actor.name()),
         spare_granted: false,
     };
-    for job in jobs {
+    for job in held {
         let mut tx = app.db.begin_system().await?;
+        // The job first, as everywhere; then the node: one that has answered keeps its work.
+        jobs::lock(&mut tx, job).await?;
+        let node = nodes::lock_by_name(&mut tx, &row.name).await?;
+        if node.is_none_or(|node| node.reachability != Reachability::Lost) {
+            return Ok(());
+        }
         lose_workers(&mut tx, &app.config.timers, job, &loss, actor).await?;
         tx.commit().await?;
     }
