@@ -158,7 +158,7 @@ async fn an_update_says_which_version_it_builds_on(owner: PgPool) {
 /// All rows that these requests could have changed, but for the audit log.
 async fn everything(owner: &PgPool) -> Vec<Value> {
     let mut conn = owner.acquire().await.expect("a connection");
-    sqlx::query("SET ROLE allotment_system")
+    sqlx::raw_sql("SET ROLE allotment_system")
         .execute(&mut *conn)
         .await
         .expect("the owner may");
@@ -181,7 +181,7 @@ async fn everything(owner: &PgPool) -> Vec<Value> {
         .expect("rows");
         all.extend(rows);
     }
-    sqlx::query("RESET ROLE")
+    sqlx::raw_sql("RESET ROLE")
         .execute(&mut *conn)
         .await
         .expect("reset");
