@@ -83,9 +83,9 @@
       const words = live ? document.body.dataset.live : document.body.dataset.notLive;
       if (state.textContent !== words) state.textContent = words;
     };
-    let lost = false;
-    source.addEventListener("open", () => { show(true); if (lost) changed(); lost = false; });
-    source.addEventListener("error", () => { show(false); lost = true; });
+    // Whatever changed between the page's making and this moment was told to nobody: look again.
+    source.addEventListener("open", () => { show(true); changed(); });
+    source.addEventListener("error", () => show(false));
     // Events are named by what changed; a page listens to what it shows.
     const { nouns = "", job } = region().dataset;
     const concerns = (event) => {

@@ -20,9 +20,11 @@ const find = (test, words) => {
   return user;
 };
 const admin = find((user) => user.role === "admin", "administrator");
-const member = find((user) => user.role === "member" && user.team, "member of a team");
+// Work belongs to teams without teams below: the seeded root, org, has none of its own.
+const ROOT = "org";
+const member = find((user) => user.role === "member" && user.team && user.team !== ROOT, "member of a team");
 const owner = find((user) => user.role === "owner" && user.team === member.team, `owner of ${member.team}`);
-const other = find((user) => user.team && user.team !== member.team, "user of another team");
+const other = find((user) => user.team && ![ROOT, member.team].includes(user.team), "user of another team");
 
 /** Longest wait for a state: a job starts within seconds, and a busy machine is slow. */
 const STATE_MS = 90_000;
@@ -194,7 +196,7 @@ await check("a wrong value keeps what was typed and says what is wrong beside it
 await check("the team's page shows quota, spend and members", async () => {
   await page.goto(`/teams/${member.team}`);
   assert((await page.locator("svg.qbar").count()) >= 1, "no quota");
-  await page.getByRole("row", { name: new RegExp(owner.name) }).waitFor();
+  await page.getByRole("row", { name: `${owner.name} owner` }).waitFor();
   await page.getByRole("heading", { name: /^Spent in/ }).waitFor();
 });
 await check("another team's page is not there", async () => {
@@ -202,9 +204,11 @@ await check("another team's page is not there", async () => {
   assert(answer.status() === 404, `status ${answer.status()}`);
   assert((await page.locator("h1").count()) === 1, "no page of its own");
 });
-await check("the users' page is not a member's", async () => {
-  const answer = await page.goto("/users");
-  assert([403, 404].includes(answer.status()), `status ${answer.status()}`);
+await check("a member sees its team mates among the users and no form to add one", async () => {
+  await page.goto("/users");
+  await page.getByRole("row", { name: new RegExp(owner.name) }).waitFor();
+  assert((await page.getByRole("row", { name: new RegExp(other.name) }).count()) === 0, `${other.name} is seen`);
+  assert((await page.getByRole("button", { name: "Add the user" }).count()) === 0, "a form to add users");
 });
 await check("the theme is kept by the server", async () => {
   await page.goto("/jobs");

@@ -29,6 +29,8 @@ const LINES_SHOWN: usize = 1_000;
 const BYTES_READ_MAX: usize = 16 * 1024 * 1024;
 /// How long a page waits for a log before it is shown without the rest.
 const READ_TIMEOUT: Duration = Duration::from_secs(3);
+/// Ends each stream: browsers drop an event whose data is empty, and would ask again for ever.
+const END: &str = "<!-- end -->";
 /// A comment is sent when a log is silent for so long, so that proxies keep the stream open.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
@@ -248,7 +250,8 @@ impl Following {
                 }
                 None => {
                     let rest: Vec<Line> = self.renderer.finish().into_iter().collect();
-                    return Some((Event::default().event("end").data(show(rest)), false));
+                    let end = Event::default().event("end").data(show(rest) + END);
+                    return Some((end, false));
                 }
             }
         }
