@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn money_rounds_half_away_from_zero_and_shows_less_than_a_cent() {
-        assert_eq!(yuan(Decimal::new(128_450_5, 3)), "¥1,284.51");
+        assert_eq!(yuan(Decimal::new(1_284_505, 3)), "¥1,284.51");
         assert_eq!(yuan(Decimal::new(-6_275, 3)), "\u{2212}¥6.28");
         assert_eq!(yuan(Decimal::new(12, 4)), "¥0.0012");
         assert_eq!(yuan(Decimal::ZERO), "¥0.00");

@@ -139,7 +139,7 @@ impl Phrase {
     }
 
     /// The phrase with an argument filled in that is HTML already.
-    pub fn nest(mut self, name: &'static str, value: impl Display + HtmlSafe) -> Self {
+    pub fn nest(mut self, name: &'static str, value: impl HtmlSafe) -> Self {
         self.arguments.push((name, value.to_string()));
         self
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use domain::money::{BILLED_DECIMALS, Money, round_lines};
 use domain::name::Name;
 use rust_decimal::Decimal;
 use rust_decimal::prelude::ToPrimitive as _;
@@ -24,7 +25,10 @@ pub struct Month {
 
 /// What a team spent this month, with all below it.
 pub async fn of_team(app: &App, asker: &Asker, team: &Name) -> Result<Month, PageError> {
-    let spent = spend::of_team(app, asker, team).await?;
+    let mut spent = spend::of_team(app, asker, team).await?;
+    round_together(&mut spent.by_pool);
+    round_together(&mut spent.by_user);
+    round_together(std::slice::from_mut(&mut spent.total));
     let lines = spent.by_pool.iter().map(|line| SpendLine {
         pool: line.of.clone(),
         mode: line.mode.clone().unwrap_or_default(),
@@ -51,6 +55,19 @@ pub async fn by_team(app: &App, asker: &Asker) -> Result<BTreeMap<String, Cost>,
         teams.insert(line.of.clone(), Cost::plus(sum, cost(&line)));
     }
     Ok(teams)
+}
+
+/// Rounds a statement's lines to the cent so that they add up to their rounded total.
+fn round_together(lines: &mut [Spent]) {
+    let priced: Vec<&mut Money> = lines
+        .iter_mut()
+        .filter_map(|line| line.cost.as_mut())
+        .collect();
+    let exact: Vec<Decimal> = priced.iter().map(|money| money.amount).collect();
+    let rounded = round_lines(&exact, BILLED_DECIMALS);
+    for (money, amount) in priced.into_iter().zip(rounded) {
+        money.amount = amount;
+    }
 }
 
 /// No use at all.

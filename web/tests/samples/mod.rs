@@ -1,4 +1,5 @@
 //! Sample views that the page tests and the preview share.
+#![allow(clippy::unwrap_used, reason = "samples are test code")]
 #![allow(dead_code, reason = "each user of this module uses a part of it")]
 
 use chrono::{DateTime, Duration, TimeZone, Utc};
