@@ -1,16 +1,20 @@
 //! A world with its names turned into dense numbers, in the order of the names, so that no decision depends on the order of rows.
 
+mod shape;
+
 use std::collections::{BTreeMap, HashMap};
 
 use domain::MilliGpu;
 use domain::sharing::SharingMode;
-use domain::spec::{NvlinkRule, PerWorker, Topology};
+use domain::spec::PerWorker;
 
 use crate::mig;
 use crate::quota::{self, Row};
 use crate::world::{
     Charge, Node, NodeState, Placed, Pool, Stopped, Team, Workload, WorkloadState, World,
 };
+
+use shape::Shape;
 
 /// A charged amount in a pool's units; one thousandth of a GPU is `PoolFacts::unit` of them.
 pub(crate) type Amount = i128;
@@ -476,34 +480,4 @@ fn distinct(ids: impl Iterator<Item = usize>) -> Vec<usize> {
         }
     }
     seen
-}
-
-/// All of a workload that placement and limits look at.
-#[derive(PartialEq, Eq, Hash)]
-struct Shape<'w> {
-    per_worker: &'w PerWorker,
-    workers: (u32, Option<u32>),
-    selector: &'w BTreeMap<String, String>,
-    topology: &'w Topology,
-    nvlink: NvlinkRule,
-    spread: (Option<&'w str>, Option<&'w str>),
-    node: Option<&'w str>,
-    user: Option<&'w str>,
-    class: (&'w str, Option<bool>),
-}
-
-impl<'w> Shape<'w> {
-    fn of(row: &'w Workload) -> Self {
-        Self {
-            per_worker: &row.per_worker,
-            workers: (row.workers, row.min_workers),
-            selector: &row.selector,
-            topology: &row.topology,
-            nvlink: row.nvlink,
-            spread: (row.service.as_deref(), row.anti_affinity.as_deref()),
-            node: row.node.as_deref(),
-            user: row.user.as_deref(),
-            class: (&row.class, row.preemptible),
-        }
-    }
 }

@@ -61,7 +61,7 @@ impl Picker {
                 )
             })
             .collect();
-        ranked.sort_by(|a, b| b.0.cmp(&a.0));
+        ranked.sort_by_key(|&(rank, _)| Reverse(rank));
         let mut queues = vec![Vec::new(); index.teams.len()];
         let mut left = vec![0; index.teams.len()];
         for (_, work) in ranked {

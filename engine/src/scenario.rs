@@ -2,6 +2,7 @@
 
 mod amounts;
 mod check;
+mod check_work;
 mod fields;
 mod read;
 mod read_pool;

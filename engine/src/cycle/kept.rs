@@ -1,0 +1,127 @@
+//! Room that earlier plans keep for waiting work: who can start does, the others keep it.
+
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+
+use super::Cycle;
+use crate::index::Amount;
+use crate::ledger::{Sight, Slot, Standing};
+use crate::plan::Nomination;
+use crate::quota;
+
+impl Cycle<'_, '_> {
+    /// Room that earlier plans keep: who can start does, the others keep it.
+    pub(super) fn keep_room(&mut self) {
+        let index = self.index;
+        let now = index.world.now;
+        let nodes: HashMap<&str, usize> = index
+            .nodes
+            .iter()
+            .enumerate()
+            .map(|(i, n)| (n.row.name.as_str(), i))
+            .collect();
+        for work in 0..index.works.len() {
+            let Some(kept) = index.works[work]
+                .row
+                .nominated
+                .as_ref()
+                .filter(|kept| kept.until > now)
+            else {
+                continue;
+            };
+            let slots: Vec<Rc<Slot>> = kept
+                .placement
+                .iter()
+                .filter_map(|p| {
+                    let node = *nodes.get(p.node.as_str())?;
+                    Some(Rc::new(crate::ledger::slot(index, work, p, node)))
+                })
+                .collect();
+            let leaving = self.ledger.standing(work) == Standing::Leaving;
+            if slots.len() != kept.placement.len()
+                || !(index.ready(work) || leaving)
+                || !self.keeps(work, &slots)
+            {
+                continue;
+            }
+            let amount: Amount = slots.iter().map(|s| s.amount).sum();
+            let pool = index.nodes[slots[0].node].pool;
+            if quota::allowed(&self.ledger, work, pool, amount).is_err() {
+                continue;
+            }
+            if !leaving && self.stands_free(work, &slots, Sight::Start) {
+                self.start(work, slots);
+            } else if self.stands_free(work, &slots, Sight::Later) {
+                let waits_for = self.leavers_on(&slots, work);
+                let placement = self.places(&slots);
+                self.ledger.nominate(work, slots);
+                if !leaving {
+                    let workload = index.works[work].row.name.clone();
+                    self.plan.nominations.push(Nomination {
+                        workload,
+                        placement,
+                        waits_for,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Whether kept room is still where work may start.
+    fn keeps(&self, work: usize, slots: &[Rc<Slot>]) -> bool {
+        let index = self.index;
+        !slots.is_empty()
+            && slots.iter().all(|slot| {
+                let node = &index.nodes[slot.node];
+                self.usable(work, node.pool)
+                    && crate::place::fit(index, work, slot.node, false).is_ok()
+                    && slot
+                        .parts
+                        .iter()
+                        .all(|p| (node.failed | node.mig) & crate::index::bit(p.index) == 0)
+            })
+    }
+
+    /// Whether exactly these devices are free in a sight.
+    fn stands_free(&mut self, work: usize, slots: &[Rc<Slot>], sight: Sight) -> bool {
+        let index = self.index;
+        let mark = self.ledger.mark();
+        let free = slots.iter().all(|slot| {
+            let (cpus, memory) = crate::place::host_free(&self.ledger, slot.node, sight);
+            let facts = &index.works[work];
+            let fits = cpus >= facts.cpus
+                && memory >= facts.memory
+                && slot.parts.iter().all(|part| {
+                    sight.views().iter().all(|&view| {
+                        let load = &self.ledger.spaces[slot.node].loads[view as usize]
+                            [part.index as usize];
+                        crate::place::joins(&self.ledger, work, slot.node, load, part)
+                    })
+                });
+            for &view in sight.views() {
+                self.ledger.occupy(view, work, slot);
+            }
+            fits
+        });
+        self.ledger.rollback(mark);
+        free
+    }
+
+    /// Work in its grace that stands on the nodes of these slots.
+    fn leavers_on(&self, slots: &[Rc<Slot>], but: usize) -> Vec<String> {
+        let nodes: HashSet<&str> = slots
+            .iter()
+            .map(|s| self.index.nodes[s.node].row.name.as_str())
+            .collect();
+        let works = self.index.works.iter().enumerate().filter(|(id, facts)| {
+            *id != but
+                && facts.row.state == crate::world::WorkloadState::Leaving
+                && facts
+                    .row
+                    .placed
+                    .iter()
+                    .any(|p| nodes.contains(p.node.as_str()))
+        });
+        works.map(|(_, facts)| facts.row.name.clone()).collect()
+    }
+}

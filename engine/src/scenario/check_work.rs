@@ -1,0 +1,292 @@
+//! What a world must not say of its workloads: names that are not there, devices held twice.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use domain::MilliGpu;
+use domain::error::quote;
+use domain::sharing::SharingMode;
+
+use super::check::{Fault, Names, unknown};
+use crate::mig;
+use crate::world::{Node, Placed, PlacedDevice, Workload, WorkloadState, World};
+
+pub(super) fn workload(
+    world: &World,
+    names: &Names<'_>,
+    index: usize,
+    work: &Workload,
+) -> Result<(), Fault> {
+    let at = |keys: &[&str], what: String| Fault::new("workloads", index, keys, what);
+    if !names.teams.contains(work.team.as_str()) {
+        return Err(unknown("workloads", index, &["team"], "team", &work.team));
+    }
+    // A file need not list the class that everything has unless it says otherwise.
+    if !names.classes.contains(work.class.as_str()) && work.class != "normal" {
+        return Err(unknown(
+            "workloads",
+            index,
+            &["class"],
+            "class",
+            &work.class,
+        ));
+    }
+    if let Some(pool) = work
+        .pools
+        .iter()
+        .find(|p| !names.pools.contains(p.as_str()))
+    {
+        return Err(unknown("workloads", index, &["pools"], "pool", pool));
+    }
+    if let Some(service) = work
+        .service
+        .as_deref()
+        .filter(|s| !names.services.contains(s))
+    {
+        return Err(unknown(
+            "workloads",
+            index,
+            &["service"],
+            "service",
+            service,
+        ));
+    }
+    if let Some(node) = work
+        .node
+        .as_deref()
+        .filter(|n| !names.nodes.contains_key(n))
+    {
+        return Err(unknown("workloads", index, &["node"], "node", node));
+    }
+    if work.after.contains(&work.name) {
+        return Err(at(&["after"], "it waits for itself".to_owned()));
+    }
+    if work.workers_least() > work.workers {
+        return Err(at(
+            &["min_workers"],
+            format!("it is above workers, which is {}", work.workers),
+        ));
+    }
+    let gpus = work.per_worker.gpus();
+    if work.per_worker.mig_profile.is_some()
+        && (gpus < MilliGpu::whole(1) || gpus.milli() % 1000 != 0)
+    {
+        return Err(at(
+            &["per_worker", "gpus"],
+            format!("{gpus} instances are refused; it takes 1 to 64"),
+        ));
+    }
+    let holds = matches!(work.state, WorkloadState::Running | WorkloadState::Leaving);
+    if !holds {
+        if !work.placed.is_empty() {
+            return Err(at(
+                &["placed"],
+                "only running and leaving work is placed".to_owned(),
+            ));
+        }
+        return nominated(names, index, work);
+    }
+    if work.nominated.is_some() {
+        return Err(at(
+            &["nominated"],
+            "only waiting work is nominated".to_owned(),
+        ));
+    }
+    let Some(started) = work.started else {
+        return Err(at(
+            &["started"],
+            "is missing; running and leaving work has it".to_owned(),
+        ));
+    };
+    if started > world.now {
+        return Err(at(&["started"], "it is after now".to_owned()));
+    }
+    if work.state == WorkloadState::Leaving && work.leaves_at.is_none() {
+        return Err(at(
+            &["leaves_at"],
+            "is missing; leaving work has it".to_owned(),
+        ));
+    }
+    if work.placed.is_empty() {
+        return Err(at(
+            &["placed"],
+            "is missing; running and leaving work has an entry for each worker".to_owned(),
+        ));
+    }
+    if work.placed.len() > work.workers as usize {
+        return Err(at(
+            &["placed"],
+            format!(
+                "{} workers are placed of {}",
+                work.placed.len(),
+                work.workers
+            ),
+        ));
+    }
+    placement(names, index, &["placed"], &work.placed)
+}
+
+fn nominated(names: &Names<'_>, index: usize, work: &Workload) -> Result<(), Fault> {
+    let Some(kept) = &work.nominated else {
+        return Ok(());
+    };
+    if kept.placement.is_empty() || kept.placement.len() > work.workers as usize {
+        let what = format!(
+            "{} workers are placed of {}",
+            kept.placement.len(),
+            work.workers
+        );
+        return Err(Fault::new(
+            "workloads",
+            index,
+            &["nominated", "placement"],
+            what,
+        ));
+    }
+    placement(names, index, &["nominated", "placement"], &kept.placement)
+}
+
+/// Nodes and devices that are there, each once in a worker, all in one pool.
+fn placement(
+    names: &Names<'_>,
+    index: usize,
+    keys: &[&str],
+    placed: &[Placed],
+) -> Result<(), Fault> {
+    let mut pools = BTreeSet::new();
+    for (rank, worker) in placed.iter().enumerate() {
+        let rank = rank.to_string();
+        let at = |more: &[&str], what: String| {
+            let path: Vec<&str> = keys
+                .iter()
+                .copied()
+                .chain([rank.as_str()])
+                .chain(more.iter().copied())
+                .collect();
+            Fault::new("workloads", index, &path, what)
+        };
+        let Some(node) = names.nodes.get(worker.node.as_str()) else {
+            return Err(at(
+                &["node"],
+                format!("there is no node {}", quote(&worker.node)),
+            ));
+        };
+        pools.insert(node.pool.as_str());
+        if pools.len() > 1 {
+            return Err(at(
+                &["node"],
+                "it is in another pool than the workers before it".to_owned(),
+            ));
+        }
+        let mut seen = BTreeSet::new();
+        for (place, device) in worker.devices.iter().enumerate() {
+            let place = place.to_string();
+            if device.index >= node.gpus {
+                let what = format!(
+                    "device {} is not there: {} has gpus: {}",
+                    device.index, node.name, node.gpus
+                );
+                return Err(at(&["devices", &place, "index"], what));
+            }
+            if !seen.insert((device.index, device.start, device.mig.clone()))
+                && device.mig.is_none()
+            {
+                return Err(at(
+                    &["devices", &place, "index"],
+                    format!("device {} is there twice", device.index),
+                ));
+            }
+            part(node, device).map_err(|what| at(&["devices", &place], what))?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a part of a device can be what it says.
+fn part(node: &Node, device: &PlacedDevice) -> Result<(), String> {
+    let model = node.gpu_model.as_deref().unwrap_or("");
+    match (&device.mig, device.mode) {
+        (Some(profile), _) => match mig::profile(model, profile) {
+            None => Err(format!(
+                "there is no mig profile {} on a {}",
+                quote(profile),
+                quote(model)
+            )),
+            Some(shape) if device.start.is_some_and(|s| !shape.starts.contains(&s)) => Err(
+                format!("a mig instance {} cannot begin there", quote(profile)),
+            ),
+            Some(_) => Ok(()),
+        },
+        (None, SharingMode::Exclusive) if device.gpus != MilliGpu::whole(1) => Err(format!(
+            "gpus: {} of a device in mode exclusive; it is given whole",
+            device.gpus
+        )),
+        (None, _) if device.gpus == MilliGpu::ZERO => Err("gpus: 0 of a device".to_owned()),
+        (None, _) if device.memory_mib.is_some_and(|m| m > node.gpu_memory_mib) => Err(format!(
+            "memory_mib is above the device's {}",
+            node.gpu_memory_mib
+        )),
+        (None, _) => Ok(()),
+    }
+}
+
+/// No device is held in two ways, or for more than there is.
+pub(super) fn held(world: &World, names: &Names<'_>) -> Result<(), Fault> {
+    #[derive(Default)]
+    struct Use {
+        exclusive: bool,
+        modes: BTreeSet<SharingMode>,
+        milli: i64,
+        memory_mib: i64,
+        instances: BTreeSet<(String, u32)>,
+    }
+    let mut uses: BTreeMap<(&str, u32), Use> = BTreeMap::new();
+    for (index, work) in world.workloads.iter().enumerate() {
+        for (rank, worker) in work.placed.iter().enumerate() {
+            let node = names.nodes[worker.node.as_str()];
+            for device in &worker.devices {
+                let seen = uses
+                    .entry((worker.node.as_str(), device.index))
+                    .or_default();
+                let fault = |what: &str| {
+                    let what = format!("device {} of {} {what}", device.index, worker.node);
+                    Err(Fault::new(
+                        "workloads",
+                        index,
+                        &["placed", &rank.to_string(), "devices"],
+                        what,
+                    ))
+                };
+                let first = seen.modes.is_empty();
+                seen.modes.insert(device.mode);
+                if seen.exclusive || (device.mode == SharingMode::Exclusive && !first) {
+                    return fault("is held exclusively and by another holder too");
+                }
+                if seen.modes.len() > 1 {
+                    return fault("is in two modes at once");
+                }
+                seen.exclusive = device.mode == SharingMode::Exclusive;
+                if let Some(profile) = &device.mig {
+                    if let Some(start) = device.start
+                        && !seen.instances.insert((profile.clone(), start))
+                    {
+                        return fault("has one mig instance with two holders");
+                    }
+                } else if !seen.exclusive {
+                    seen.milli += device.gpus.milli();
+                    let share = node.gpu_memory_mib * device.gpus.milli() / 1000;
+                    seen.memory_mib += device
+                        .memory_mib
+                        .or(work.per_worker.gpu_memory_mib)
+                        .unwrap_or(share);
+                    if seen.milli > 1000 {
+                        return fault("is held for more than one device");
+                    }
+                    if seen.memory_mib > node.gpu_memory_mib {
+                        return fault("is held for more than its memory");
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
