@@ -39,7 +39,7 @@ async fn two_hundred_digits_jobs_end_and_their_usage_equals_the_ledger() {
     let ledger = &cluster
         .postgres
         .query(
-            "SELECT sum(gpu_milli_micros)::text AS micros, round(sum(amount), 2)::text AS amount, count(DISTINCT job_id) AS jobs
+            "SELECT sum(gpu_milli_micros)::text AS micros, round(sum(amount), 4)::text AS amount, count(DISTINCT job_id) AS jobs
              FROM ledger_entries",
         )
         .await
