@@ -1,4 +1,8 @@
 //! End-to-end and fault tests over real processes: PostgreSQL, servers, agents and jobs.
+#![allow(
+    clippy::unwrap_used,
+    reason = "helpers of a test fail as the test itself does"
+)]
 
 mod command_line;
 mod faults;
