@@ -18,9 +18,9 @@ trap 'exit 130' INT TERM
 # per program, all others one in all.
 count() { # WORD LOG
     if grep -aq '^test result:' "$2"; then
-        grep -a '^test result:' "$2" | grep -oE "[0-9]+ $1" | awk '{ sum += $1 } END { print sum + 0 }'
+        { grep -a '^test result:' "$2" | grep -oE "[0-9]+ $1" || true; } | awk '{ sum += $1 } END { print sum + 0 }'
     else
-        grep -aoE "[0-9]+ $1" "$2" | tail -1 | awk '{ print $1 } END { if (NR == 0) print 0 }'
+        { grep -aoE "[0-9]+ $1" "$2" || true; } | tail -1 | awk '{ print $1 } END { if (NR == 0) print 0 }'
     fi
 }
 
