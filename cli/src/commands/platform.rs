@@ -165,6 +165,12 @@ impl Usage {
             return table::print_json(&answer);
         }
         let mut rows = answer["items"].as_array().cloned().unwrap_or_default();
+        // Without groups the only item is the total itself.
+        rows.retain(|row| {
+            row["group"]
+                .as_object()
+                .is_some_and(|group| !group.is_empty())
+        });
         for row in &mut rows {
             let group = row["group"].as_object().cloned().unwrap_or_default();
             row["group"] = json!(

@@ -95,6 +95,8 @@ pub async fn log_in(app: &App, ask: LogIn) -> Result<Opened, AppError> {
         return Err(AppError::WrongCredentials);
     }
     app.throttle.check(&ask.name, ask.address, Instant::now())?;
+    // Counted before the work, and taken back by success: guesses made at once all count.
+    app.throttle.failed(&ask.name, ask.address, Instant::now());
     let mut tx = app.db.begin_system().await?;
     let login = store::sessions::find_login(&mut tx, &ask.name).await?;
     // Nothing is held while the hash is computed.
@@ -102,7 +104,6 @@ pub async fn log_in(app: &App, ask: LogIn) -> Result<Opened, AppError> {
     let hash = login.as_ref().and_then(|l| l.password_hash.clone());
     let right = passwords::matches(ask.password, hash).await?;
     let Some(login) = login.filter(|l| right && !l.disabled) else {
-        app.throttle.failed(&ask.name, ask.address, Instant::now());
         note_log_in(app, &ask.name, ask.request_id, None).await?;
         return Err(AppError::WrongCredentials);
     };

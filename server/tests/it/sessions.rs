@@ -67,6 +67,18 @@ async fn an_unknown_name_and_a_wrong_password_look_alike_and_guessing_is_slowed(
 }
 
 #[sqlx::test(migrations = "../migrations")]
+async fn guesses_made_at_once_are_slowed_as_well(owner: PgPool) {
+    let server = Server::start(&owner).await;
+    let guesses = (0..20).map(|_| log_in(&server, "vision-member", "x"));
+    let replies = futures_util::future::join_all(guesses).await;
+    let slowed = replies
+        .iter()
+        .filter(|reply| reply.status == StatusCode::TOO_MANY_REQUESTS)
+        .count();
+    assert!(slowed >= 10, "{slowed} of 20 were slowed");
+}
+
+#[sqlx::test(migrations = "../migrations")]
 async fn a_disabled_persons_sessions_end_at_once(owner: PgPool) {
     let server = Server::start(&owner).await;
     let member = server.client("vision-member");
