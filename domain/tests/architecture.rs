@@ -61,6 +61,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("front", &["app", "front", "store"]),
+    ("setup", &["app", "config", "setup", "store"]),
     ("api", &["api", "app", "front"]),
     ("pages", &["app", "front", "pages"]),
 ];
