@@ -98,19 +98,10 @@ async fn each_team_hears_of_its_own_jobs_and_of_others_only_that_a_nodes_use_cha
 async fn what_commits_late_is_read_late_and_never_missed(owner: PgPool) {
     let fleet = Fleet::new(owner).await;
     let db = &fleet.app.db;
-    // Transactions of other databases on the same server hold the horizon back as well.
-    let newest = sqlx::query_scalar!(r#"SELECT max(xid)::text::bigint AS "xid!" FROM changes"#)
-        .fetch_one(&fleet.owner)
-        .await
-        .expect("the fleet is in the feed");
-    let head = || async move {
-        let mut tx = db.begin_system().await.expect("a transaction");
-        let head = changes::head(&mut tx).await.expect("a position");
-        tx.commit().await.expect("committed");
-        head
-    };
-    eventually("the fleet has settled", async || head().await.xid > newest).await;
-    let start = head().await;
+    fleet.settled().await;
+    let mut tx = db.begin_system().await.expect("a transaction");
+    let start = changes::head(&mut tx).await.expect("a position");
+    tx.commit().await.expect("committed");
     // The slow transaction takes its number first and commits last.
     let mut slow = db.begin_system().await.expect("a transaction");
     sqlx::query!("UPDATE classes SET priority = priority + 1 WHERE name = 'normal'")

@@ -14,7 +14,10 @@ use server::app::jobs::{self, Job};
 use server::app::{App, AppError, Asker};
 use server::lifecycle::{self, Actor, report::Outcome};
 use server::scheduler::{self, Cycle};
+use server::store::changes;
 use sqlx::PgPool;
+
+use super::machine::eventually;
 
 /// The product over a fresh database with a fleet in it.
 pub struct Fleet {
@@ -195,6 +198,22 @@ impl Fleet {
         jobs::get(&self.app, &self.root(), id)
             .await
             .expect("it is there")
+    }
+
+    /// Waits until the feed's horizon has passed everything so far. Transactions of other tests'
+    /// databases on the same server hold it back as well.
+    pub async fn settled(&self) {
+        let newest = sqlx::query_scalar!(r#"SELECT max(xid)::text::bigint AS "xid!" FROM changes"#)
+            .fetch_one(&self.owner)
+            .await
+            .expect("something is in the feed");
+        eventually("the feed has settled", async || {
+            let mut tx = self.app.db.begin_system().await.expect("a transaction");
+            let head = changes::head(&mut tx).await.expect("a position");
+            tx.commit().await.expect("committed");
+            head.xid > newest
+        })
+        .await;
     }
 
     /// Takes the lead.

@@ -458,6 +458,7 @@ async fn the_world_in_memory_equals_a_fresh_load_after_whatever_happened(owner: 
 async fn a_world_that_missed_a_change_is_found_out_and_mended(owner: PgPool) {
     let fleet = Fleet::new(owner).await;
     let job = fleet.submit_row().await;
+    fleet.settled().await;
     let mut mirror = Mirror::load(&fleet.app.db).await.expect("the world");
     sqlx::query!("ALTER TABLE jobs DISABLE TRIGGER record_change")
         .execute(&fleet.owner)
