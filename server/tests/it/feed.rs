@@ -40,6 +40,7 @@ async fn each_team_hears_of_its_own_jobs_and_of_others_only_that_a_nodes_use_cha
 ) {
     let fleet = Fleet::new(owner).await;
     fleet.node("n1", 8).await;
+    fleet.settled().await;
     let stop = CancellationToken::new();
     let reader = tokio::spawn(feed::run(fleet.app.clone(), stop.clone()));
     let mut ada = feed::subscribe(&fleet.app, fleet.ada(), None)
