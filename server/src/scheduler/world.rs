@@ -11,9 +11,10 @@ use domain::ids::{AssignmentId, JobId, NodeId};
 use domain::spec::JobSpec;
 
 use crate::store::changes::{self, Position};
+use crate::store::past::{self, Evictions, LastNode, PastUse};
 use crate::store::world::{
-    self as rows, ClassRow, DeviceRow, Evictions, LastNode, LiveAssignment, LiveAttempt, LiveJob,
-    LiveShare, NodeRow, PastUse, PoolRow, QuotaRow, TeamRow,
+    self as rows, ClassRow, DeviceRow, LiveAssignment, LiveAttempt, LiveJob, LiveShare, NodeRow,
+    PoolRow, QuotaRow, TeamRow,
 };
 use crate::store::{Database, Tx, clock};
 
@@ -148,11 +149,11 @@ impl Mirror {
         }
         let mut tx = db.begin_system().await?;
         if pools.iter().any(|p| limits(&p)) {
-            memory.evictions = rows::evictions_since(&mut tx, self.now - EVICTION_HOUR).await?;
+            memory.evictions = past::evictions_since(&mut tx, self.now - EVICTION_HOUR).await?;
         }
         for pool in pools {
             if let Some(seconds) = half_life(pool) {
-                let used = rows::past_use(&mut tx, &pool.name, seconds, self.now).await?;
+                let used = past::past_use(&mut tx, &pool.name, seconds, self.now).await?;
                 memory.past_use.insert(pool.name.clone(), used);
             }
         }
@@ -331,12 +332,12 @@ async fn load_jobs(
             job.workers.push((assignment, held));
         }
     }
-    for past in rows::preemptions(tx, ids).await? {
+    for past in past::preemptions(tx, ids).await? {
         if let Some(job) = jobs.get_mut(&past.job_id) {
             job.preemptions.push(past.at);
         }
     }
-    for last in rows::last_nodes(tx, ids).await? {
+    for last in past::last_nodes(tx, ids).await? {
         if let Some(job) = jobs.get_mut(&last.job_id) {
             job.last_nodes.push(last);
         }

@@ -21,6 +21,7 @@ pub mod jobs;
 pub mod join_tokens;
 pub mod ledger;
 pub mod nodes;
+pub mod past;
 pub mod placements;
 pub mod pools;
 pub mod prices;

@@ -1,0 +1,136 @@
+//! The past as the scheduler reads it: what was displaced, what was used, and where work ran last.
+
+use domain::Timestamp;
+use domain::ids::JobId;
+
+use super::Tx;
+
+/// When a job that has not ended was preempted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PastPreemption {
+    /// The job.
+    pub job_id: JobId,
+    /// When it was told to leave.
+    pub at: Timestamp,
+}
+
+/// Preemptions of jobs that have not ended, by job and time; a day's worth is what limits read.
+pub async fn preemptions(
+    tx: &mut Tx,
+    jobs: Option<&[JobId]>,
+) -> Result<Vec<PastPreemption>, sqlx::Error> {
+    sqlx::query_as!(
+        PastPreemption,
+        r#"SELECT a.job_id AS "job_id: JobId", a.stop_asked_at AS "at!"
+           FROM attempts AS a
+           JOIN jobs AS j ON j.id = a.job_id
+           WHERE a.preemption_rule IS NOT NULL AND a.stop_asked_at IS NOT NULL
+             AND j.state NOT IN ('succeeded', 'failed', 'cancelled')
+             AND ($1::uuid[] IS NULL OR a.job_id = ANY ($1))
+           ORDER BY a.job_id, a.stop_asked_at"#,
+        jobs as Option<&[JobId]>,
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
+/// How many evictions a team suffered in a pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Evictions {
+    /// The team's name.
+    pub team: String,
+    /// The pool's name.
+    pub pool: String,
+    /// How many.
+    pub count: i64,
+}
+
+/// Evictions of all teams after a time.
+pub async fn evictions_since(tx: &mut Tx, since: Timestamp) -> Result<Vec<Evictions>, sqlx::Error> {
+    sqlx::query_as!(
+        Evictions,
+        r#"SELECT t.name AS team, p.name AS pool, count(DISTINCT a.id) AS "count!"
+           FROM attempts AS a
+           JOIN assignments AS s ON s.attempt_id = a.id
+           JOIN nodes AS n ON n.id = s.node_id
+           JOIN pools AS p ON p.id = n.pool_id
+           JOIN teams AS t ON t.id = a.team_id
+           WHERE a.preemption_rule IS NOT NULL AND a.stop_asked_at > $1
+           GROUP BY t.name, p.name"#,
+        since,
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
+/// What a team has used of a pool, faded with time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PastUse {
+    /// The team's name.
+    pub team: String,
+    /// Thousandths of a GPU-second.
+    pub gpu_milli_seconds: i64,
+}
+
+/// What teams have used of a pool up to a time, each second counting half as much after each
+/// half-life. The fading is the one place where a binary fraction is good enough: it weighs
+/// claims on spare capacity, and neither bills nor bounds anything.
+pub async fn past_use(
+    tx: &mut Tx,
+    pool: &str,
+    half_life_seconds: i64,
+    until: Timestamp,
+) -> Result<Vec<PastUse>, sqlx::Error> {
+    sqlx::query_as!(
+        PastUse,
+        r#"SELECT t.name AS team,
+                  round(sum(s.gpus_milli * $2::bigint / ln(2::double precision)
+                      * (power(0.5::double precision, EXTRACT(epoch FROM $3 - LEAST(COALESCE(s.ended_at, $3), $3)) / $2::bigint)
+                       - power(0.5::double precision, EXTRACT(epoch FROM $3 - s.started_at) / $2::bigint))))::bigint AS "gpu_milli_seconds!"
+           FROM usage_segments AS s
+           JOIN pools AS p ON p.id = s.pool_id
+           JOIN teams AS t ON t.id = s.team_id
+           WHERE p.name = $1 AND s.kind = 'charged' AND s.started_at < $3
+             AND (s.ended_at IS NULL OR s.ended_at > $3 - 20 * $2::bigint * interval '1 second')
+           GROUP BY t.name
+           ORDER BY t.name"#,
+        pool,
+        half_life_seconds,
+        until,
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
+/// Where a waiting job's checkpoints lie.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LastNode {
+    /// The job.
+    pub job_id: JobId,
+    /// A node that its last run was on.
+    pub node: String,
+    /// Whether its checkpoints can be read elsewhere.
+    pub checkpoints_shared: bool,
+}
+
+/// The nodes of the last attempt that ran, of each waiting job.
+pub async fn last_nodes(tx: &mut Tx, jobs: Option<&[JobId]>) -> Result<Vec<LastNode>, sqlx::Error> {
+    sqlx::query_as!(
+        LastNode,
+        r#"SELECT DISTINCT j.id AS "job_id: JobId", n.name AS node, n.checkpoints_shared
+           FROM jobs AS j
+           CROSS JOIN LATERAL (
+               SELECT id FROM attempts AS ran
+               WHERE ran.job_id = j.id AND ran.started_at IS NOT NULL
+               ORDER BY number DESC
+               LIMIT 1) AS a
+           JOIN assignments AS s ON s.attempt_id = a.id
+           JOIN nodes AS n ON n.id = s.node_id
+           WHERE j.state = 'queued' AND j.attempt > 0
+             AND ($1::uuid[] IS NULL OR j.id = ANY ($1))
+           ORDER BY j.id, n.name"#,
+        jobs as Option<&[JobId]>,
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
