@@ -130,8 +130,21 @@ fn shuffled(mut world: World, by: usize) -> World {
     world
 }
 
+/// `PROPTEST_CASES` asks for more.
+fn with_cases() -> ProptestConfig {
+    let default = ProptestConfig::default();
+    if std::env::var_os("PROPTEST_CASES").is_some() {
+        default
+    } else {
+        ProptestConfig {
+            cases: CASES,
+            ..default
+        }
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..with_cases() })]
 
     #[test]
     fn the_order_of_rows_changes_nothing(world in world(), by in 1..20_usize) {

@@ -3,7 +3,7 @@
 use domain::sharing::SharingMode;
 use domain::{MilliCpu, MilliGpu};
 use engine::rig::{Rig, before, eager};
-use engine::world::{Class, Node, Pool, Quota, Team, Workload};
+use engine::world::{Class, Node, Nominated, Pool, PreemptionPolicy, Quota, Team, Workload};
 
 fn row(milli: i64) -> Quota {
     Quota::guaranteed(MilliGpu::from_milli(milli))
@@ -249,4 +249,84 @@ fn a_class_that_is_not_listed_is_normal() {
         .jobs("j", "t", 1, 1)
         .with(|w| w.classes = vec![Class::new("x", 1, true)]);
     assert_eq!(rig.count("j"), 1);
+}
+
+/// Departments of the given teams with guarantees in whole GPUs, whose borrowers even out.
+fn departments(teams: &[(&str, &str, i64)], nodes: &[u32]) -> Rig {
+    let policy = PreemptionPolicy {
+        across_borrowers: true,
+        ..eager()
+    };
+    let sharing = [SharingMode::Exclusive, SharingMode::TimeSlice];
+    let mut rig = Rig::new().pool(Pool::new("p").sharing(&sharing).preemption(policy));
+    for &gpus in nodes {
+        rig = rig.nodes(1, gpus);
+    }
+    rig = rig.tenant(Team::new("d0")).tenant(Team::new("d1"));
+    for &(name, parent, guaranteed) in teams {
+        let quota = row(guaranteed * 1000).weighing(0);
+        rig = rig.tenant(Team::new(name).under(parent).quota("p", quota));
+    }
+    rig
+}
+
+#[test]
+fn teams_that_borrow_within_their_departments_guarantees_do_not_displace_each_other() {
+    let teams = [
+        ("t0", "d0", 3),
+        ("t1", "d0", 0),
+        ("t2", "d1", 1),
+        ("t3", "d1", 0),
+    ];
+    let part = |name: &str, team: &str, milli: i64| {
+        Workload::waiting(name, team, 0, before(1))
+            .class("low")
+            .fraction(SharingMode::TimeSlice, MilliGpu::from_milli(milli), None)
+    };
+    let rig = departments(&teams, &[3])
+        .work(part("half", "t3", 500))
+        .work(part("gang", "t1", 750).workers(3));
+    assert_eq!(rig.settles(10).evictions(), 0);
+}
+
+#[test]
+fn what_evens_out_shares_leaves_a_guarantee_alone() {
+    let teams = [
+        ("t0", "d0", 3),
+        ("t1", "d0", 0),
+        ("t2", "d1", 1),
+        ("t3", "d1", 2),
+    ];
+    let job = |name: &str, team: &str, gpus, class: &str| {
+        Workload::waiting(name, team, gpus, before(1)).class(class)
+    };
+    let rig = departments(&teams, &[4, 2])
+        .work(job("j0", "t0", 1, "low"))
+        .work(job("j1", "t0", 3, "normal"))
+        .work(job("j2", "t2", 3, "low"))
+        .work(job("j3", "t0", 1, "low"))
+        .work(job("j4", "t1", 1, "low"));
+    assert_eq!(rig.settles(20).running("j1"), 1);
+}
+
+/// Two workloads of one team are given room at once; the one that may not borrow is in the
+/// guarantee whatever their names are.
+#[test]
+fn room_is_kept_first_for_what_may_not_borrow() {
+    let kept = |name: &str, class: &str, device| {
+        let mut work = Workload::waiting(name, "t", 1, before(1)).class(class);
+        let placed =
+            Workload::waiting("x", "t", 1, before(1)).running_on("n1", &[device], before(1));
+        work.nominated = Some(Nominated {
+            placement: placed.placed,
+            until: before(-5),
+        });
+        work
+    };
+    let rig = Rig::new()
+        .nodes(1, 2)
+        .team("t", 1)
+        .work(kept("a", "low", 0))
+        .work(kept("b", "fixed", 1));
+    assert_eq!(rig.starts(), ["b", "a"]);
 }

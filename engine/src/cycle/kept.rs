@@ -20,7 +20,11 @@ impl Cycle<'_, '_> {
             .enumerate()
             .map(|(i, n)| (n.row.name.as_str(), i))
             .collect();
-        for work in 0..index.works.len() {
+        // Work that may not borrow first: beside it others of its team borrow, as they did
+        // when the room was made.
+        let mut order: Vec<usize> = (0..index.works.len()).collect();
+        order.sort_by_key(|&work| index.works[work].preemptible);
+        for work in order {
             let Some(kept) = index.works[work]
                 .row
                 .nominated

@@ -6,15 +6,39 @@ use std::rc::Rc;
 
 use super::search::{Candidate, Search, Unit};
 use super::{Right, cost};
-use crate::index::Amount;
+use crate::index::{Amount, Index};
 use crate::ledger::{Ledger, Slot, Standing};
 use crate::quota;
 use crate::share::{Everybody, coarse, not_above, share};
 
 impl Search<'_> {
-    pub(super) fn borrows(&self, ledger: &Ledger<'_, '_>, team: usize) -> bool {
-        ledger.held(self.newcomer.pool, team).gpu
-            > ledger.index.pools[self.newcomer.pool].rows[team].guaranteed
+    /// Whether a team borrows and, where shares are to be evened out, whether what holds it
+    /// at the level where it parts from the newcomer's does. Two subtrees that are both
+    /// within their guarantees owe each other nothing: else each would displace the other
+    /// in turn, for ever.
+    pub(super) fn borrows(&self, ledger: &Ledger<'_, '_>, team: usize, right: Right) -> bool {
+        let index = ledger.index;
+        let above = |t: usize| {
+            ledger.held(self.newcomer.pool, t).gpu
+                > index.pools[self.newcomer.pool].rows[t].guaranteed
+        };
+        above(team)
+            && (right != Right::Share
+                || self
+                    .parting(index, team)
+                    .is_some_and(|(_, loses)| above(loses)))
+    }
+
+    /// The teams in which the newcomer's and another's branches of the tree part.
+    fn parting(&self, index: &Index<'_>, other: usize) -> Option<(usize, usize)> {
+        let own = index.works[self.newcomer.work].team;
+        let below = |of: usize, other: usize| {
+            let path = index.teams[of].path.iter();
+            path.take_while(|t| !index.teams[other].path.contains(t))
+                .last()
+                .copied()
+        };
+        Some((below(own, other)?, below(other, own)?))
     }
 
     /// Whether the newcomer is in the guarantee of its team, and of each team above it
@@ -33,16 +57,7 @@ impl Search<'_> {
     pub(super) fn evens_out(&self, ledger: &mut Ledger<'_, '_>, victim: usize) -> bool {
         let index = ledger.index;
         let pool = self.newcomer.pool;
-        let team = index.works[self.newcomer.work].team;
-        let below = |of: usize, other: usize| {
-            index.teams[of]
-                .path
-                .iter()
-                .take_while(|t| !index.teams[other].path.contains(t))
-                .last()
-                .copied()
-        };
-        let (Some(gains), Some(loses)) = (below(team, victim), below(victim, team)) else {
+        let Some((gains, loses)) = self.parting(index, victim) else {
             return false;
         };
         let mark = ledger.mark();
@@ -89,7 +104,7 @@ impl Search<'_> {
                 continue;
             };
             let own = candidate.right == Right::Priority;
-            if !own && !self.borrows(ledger, candidate.team) {
+            if !own && !self.borrows(ledger, candidate.team, candidate.right) {
                 continue;
             }
             let team_share = if own {
@@ -198,7 +213,9 @@ impl Search<'_> {
         let mark = ledger.mark();
         let before = self.undercut_of(ledger, candidate.team);
         ledger.release(unit.victim, unit.keep);
-        let undercuts = spare && self.undercut_of(ledger, candidate.team) > before;
+        // What is guaranteed is not borrowed, and evening out what is borrowed leaves it alone.
+        let undercuts = (spare || candidate.right == Right::Share)
+            && self.undercut_of(ledger, candidate.team) > before;
         let rightful = match candidate.right {
             // In a mixed set the newcomer may come into its guarantee by the end.
             Right::Reclaim => {

@@ -417,7 +417,7 @@ impl<'a> Search<'a> {
         let mut rightful = true;
         for unit in units {
             let team = ledger.index.works[unit.victim].team;
-            rightful &= unit.right == Right::Priority || self.borrows(ledger, team);
+            rightful &= unit.right == Right::Priority || self.borrows(ledger, team, unit.right);
             ledger.release(unit.victim, unit.keep);
         }
         let slots = if rightful {
