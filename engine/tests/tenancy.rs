@@ -330,3 +330,23 @@ fn room_is_kept_first_for_what_may_not_borrow() {
         .work(kept("b", "fixed", 1));
     assert_eq!(rig.starts(), ["b", "a"]);
 }
+
+#[test]
+fn what_evens_out_shares_does_not_take_what_would_come_back_over_lower_work_of_its_team() {
+    let teams = [
+        ("t0", "d0", 0),
+        ("t1", "d0", 2),
+        ("t2", "d1", 0),
+        ("t3", "d1", 3),
+    ];
+    let job = |name: &str, team: &str, gpus, class: &str| {
+        Workload::waiting(name, team, gpus, before(1)).class(class)
+    };
+    let rig = departments(&teams, &[1, 1, 4])
+        .work(job("j0", "t0", 1, "low"))
+        .work(job("j1", "t1", 1, "low").workers(2))
+        .work(job("j2", "t1", 2, "normal"))
+        .work(job("j3", "t3", 1, "low"))
+        .work(job("j4", "t2", 2, "low"));
+    rig.settles(20);
+}

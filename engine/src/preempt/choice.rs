@@ -80,6 +80,23 @@ impl Search<'_> {
         even
     }
 
+    /// Whether what a team lost was borrowed however it may return: displacing its own
+    /// team's lower work would not bring it into the guarantee, from where it would reclaim.
+    pub(super) fn stays_out(&self, ledger: &Ledger<'_, '_>, unit: &Unit) -> bool {
+        let index = ledger.index;
+        let pool = self.newcomer.pool;
+        let victim = &index.works[unit.victim];
+        let lower = (0..index.works.len())
+            .filter(|&w| index.works[w].team == victim.team)
+            .filter(|&w| self.rules.open_to(ledger, unit.victim, w, Right::Priority))
+            .flat_map(|w| ledger.slots(w))
+            .filter(|slot| index.nodes[slot.node].pool == pool)
+            .map(|slot| slot.amount)
+            .sum::<Amount>();
+        let left = ledger.held(pool, victim.team).gpu - lower;
+        left + unit.amount > index.pools[pool].rows[victim.team].guaranteed
+    }
+
     /// The next step of harm: of the borrower with the highest share, its lowest
     /// priority, the least cost, the latest start, the name.
     pub(super) fn next_unit(
@@ -132,14 +149,14 @@ impl Search<'_> {
             options.push((preference, unit));
         }
         options.sort_unstable_by(|a, b| a.0.cmp(&b.0));
-        // Equal amounts of one team are rightful or not together.
-        let mut known: HashMap<(usize, Amount), bool> = HashMap::new();
+        // Equal amounts of one team and priority are rightful or not together.
+        let mut known: HashMap<(usize, Amount, i64), bool> = HashMap::new();
         options.into_iter().find_map(|(preference, unit)| {
             let candidate = &self.candidates[preference.at];
             (self.open(ledger, candidate, &unit, taken)
                 && (candidate.right == Right::Priority
                     || *known
-                        .entry((candidate.team, unit.amount))
+                        .entry((candidate.team, unit.amount, candidate.priority))
                         .or_insert_with(|| self.rightful(ledger, candidate, &unit, spare))))
             .then_some(unit)
         })
@@ -221,7 +238,7 @@ impl Search<'_> {
             Right::Reclaim => {
                 self.newcomer.rights.len() > 1 || self.inside_against(ledger, candidate.team)
             }
-            _ => self.evens_out(ledger, candidate.team),
+            _ => self.stays_out(ledger, unit) && self.evens_out(ledger, candidate.team),
         };
         ledger.rollback(mark);
         rightful && !undercuts

@@ -441,7 +441,7 @@ impl<'a> Search<'a> {
             match unit.right {
                 Right::Priority => true,
                 Right::Reclaim => self.inside_against(ledger, team),
-                Right::Share => self.evens_out(ledger, team),
+                Right::Share => self.stays_out(ledger, unit) && self.evens_out(ledger, team),
             }
         });
         if !rightful || units.is_empty() {
