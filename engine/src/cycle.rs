@@ -1,17 +1,16 @@
 //! One cycle, from harmless to harmful: kept room, starts, drains, room made by victims, growth, verdicts.
 
 mod kept;
+mod moves;
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use crate::index::{Amount, Index};
-use crate::ledger::{Ledger, Sight, Slot, Standing};
+use crate::ledger::{Ledger, Slot, Standing};
 use crate::order::Picker;
 use crate::place::{Query, place};
-use crate::plan::{
-    DevicePlace, Migration, Nomination, Plan, Preemption, Resize, Start, WorkerPlace,
-};
+use crate::plan::{DevicePlace, Nomination, Plan, Preemption, Resize, Start, WorkerPlace};
 use crate::preempt;
 use crate::quota;
 use crate::world::{Backfill, PoolState, World};
@@ -80,6 +79,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
         self.keep_room();
         self.in_pools(Self::start_in);
         self.drain();
+        self.in_pools(Self::consolidate_in);
         self.in_pools(Self::displace_in);
         self.grow();
     }
@@ -230,42 +230,6 @@ impl<'i, 'w> Cycle<'i, 'w> {
         }
         self.failed.insert(key);
         None
-    }
-
-    /// Moves or stops what may be preempted on nodes that are emptied.
-    fn drain(&mut self) {
-        for work in 0..self.index.works.len() {
-            let Some(slots) = preempt::drained(&self.ledger, work) else {
-                continue;
-            };
-            let workers = slots.len() as u32;
-            let pool = self.index.nodes[slots[0].node].pool;
-            let workload = self.index.works[work].row.name.clone();
-            let lost = preempt::lost_gpu_seconds(self.index, work, &slots);
-            self.ledger.release(work, 0);
-            let query = Query::start(self.index, work, pool)
-                .workers(workers)
-                .sight(Sight::Later);
-            match place(&mut self.ledger, query) {
-                Some(there) => {
-                    let placement = self.places(&there);
-                    self.ledger.nominate(work, there);
-                    self.plan.migrations.push(Migration {
-                        workload,
-                        gainer: None,
-                        placement,
-                    });
-                }
-                None => self.plan.preemptions.push(Preemption {
-                    workload,
-                    gainer: None,
-                    reason: crate::plan::Reason::Drain,
-                    lost_gpu_seconds: lost,
-                    to_workers: 0,
-                    released: (0..workers).collect(),
-                }),
-            }
-        }
     }
 
     /// Makes room for waiting work by victims, in order.

@@ -1,5 +1,6 @@
 //! Decisions: from a world, its policies and a moment to a plan; no I/O, clock, async, randomness or floats.
 
+mod consolidate;
 mod cycle;
 mod dry_run;
 mod explain;

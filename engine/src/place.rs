@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use domain::sharing::SharingMode;
 
-use crate::index::{Index, Need};
+use crate::index::{DEVICE, Index, Need};
 use crate::ledger::{Ledger, Sight, Slot, Standing, View};
 use crate::world::NodeState;
 
@@ -307,6 +307,13 @@ pub(crate) fn host_free(ledger: &Ledger<'_, '_>, node: usize, sight: Sight) -> (
         least(&|v| space.cpus[v as usize]),
         least(&|v| space.memory[v as usize]),
     )
+}
+
+/// Thousandths of a node's usable devices that nothing will stand on, whole or not.
+pub(crate) fn idle_milli(ledger: &Ledger<'_, '_>, node: usize) -> i64 {
+    let machine = &ledger.index.nodes[node];
+    let usable = i64::from(machine.row.gpus) - i64::from(machine.failed.count_ones());
+    (usable * DEVICE - ledger.spaces[node].given[View::Later as usize]).max(0)
 }
 
 /// Whole devices that are free in all views of a sight, as bits.

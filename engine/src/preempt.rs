@@ -11,6 +11,7 @@ use crate::ledger::{Ledger, Slot, Standing};
 use crate::plan::Reason;
 use crate::world::NodeState;
 
+pub(crate) use choice::service_can_lose;
 pub(crate) use rules::Rules;
 pub(crate) use search::{could_make_room, make_room};
 
@@ -69,7 +70,7 @@ pub(crate) fn lost_gpu_seconds(index: &Index<'_>, work: usize, slots: &[Rc<Slot>
 }
 
 /// What taking these workers costs: devices × (time since the last checkpoint + restart).
-fn cost(index: &Index<'_>, work: usize, slots: &[Rc<Slot>]) -> i128 {
+pub(crate) fn cost(index: &Index<'_>, work: usize, slots: &[Rc<Slot>]) -> i128 {
     let again =
         i128::from(devices_milli(slots)) * i128::from(index.works[work].row.restart_seconds);
     lost_milli(index, work, slots) + again

@@ -61,9 +61,6 @@ pub fn unsupported(world: &World) -> Option<Unsupported> {
         if pool.whole_node_guarantees {
             return refuse(at("whole_node_guarantees"), "true", "leave it out");
         }
-        if pool.preemption.consolidate {
-            return refuse(at("preemption.consolidate"), "true", "leave it out");
-        }
     }
     if let Some(node) = world.nodes.iter().find(|n| !n.mig.is_empty()) {
         return refuse(

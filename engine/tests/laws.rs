@@ -50,16 +50,19 @@ fn job() -> impl Strategy<Value = Job> {
 }
 
 fn policy() -> impl Strategy<Value = PreemptionPolicy> {
-    (any::<bool>(), any::<bool>(), 0..2_i64).prop_map(|(within, across, grace)| PreemptionPolicy {
-        within_team: if within {
-            WithinTeam::LowerPriority
-        } else {
-            WithinTeam::Never
+    (any::<bool>(), any::<bool>(), any::<bool>(), 0..2_i64).prop_map(
+        |(within, across, consolidate, grace)| PreemptionPolicy {
+            within_team: if within {
+                WithinTeam::LowerPriority
+            } else {
+                WithinTeam::Never
+            },
+            across_borrowers: across,
+            consolidate,
+            grace_seconds: grace * 30,
+            ..eager()
         },
-        across_borrowers: across,
-        grace_seconds: grace * 30,
-        ..eager()
-    })
+    )
 }
 
 /// Two departments of two teams each, some nodes, and waiting jobs of all kinds.

@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::facts::{Exact, Facts};
-use crate::plan::{Plan, Preemption, Reason};
-use crate::world::{NodeState, PreemptionPolicy, Reclaim, WithinTeam, Workload, WorkloadState};
+use crate::plan::{Migration, Plan, Preemption, Reason};
+use crate::world::{
+    NodeState, Placed, PreemptionPolicy, Reclaim, WithinTeam, Workload, WorkloadState,
+};
 
 /// What teams hold, by (team, pool).
 type ByTeam<'w> = BTreeMap<(&'w str, &'w str), Exact>;
@@ -17,16 +19,53 @@ pub(super) fn faults(facts: &Facts<'_>, plan: &Plan) -> Vec<String> {
         .flat_map(|p| victim(facts, &left, p))
         .collect();
     faults.extend(borrowed_only(facts, plan));
-    for mover in &plan.migrations {
-        let work = facts.works[mover.workload.as_str()];
-        if work.state != WorkloadState::Running || !facts.preemptible(work) {
-            faults.push(format!(
-                "{} is moved and does not run or may not be preempted",
-                work.name
-            ));
-        }
-    }
+    faults.extend(plan.migrations.iter().flat_map(|m| mover(facts, m)));
     faults.extend(services(facts));
+    faults
+}
+
+/// Who moves runs, may be preempted and takes all its workers along: off a node that is
+/// emptied, or for work on whole devices where the pool consolidates.
+fn mover(facts: &Facts<'_>, told: &Migration) -> Vec<String> {
+    let work = facts.works[told.workload.as_str()];
+    let mut faults = Vec::new();
+    let mut wrong = |what: String| faults.push(format!("{} is moved {what}", work.name));
+    if work.state != WorkloadState::Running || work.placed.is_empty() {
+        wrong("and does not run".to_owned());
+        return faults;
+    }
+    if !facts.preemptible(work) {
+        wrong("and may not be preempted".to_owned());
+    }
+    if told.placement.len() != work.placed.len() {
+        wrong(format!("with {} workers", told.placement.len()));
+    }
+    let Some(gainer) = &told.gainer else {
+        let drains = |p: &Placed| facts.nodes[p.node.as_str()].state == NodeState::Draining;
+        if !work.placed.iter().any(drains) {
+            wrong("and its nodes are not draining".to_owned());
+        }
+        return faults;
+    };
+    let Some((newcomer, _)) = facts.kept.iter().find(|(w, _)| w.name == *gainer) else {
+        wrong(format!("for {gainer}, which is not nominated"));
+        return faults;
+    };
+    let asked = &newcomer.per_worker;
+    if asked
+        .gpus
+        .is_none_or(|gpus| gpus < domain::MilliGpu::whole(1))
+        || asked.mig_profile.is_some()
+    {
+        wrong(format!("for {gainer}, which is not on whole devices"));
+    }
+    let policy = &facts.pools[facts.nodes[work.placed[0].node.as_str()].pool.as_str()].preemption;
+    if !policy.consolidate {
+        wrong(format!("for {gainer}, which the policy does not allow"));
+    }
+    for what in waited_and_ran(facts, policy, policy.min_runtime_seconds, work, newcomer) {
+        wrong(what);
+    }
     faults
 }
 
@@ -123,13 +162,24 @@ fn protected(
     newcomer: &Workload,
     same: bool,
 ) -> Vec<String> {
-    let mut faults = Vec::new();
-    let now = facts.world.now;
     let reclaimed = !same && told.reason != Reason::Share;
     let least = match policy.min_runtime_reclaim_seconds {
         Some(least) if reclaimed => least,
         _ => policy.min_runtime_seconds,
     };
+    waited_and_ran(facts, policy, least, work, newcomer)
+}
+
+/// Whether a workload has run and another has waited long enough, and it is not disturbed too often.
+fn waited_and_ran(
+    facts: &Facts<'_>,
+    policy: &PreemptionPolicy,
+    least: i64,
+    work: &Workload,
+    newcomer: &Workload,
+) -> Vec<String> {
+    let mut faults = Vec::new();
+    let now = facts.world.now;
     if work
         .started
         .is_some_and(|started| (now - started).num_seconds() < least)

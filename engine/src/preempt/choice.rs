@@ -284,7 +284,7 @@ struct Preference {
 }
 
 /// Whether a service keeps its least replicas without one more.
-fn service_can_lose(ledger: &Ledger<'_, '_>, victim: usize) -> bool {
+pub(crate) fn service_can_lose(ledger: &Ledger<'_, '_>, victim: usize) -> bool {
     let index = ledger.index;
     let Some(service) = index.works[victim].service else {
         return true;

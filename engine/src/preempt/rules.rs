@@ -14,6 +14,7 @@ pub(crate) struct Rules {
     min_runtime: i64,
     min_runtime_reclaim: i64,
     delay: i64,
+    consolidate: bool,
     max_per_day: Option<u32>,
     max_per_team_hour: Option<u32>,
 }
@@ -31,6 +32,7 @@ impl Rules {
                 .min_runtime_reclaim_seconds
                 .unwrap_or(policy.min_runtime_seconds),
             delay: policy.delay_seconds,
+            consolidate: policy.consolidate,
             max_per_day: policy.max_per_day,
             max_per_team_hour: policy.max_per_team_hour,
         }
@@ -45,6 +47,7 @@ impl Rules {
             min_runtime: 0,
             min_runtime_reclaim: 0,
             delay: 0,
+            consolidate: true,
             max_per_day: None,
             max_per_team_hour: None,
         }
@@ -55,6 +58,11 @@ impl Rules {
         self.within_team != WithinTeam::Never
             || self.reclaim != Reclaim::Never
             || self.across_borrowers
+    }
+
+    /// Whether running work may be moved to make room.
+    pub fn consolidates(&self) -> bool {
+        self.consolidate
     }
 
     /// Whether a workload has not waited long enough to displace others.
@@ -92,19 +100,30 @@ impl Rules {
         } else {
             self.min_runtime
         };
-        let ran = old
+        by_right && self.disturbs(ledger, victim, least)
+    }
+
+    /// Whether a running workload may be moved.
+    pub fn movable(&self, ledger: &Ledger<'_, '_>, work: usize) -> bool {
+        self.disturbs(ledger, work, self.min_runtime)
+    }
+
+    /// Whether a running workload that is protected for `least` seconds may be disturbed at all.
+    fn disturbs(&self, ledger: &Ledger<'_, '_>, work: usize, least: i64) -> bool {
+        let index = ledger.index;
+        let facts = &index.works[work];
+        let ran = facts
             .row
             .started
             .map_or(0, |started| (index.world.now - started).num_seconds());
-        by_right
-            && old.preemptible
-            && ledger.standing(victim) == Standing::Running
+        facts.preemptible
+            && ledger.standing(work) == Standing::Running
             // A plan takes from a workload once: what was shrunk for one is not shrunk again for another.
-            && ledger.slots(victim).len() == old.row.placed.len()
+            && ledger.slots(work).len() == facts.row.placed.len()
             && ran >= least
             && self
                 .max_per_day
-                .is_none_or(|most| old.row.preemptions_today < most)
+                .is_none_or(|most| facts.row.preemptions_today < most)
     }
 
     /// Whether a team may suffer one more eviction this hour; `taken` are those of this plan.

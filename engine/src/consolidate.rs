@@ -1,0 +1,324 @@
+//! Room by moves: running preemptible work goes elsewhere, all of it, so that a workload on whole devices fits.
+
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+
+use crate::index::{Amount, Need};
+use crate::ledger::{Ledger, Sight, Slot};
+use crate::place::{self, Query, place};
+use crate::preempt::{self, Rules};
+use crate::quota;
+
+/// Nodes on which room is looked for, those with the least to move first: where so much
+/// must move, no later node asks for less, and each costs a search of its own.
+const SITES_MAX: usize = 64;
+
+/// Room for a workload, and who moves where for it.
+pub(crate) struct Moves {
+    pub slots: Vec<Rc<Slot>>,
+    pub movers: Vec<Mover>,
+}
+
+/// A workload that moves, with its new place.
+pub(crate) struct Mover {
+    pub work: usize,
+    pub there: Vec<Rc<Slot>>,
+}
+
+/// Finds the cheapest moves after which a workload on whole devices fits, or nothing. The
+/// ledger is as before when it returns.
+pub(crate) fn find(
+    ledger: &mut Ledger<'_, '_>,
+    work: usize,
+    pool: usize,
+    rules: &Rules,
+) -> Option<Moves> {
+    let index = ledger.index;
+    let row = index.works[work].row;
+    if !matches!(index.works[work].need, Need::Whole(_)) || rules.delayed(index, work) {
+        return None;
+    }
+    (row.workers_least()..=row.workers)
+        .rev()
+        .find_map(|workers| {
+            let amount = index.charge_least(work, pool) * Amount::from(workers);
+            quota::allowed(ledger, work, pool, amount).ok()?;
+            Search::of(ledger, work, pool, workers, rules)?.best(ledger)
+        })
+}
+
+/// What is looked for, and who may move.
+struct Search {
+    work: usize,
+    pool: usize,
+    workers: u32,
+    devices: u32,
+    /// From cheap to dear.
+    movable: Vec<Movable>,
+    /// Of `movable`, by node.
+    on_node: HashMap<usize, Vec<usize>>,
+}
+
+/// Running work that may move.
+struct Movable {
+    work: usize,
+    cost: i128,
+}
+
+/// Moves that make room, and how harmful they are; the least harm wins.
+struct Found {
+    harm: (i128, usize, usize),
+    moves: Moves,
+}
+
+impl Search {
+    fn of(
+        ledger: &mut Ledger<'_, '_>,
+        work: usize,
+        pool: usize,
+        workers: u32,
+        rules: &Rules,
+    ) -> Option<Self> {
+        let index = ledger.index;
+        let Need::Whole(devices) = index.works[work].need else {
+            return None;
+        };
+        let stands_here = |w: usize| {
+            ledger
+                .slots(w)
+                .first()
+                .is_some_and(|slot| index.nodes[slot.node].pool == pool)
+        };
+        let mut movable: Vec<Movable> = (0..index.works.len())
+            .filter(|&w| w != work && stands_here(w) && rules.movable(ledger, w))
+            .map(|w| Movable {
+                work: w,
+                cost: preempt::cost(index, w, ledger.slots(w)),
+            })
+            .collect();
+        movable.sort_by_key(|m| (m.cost, Reverse(index.works[m.work].row.started), m.work));
+        let mut on_node: HashMap<usize, Vec<usize>> = HashMap::new();
+        for (at, m) in movable.iter().enumerate() {
+            for slot in ledger.slots(m.work) {
+                let here = on_node.entry(slot.node).or_default();
+                if here.last() != Some(&at) {
+                    here.push(at);
+                }
+            }
+        }
+        let search = Self {
+            work,
+            pool,
+            workers,
+            devices,
+            movable,
+            on_node,
+        };
+        search.could_do(ledger).then_some(search)
+    }
+
+    /// Cheap tests before a search: enough is free in all, and it would fit were all that
+    /// may move away. Room that comes by itself needs no moves.
+    fn could_do(&self, ledger: &mut Ledger<'_, '_>) -> bool {
+        let free: i64 = ledger.index.pools[self.pool]
+            .nodes
+            .iter()
+            .map(|&node| place::idle_milli(ledger, node))
+            .sum();
+        let wanted = i64::from(self.devices) * i64::from(self.workers) * crate::index::DEVICE;
+        if self.movable.is_empty() || free < wanted || self.room(ledger, None).is_some() {
+            return false;
+        }
+        let mark = ledger.mark();
+        for movable in &self.movable {
+            ledger.release(movable.work, 0);
+        }
+        let fits = self.room(ledger, None).is_some();
+        ledger.rollback(mark);
+        fits
+    }
+
+    fn best(&self, ledger: &mut Ledger<'_, '_>) -> Option<Moves> {
+        let sites = self.sites(ledger);
+        let mut best: Option<Found> = None;
+        for (rank, site) in sites.iter().enumerate() {
+            if let Some(found) = self.at(ledger, site, rank)
+                && best.as_ref().is_none_or(|b| found.harm < b.harm)
+            {
+                best = Some(found);
+            }
+        }
+        best.map(|found| found.moves)
+    }
+
+    /// Where room is looked for: single nodes that could hold all workers, and for gangs
+    /// the domains, from the nodes with the least to move on.
+    fn sites(&self, ledger: &Ledger<'_, '_>) -> Vec<Vec<usize>> {
+        let index = ledger.index;
+        let ranked = |nodes: &[usize], devices: u32| -> Vec<usize> {
+            let mut ranked: Vec<(u32, usize)> = nodes
+                .iter()
+                .copied()
+                .filter(|&n| place::fit(index, self.work, n, false).is_ok())
+                .filter_map(|n| {
+                    let usable = index.nodes[n].row.gpus - index.nodes[n].failed.count_ones();
+                    let free = place::devices_free(ledger, n, Sight::Later).count_ones();
+                    let moves = devices.saturating_sub(free);
+                    (usable >= devices && (moves == 0 || self.on_node.contains_key(&n)))
+                        .then_some((moves, n))
+                })
+                .collect();
+            ranked.sort_unstable();
+            ranked.into_iter().map(|(_, n)| n).collect()
+        };
+        let nodes = &index.pools[self.pool].nodes;
+        let mut sites: Vec<Vec<usize>> = ranked(nodes, self.devices * self.workers)
+            .into_iter()
+            .take(SITES_MAX)
+            .map(|n| vec![n])
+            .collect();
+        if self.workers > 1 {
+            let domains = match &index.works[self.work].row.topology.require {
+                Some(label) => place::domains_of(index, nodes, label),
+                None => vec![nodes.clone()],
+            };
+            sites.extend(
+                domains
+                    .iter()
+                    .take(SITES_MAX)
+                    .map(|d| ranked(d, self.devices)),
+            );
+        }
+        sites
+    }
+
+    /// Frees a site from cheap to dear until the workload fits, and finds a place for all
+    /// that had to go; who finds none stays, and others are tried.
+    fn at(&self, ledger: &mut Ledger<'_, '_>, site: &[usize], rank: usize) -> Option<Found> {
+        let mut stays: HashSet<usize> = HashSet::new();
+        let order = self.order(site);
+        loop {
+            let mark = ledger.mark();
+            let mut taken = Vec::new();
+            let mut room = None;
+            for &at in order.iter().filter(|at| !stays.contains(at)) {
+                if !preempt::service_can_lose(ledger, self.movable[at].work) {
+                    continue;
+                }
+                ledger.release(self.movable[at].work, 0);
+                taken.push(at);
+                room = self.room(ledger, Some(site));
+                if room.is_some() {
+                    break;
+                }
+            }
+            ledger.rollback(mark);
+            room?;
+            match self.with(ledger, site, &taken) {
+                Ok(moves) => return Some(self.spared(ledger, site, taken, moves, rank)),
+                Err(Some(stuck)) => {
+                    stays.insert(stuck);
+                }
+                Err(None) => return None,
+            }
+        }
+    }
+
+    /// Who may move from a site, node by node as the site has them, cheap before dear.
+    fn order(&self, site: &[usize]) -> Vec<usize> {
+        let mut seen = HashSet::new();
+        let here = site.iter().filter_map(|node| self.on_node.get(node));
+        here.flatten()
+            .copied()
+            .filter(|&at| seen.insert(at))
+            .collect()
+    }
+
+    /// Leaves in place, the last first, who turns out not to be in the way.
+    fn spared(
+        &self,
+        ledger: &mut Ledger<'_, '_>,
+        site: &[usize],
+        mut taken: Vec<usize>,
+        mut moves: Moves,
+        rank: usize,
+    ) -> Found {
+        for at in (0..taken.len()).rev() {
+            let mut fewer = taken.clone();
+            fewer.remove(at);
+            if let Ok(found) = self.with(ledger, site, &fewer) {
+                (taken, moves) = (fewer, found);
+            }
+        }
+        let cost = taken.iter().map(|&at| self.movable[at].cost).sum();
+        Found {
+            harm: (cost, taken.len(), rank),
+            moves,
+        }
+    }
+
+    /// The workload on the site and a place for all who were taken; else who found none.
+    fn with(
+        &self,
+        ledger: &mut Ledger<'_, '_>,
+        site: &[usize],
+        taken: &[usize],
+    ) -> Result<Moves, Option<usize>> {
+        let mark = ledger.mark();
+        let moves = self.moved(ledger, site, taken);
+        ledger.rollback(mark);
+        moves
+    }
+
+    fn moved(
+        &self,
+        ledger: &mut Ledger<'_, '_>,
+        site: &[usize],
+        taken: &[usize],
+    ) -> Result<Moves, Option<usize>> {
+        let mut from: Vec<(usize, u32)> = Vec::with_capacity(taken.len());
+        for &at in taken {
+            from.push((at, ledger.slots(self.movable[at].work).len() as u32));
+            ledger.release(self.movable[at].work, 0);
+        }
+        let slots = self.room(ledger, Some(site)).ok_or(None)?;
+        ledger.nominate(self.work, slots.clone());
+        // The bulkiest first: the small ones fit into what they leave.
+        from.sort_by_key(|&(at, workers)| Reverse(self.bulk(ledger, at, workers)));
+        let mut movers = Vec::with_capacity(from.len());
+        for (at, workers) in from {
+            let work = self.movable[at].work;
+            let query = Query::start(ledger.index, work, self.pool)
+                .workers(workers)
+                .sight(Sight::Later);
+            let there = place(ledger, query).ok_or(Some(at))?;
+            ledger.nominate(work, there.clone());
+            movers.push(Mover { work, there });
+        }
+        movers.sort_by_key(|m| taken.iter().position(|&at| self.movable[at].work == m.work));
+        Ok(Moves { slots, movers })
+    }
+
+    fn bulk(&self, ledger: &Ledger<'_, '_>, at: usize, workers: u32) -> (i64, Reverse<usize>) {
+        let each = match ledger.index.works[self.movable[at].work].need {
+            Need::Whole(devices) => i64::from(devices) * crate::index::DEVICE,
+            Need::Part { milli, .. } => milli,
+            Need::Nothing | Need::Instances => 0,
+        };
+        (each * i64::from(workers), Reverse(at))
+    }
+
+    fn room(&self, ledger: &mut Ledger<'_, '_>, site: Option<&[usize]>) -> Option<Vec<Rc<Slot>>> {
+        let query = Query::start(ledger.index, self.work, self.pool)
+            .workers(self.workers)
+            .sight(Sight::Later);
+        place(
+            ledger,
+            match site {
+                Some(nodes) => query.only(nodes),
+                None => query,
+            },
+        )
+    }
+}

@@ -1,0 +1,106 @@
+//! Work that moves: off nodes that are emptied, and together to make room for work on whole devices.
+
+use std::collections::HashSet;
+
+use super::Cycle;
+use crate::consolidate;
+use crate::ledger::Sight;
+use crate::order::Picker;
+use crate::place::{Query, place};
+use crate::plan::{Migration, Nomination, Preemption, Reason};
+use crate::preempt::{self, Rules};
+
+impl Cycle<'_, '_> {
+    /// Moves or stops what may be preempted on nodes that are emptied.
+    pub(super) fn drain(&mut self) {
+        for work in 0..self.index.works.len() {
+            let Some(slots) = preempt::drained(&self.ledger, work) else {
+                continue;
+            };
+            let workers = slots.len() as u32;
+            let pool = self.index.nodes[slots[0].node].pool;
+            let workload = self.index.works[work].row.name.clone();
+            let lost = preempt::lost_gpu_seconds(self.index, work, &slots);
+            self.ledger.release(work, 0);
+            let query = Query::start(self.index, work, pool)
+                .workers(workers)
+                .sight(Sight::Later);
+            match place(&mut self.ledger, query) {
+                Some(there) => {
+                    let placement = self.places(&there);
+                    self.ledger.nominate(work, there);
+                    self.plan.migrations.push(Migration {
+                        workload,
+                        gainer: None,
+                        placement,
+                    });
+                }
+                None => self.plan.preemptions.push(Preemption {
+                    workload,
+                    gainer: None,
+                    reason: Reason::Drain,
+                    lost_gpu_seconds: lost,
+                    to_workers: 0,
+                    released: (0..workers).collect(),
+                }),
+            }
+        }
+    }
+
+    /// Makes room for waiting work on whole devices by moves, in order.
+    pub(super) fn consolidate_in(&mut self, pool: usize, works: &[usize]) -> Vec<usize> {
+        let rules = Rules::of(self.index, pool);
+        if !rules.consolidates() || self.heads[pool].is_some() {
+            return works.to_vec();
+        }
+        let mut given_back = Vec::new();
+        let mut picker = Picker::of(self.index, pool, works);
+        let mut hopeless = HashSet::new();
+        while let Some(work) = picker.next(&self.ledger) {
+            let facts = &self.index.works[work];
+            let key = (facts.team, facts.shape, rules.delayed(self.index, work));
+            let moves = if hopeless.contains(&key) || !self.formable(work, pool) {
+                None
+            } else {
+                consolidate::find(&mut self.ledger, work, pool, &rules)
+            };
+            match moves {
+                Some(moves) => {
+                    hopeless.clear();
+                    self.make_way(work, moves);
+                }
+                None => {
+                    hopeless.insert(key);
+                    given_back.push(work);
+                }
+            }
+        }
+        given_back
+    }
+
+    /// Nominates a workload, and each mover where it goes.
+    fn make_way(&mut self, work: usize, moves: consolidate::Moves) {
+        let gainer = self.index.works[work].row.name.clone();
+        let mut waits_for = Vec::with_capacity(moves.movers.len());
+        for mover in &moves.movers {
+            self.ledger.release(mover.work, 0);
+        }
+        let placement = self.places(&moves.slots);
+        self.ledger.nominate(work, moves.slots);
+        for mover in moves.movers {
+            let workload = self.index.works[mover.work].row.name.clone();
+            waits_for.push(workload.clone());
+            self.plan.migrations.push(Migration {
+                workload,
+                gainer: Some(gainer.clone()),
+                placement: self.places(&mover.there),
+            });
+            self.ledger.nominate(mover.work, mover.there);
+        }
+        self.plan.nominations.push(Nomination {
+            workload: gainer,
+            placement,
+            waits_for,
+        });
+    }
+}

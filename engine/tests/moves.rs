@@ -1,0 +1,156 @@
+//! Room by moves: who moves where, for whom, and who stays.
+
+use engine::plan::Plan;
+use engine::rig::{Rig, before, eager};
+use engine::world::{Node, Pool, PreemptionPolicy, Workload};
+
+/// A pool that consolidates and displaces nobody, with so many nodes of so many devices.
+fn rig(nodes: usize, gpus: u32) -> Rig {
+    let policy = PreemptionPolicy {
+        consolidate: true,
+        ..eager()
+    };
+    Rig::new()
+        .pool(Pool::new("p").preemption(policy))
+        .nodes(nodes, gpus)
+        .team("t", 100)
+}
+
+fn running(name: &str, node: &str, devices: &[u32], minutes: i64) -> Workload {
+    Workload::waiting(name, "t", devices.len() as i64, before(minutes + 10)).running_on(
+        node,
+        devices,
+        before(minutes),
+    )
+}
+
+fn new(gpus: i64) -> Workload {
+    Workload::waiting("new", "t", gpus, before(5))
+}
+
+/// `who to where` for all who move.
+fn moved(plan: &Plan) -> Vec<String> {
+    let moves = plan.migrations.iter().map(|m| {
+        let nodes: Vec<&str> = m.placement.iter().map(|p| p.node.as_str()).collect();
+        format!("{} to {}", m.workload, nodes.join(" "))
+    });
+    moves.collect()
+}
+
+#[test]
+fn the_cheapest_moves_that_make_room_are_made() {
+    // n1 and n2 each lack one device; what runs on n2 began only lately.
+    let plan = rig(3, 4)
+        .work(running("old", "n1", &[0], 100))
+        .work(running("young", "n2", &[0], 1))
+        .work(running("big", "n3", &[0, 1, 2], 100))
+        .work(new(4))
+        .plan();
+    assert_eq!(moved(&plan), ["young to n3"]);
+    assert_eq!(plan.nominations[0].waits_for, ["young"]);
+    assert!(plan.preemptions.is_empty());
+}
+
+#[test]
+fn who_moves_is_back_and_the_newcomer_runs_in_the_end() {
+    let rest = rig(2, 4)
+        .work(running("a", "n1", &[0, 1], 100))
+        .work(running("b", "n2", &[0], 1))
+        .work(new(4))
+        .settles(10);
+    assert_eq!(rest.running(""), 3);
+}
+
+#[test]
+fn a_gang_gets_several_nodes_freed() {
+    let plan = rig(4, 2)
+        .work(running("a", "n1", &[0], 50))
+        .work(running("b", "n2", &[0], 50))
+        .work(running("c", "n3", &[0], 50))
+        .work(running("d", "n4", &[0], 50))
+        .work(new(2).workers(2))
+        .plan();
+    assert_eq!(moved(&plan).len(), 2);
+    assert_eq!(plan.nominations.len(), 1);
+}
+
+#[test]
+fn nobody_moves_where_one_of_them_would_find_no_place() {
+    let plan = rig(2, 4)
+        .work(running("a", "n1", &[0, 1, 2], 50))
+        .work(running("b", "n2", &[0, 1, 2], 50))
+        .work(new(2))
+        .plan();
+    assert_eq!(moved(&plan), Vec::<String>::new());
+    assert_eq!(plan.waiting[0].workload, "new");
+}
+
+#[test]
+fn a_move_is_not_made_for_a_fraction_nor_before_a_victim_has_run_its_least() {
+    let world = |policy: PreemptionPolicy| {
+        rig(2, 2)
+            .with(|w| w.pools[0].preemption = policy)
+            .work(running("a", "n1", &[0], 5))
+            .work(running("b", "n2", &[0], 5))
+            .work(new(2))
+            .plan()
+    };
+    let policy = PreemptionPolicy {
+        consolidate: true,
+        ..eager()
+    };
+    assert_eq!(moved(&world(policy.clone())).len(), 1);
+    let protected = PreemptionPolicy {
+        min_runtime_seconds: 600,
+        ..policy.clone()
+    };
+    assert_eq!(moved(&world(protected)).len(), 0);
+    let late = PreemptionPolicy {
+        delay_seconds: 600,
+        ..policy.clone()
+    };
+    assert_eq!(moved(&world(late)).len(), 0);
+    let off = PreemptionPolicy {
+        consolidate: false,
+        ..policy
+    };
+    assert_eq!(moved(&world(off)).len(), 0);
+}
+
+#[test]
+fn a_limit_that_forbids_the_newcomer_moves_nobody() {
+    let mut world = rig(2, 2)
+        .work(running("a", "n1", &[0], 50))
+        .work(running("b", "n2", &[0], 50))
+        .work(new(2))
+        .world()
+        .clone();
+    world.teams[0].quotas.get_mut("p").expect("its row").limit = Some(domain::MilliGpu::whole(3));
+    world.teams[0]
+        .quotas
+        .get_mut("p")
+        .expect("its row")
+        .guaranteed = domain::MilliGpu::whole(3);
+    assert!(engine::plan(&world).migrations.is_empty());
+}
+
+#[test]
+fn a_mover_stays_in_the_domain_that_it_asked_for() {
+    let rack = |name: &str, rack: &str| Node::new(name, "p", 2).label("rack", rack);
+    let policy = PreemptionPolicy {
+        consolidate: true,
+        ..eager()
+    };
+    let mut tied = running("tied", "n1", &[0], 50);
+    tied.selector.insert("rack".to_owned(), "r1".to_owned());
+    let plan = Rig::new()
+        .pool(Pool::new("p").preemption(policy))
+        .team("t", 100)
+        .node(rack("n1", "r1"))
+        .node(rack("n2", "r2"))
+        .work(tied)
+        .work(running("free", "n2", &[0], 100))
+        .work(new(2))
+        .plan();
+    assert_eq!(moved(&plan), ["free to n1"]);
+}
