@@ -9,6 +9,7 @@ mod placement;
 mod quota;
 mod space;
 mod victims;
+mod whole;
 
 use std::collections::BTreeSet;
 
@@ -28,6 +29,7 @@ pub fn violations(world: &World, plan: &Plan) -> Vec<String> {
     faults.extend(space::faults(&facts));
     faults.extend(quota::faults(&facts, plan));
     faults.extend(victims::faults(&facts, plan));
+    faults.extend(whole::faults(&facts));
     faults
 }
 

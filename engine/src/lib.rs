@@ -14,6 +14,7 @@ mod share;
 mod shares;
 mod unsupported;
 mod verdict;
+mod whole;
 
 pub mod check;
 pub mod cycles;

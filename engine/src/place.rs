@@ -10,6 +10,7 @@ use domain::sharing::SharingMode;
 
 use crate::index::{DEVICE, Index, Need};
 use crate::ledger::{Ledger, Sight, Slot, Standing, View};
+use crate::whole::Promise;
 use crate::world::NodeState;
 
 pub(crate) use device::joins;
@@ -168,6 +169,8 @@ pub(crate) fn place(ledger: &mut Ledger<'_, '_>, query: Query<'_>) -> Option<Vec
         .copied()
         .filter(|&n| fit(index, query.work, n, any_state).is_ok())
         .collect();
+    let promise = Promise::of(ledger, query);
+    let promise = promise.as_ref();
     let topology = &index.works[query.work].row.topology;
     let require = topology.require.as_deref().filter(|_| !query.relaxed);
     let prefer = topology
@@ -181,7 +184,7 @@ pub(crate) fn place(ledger: &mut Ledger<'_, '_>, query: Query<'_>) -> Option<Vec
     if let Some(label) = prefer {
         for domain in &outer {
             for inner in domains::within(ledger, query, domain, label) {
-                if let Some(slots) = fill(ledger, query, &inner) {
+                if let Some(slots) = fill(ledger, query, &inner, promise) {
                     return Some(slots);
                 }
             }
@@ -190,8 +193,8 @@ pub(crate) fn place(ledger: &mut Ledger<'_, '_>, query: Query<'_>) -> Option<Vec
     for domain in &outer {
         let found = match prefer {
             // No one domain holds all: as few as possible, the emptiest first.
-            Some(label) => fill_domains(ledger, query, domain, label),
-            None => fill(ledger, query, domain),
+            Some(label) => fill_domains(ledger, query, domain, label, promise),
+            None => fill(ledger, query, domain, promise),
         };
         if found.is_some() {
             return found;
@@ -201,9 +204,14 @@ pub(crate) fn place(ledger: &mut Ledger<'_, '_>, query: Query<'_>) -> Option<Vec
 }
 
 /// Places all workers on these nodes, each on the best node that is left.
-fn fill(ledger: &mut Ledger<'_, '_>, query: Query<'_>, nodes: &[usize]) -> Option<Vec<Rc<Slot>>> {
+fn fill(
+    ledger: &mut Ledger<'_, '_>,
+    query: Query<'_>,
+    nodes: &[usize],
+    promise: Option<&Promise>,
+) -> Option<Vec<Rc<Slot>>> {
     let mark = ledger.mark();
-    let placed = fill_some(ledger, query, nodes, query.workers);
+    let placed = fill_some(ledger, query, nodes, query.workers, &mut promise.cloned());
     ledger.rollback(mark);
     (placed.len() == query.workers as usize).then_some(placed)
 }
@@ -214,12 +222,14 @@ fn fill_domains(
     query: Query<'_>,
     nodes: &[usize],
     label: &str,
+    promise: Option<&Promise>,
 ) -> Option<Vec<Rc<Slot>>> {
     let mark = ledger.mark();
+    let mut promise = promise.cloned();
     let mut placed = Vec::new();
     for domain in domains::emptiest_first(ledger, query, nodes, label) {
         let missing = query.workers - placed.len() as u32;
-        placed.extend(fill_some(ledger, query, &domain, missing));
+        placed.extend(fill_some(ledger, query, &domain, missing, &mut promise));
         if placed.len() == query.workers as usize {
             break;
         }
@@ -234,6 +244,7 @@ fn fill_some(
     query: Query<'_>,
     nodes: &[usize],
     most: u32,
+    promise: &mut Option<Promise>,
 ) -> Vec<Rc<Slot>> {
     let mut placed: Vec<Rc<Slot>> = Vec::new();
     let mut taken = if query.relaxed {
@@ -253,7 +264,7 @@ fn fill_some(
         let candidates = nodes.iter().copied().filter(|&node| {
             apart.is_none_or(|label| {
                 !taken.contains(&ledger.index.nodes[node].row.labels.get(label))
-            })
+            }) && promise.as_ref().is_none_or(|promise| promise.admits(node))
         });
         let best = candidates.filter_map(|node| {
             let (parts, linked) = device::choose(ledger, query, node)?;
@@ -269,6 +280,9 @@ fn fill_some(
         });
         for &view in query.sight.views() {
             ledger.occupy(view, query.work, &slot);
+        }
+        if let Some(promise) = promise {
+            promise.take(ledger.index, node);
         }
         if let Some(label) = apart {
             taken.push(ledger.index.nodes[node].row.labels.get(label));

@@ -58,9 +58,6 @@ pub fn unsupported(world: &World) -> Option<Unsupported> {
                 "use none or strict, or leave it out",
             );
         }
-        if pool.whole_node_guarantees {
-            return refuse(at("whole_node_guarantees"), "true", "leave it out");
-        }
     }
     if let Some(node) = world.nodes.iter().find(|n| !n.mig.is_empty()) {
         return refuse(

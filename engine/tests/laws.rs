@@ -70,10 +70,14 @@ fn world() -> impl Strategy<Value = World> {
     let quota = (0..4_i64, prop::option::weighted(0.3, 4..9_i64), 0..4_i64);
     let teams = prop::collection::vec(quota, 4);
     let nodes = prop::collection::vec(1..5_u32, 1..4);
-    (policy(), teams, nodes, prop::collection::vec(job(), 1..14)).prop_map(
-        |(policy, quotas, nodes, jobs)| {
+    let jobs = prop::collection::vec(job(), 1..14);
+    (policy(), any::<bool>(), teams, nodes, jobs).prop_map(
+        |(policy, whole, quotas, nodes, jobs)| {
             let sharing = [SharingMode::Exclusive, SharingMode::TimeSlice];
-            let mut rig = Rig::new().pool(Pool::new("p").sharing(&sharing).preemption(policy));
+            let mut rig = Rig::new().pool(Pool {
+                whole_node_guarantees: whole,
+                ..Pool::new("p").sharing(&sharing).preemption(policy)
+            });
             rig = rig.with(|w| w.cycle_seconds = CYCLE_SECONDS);
             for gpus in nodes {
                 rig = rig.nodes(1, gpus);

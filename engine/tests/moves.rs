@@ -154,3 +154,23 @@ fn a_mover_stays_in_the_domain_that_it_asked_for() {
         .plan();
     assert_eq!(moved(&plan), ["free to n1"]);
 }
+
+#[test]
+fn a_world_in_the_middle_of_a_move_is_written_and_read_back() {
+    let mut world = rig(2, 4)
+        .with(|w| w.pools[0].preemption.grace_seconds = 30)
+        .work(running("a", "n1", &[0, 1], 100))
+        .work(running("b", "n2", &[0], 1))
+        .work(new(4))
+        .world()
+        .clone();
+    let plan = engine::plan(&world);
+    engine::cycles::apply(&mut world, &plan);
+    let mover = |w: &Workload| w.leaves_at.is_some() && w.nominated.is_some();
+    assert!(world.workloads.iter().any(mover));
+    let text = engine::scenario::write(&world);
+    assert_eq!(
+        engine::scenario::parse(&text).expect("its own writing"),
+        world
+    );
+}

@@ -3,7 +3,7 @@
 use domain::sharing::SharingMode;
 use domain::spec::NvlinkRule;
 use domain::{MilliCpu, MilliGpu};
-use engine::rig::{Rig, before};
+use engine::rig::{Rig, before, eager};
 use engine::world::{Node, NodeState, Pool, Strategy, Workload};
 
 /// A team with plenty, three nodes of four devices, one of them half full.
@@ -160,4 +160,68 @@ fn work_without_devices_keeps_off_nodes_that_have_some() {
         .node(Node::new("z-host", "p", 0))
         .work(plain);
     assert_eq!(rig.place("new"), "z-host:");
+}
+
+/// Two nodes of eight; each of two teams is guaranteed one of them, whole.
+fn whole_nodes() -> Rig {
+    Rig::new()
+        .pool(Pool {
+            whole_node_guarantees: true,
+            strategy: Strategy::Spread,
+            ..Pool::new("p").preemption(eager())
+        })
+        .nodes(2, 8)
+        .team("vc1", 8)
+        .team("vc2", 8)
+}
+
+/// T-1.46: eight jobs of one device stay on one node although the pool spreads.
+#[test]
+fn a_guarantee_in_whole_nodes_keeps_the_other_teams_node_whole() {
+    let rig = whole_nodes().jobs("a", "vc1", 8, 1);
+    let rest = rig
+        .work(Workload::waiting("b", "vc2", 8, before(1)))
+        .settles(3);
+    assert_eq!(rest.running(""), 9);
+    assert_eq!(rest.evictions(), 0);
+}
+
+/// T-1.47: borrowed work may sit on a promised node, and gives way when its owner comes.
+#[test]
+fn who_borrows_a_promised_node_gives_way_and_nobody_else() {
+    let guest = |i: u32| {
+        Workload::waiting(&format!("g{i}"), "guests", 1, before(90)).running_on(
+            "n2",
+            &[i],
+            before(80),
+        )
+    };
+    let mut rig = whole_nodes().team("guests", 0);
+    for i in 0..4 {
+        let own = Workload::waiting(&format!("a{i}"), "vc1", 1, before(90));
+        rig = rig
+            .work(guest(i))
+            .work(own.running_on("n1", &[i], before(80)));
+    }
+    let plan = rig.work(Workload::waiting("b", "vc2", 8, before(1))).plan();
+    let mut gone: Vec<&str> = plan
+        .preemptions
+        .iter()
+        .map(|p| p.workload.as_str())
+        .collect();
+    gone.sort_unstable();
+    assert_eq!(gone, ["g0", "g1", "g2", "g3"]);
+}
+
+/// T-1.49: a bad node makes the guarantees smaller; the other team keeps its node.
+#[test]
+fn a_promise_is_kept_with_the_nodes_that_are_left() {
+    let mut bad = Node::new("n3", "p", 8);
+    bad.failed = vec![0];
+    let rest = whole_nodes()
+        .node(bad)
+        .jobs("a", "vc1", 8, 1)
+        .work(Workload::waiting("b", "vc2", 8, before(1)))
+        .settles(3);
+    assert_eq!(rest.running("b"), 1);
 }

@@ -85,12 +85,14 @@ pub(super) fn workload(
         }
         return nominated(names, index, work);
     }
-    if work.nominated.is_some() {
+    // A mover in its grace has a place to go to.
+    if work.state == WorkloadState::Running && work.nominated.is_some() {
         return Err(at(
             &["nominated"],
-            "only waiting work is nominated".to_owned(),
+            "running work has its place; only waiting and leaving work is nominated".to_owned(),
         ));
     }
+    nominated(names, index, work)?;
     let Some(started) = work.started else {
         return Err(at(
             &["started"],

@@ -273,6 +273,13 @@ fn workload(records: &Records, job: &JobRecord, now: Timestamp) -> Option<Worklo
     work.pools
         .retain(|pool| records.pools.iter().any(|p| p.name == *pool));
     let known = |name: &String| records.nodes.values().any(|n| n.row.name == *name);
+    let kept = || {
+        let kept = row.nominated.as_ref().and_then(read_nomination)?;
+        kept.placement
+            .iter()
+            .all(|p| known(&p.node))
+            .then_some(kept)
+    };
     match job.attempt.filter(|_| !job.workers.is_empty()) {
         None => {
             work.state = match row.state {
@@ -282,10 +289,7 @@ fn workload(records: &Records, job: &JobRecord, now: Timestamp) -> Option<Worklo
                 _ => return None,
             };
             if row.state == JobState::Queued {
-                work.nominated = row.nominated.as_ref().and_then(read_nomination);
-                work.nominated = work
-                    .nominated
-                    .filter(|n| n.placement.iter().all(|p| known(&p.node)));
+                work.nominated = kept();
             }
         }
         Some(attempt) => {
@@ -306,6 +310,10 @@ fn workload(records: &Records, job: &JobRecord, now: Timestamp) -> Option<Worklo
                 WorkloadState::Running
             };
             if leaving {
+                // Who moves has a place to go to.
+                if row.state == JobState::Preempting {
+                    work.nominated = kept();
+                }
                 let asked = attempt.stop_asked_at.unwrap_or(now);
                 let grace = chrono::TimeDelta::milliseconds(attempt.grace_ms);
                 // One that is late still holds its devices; it is expected at any moment.

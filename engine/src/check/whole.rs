@@ -1,0 +1,142 @@
+//! Whether guarantees that are promised as whole nodes are as formable as they were.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::facts::{Exact, Facts, Standing};
+use crate::world::{NodeState, Pool, Workload};
+
+pub(super) fn faults(facts: &Facts<'_>) -> Vec<String> {
+    let promising = facts.world.pools.iter().filter(|p| p.whole_node_guarantees);
+    promising
+        .filter_map(|pool| {
+            let size = size(facts, pool)?;
+            let old = of(&facts.running, &BTreeSet::new());
+            let left = of(&facts.remaining, &BTreeSet::new());
+            let certain = certain(facts, pool);
+            let before = shortage(facts, pool, size, &old).max(shortage(facts, pool, size, &left));
+            let after = shortage(facts, pool, size, &of(&facts.later(), &certain));
+            (after > before.max(0)).then(|| {
+                format!(
+                    "{after} whole nodes that are guaranteed in {} can not be formed, {} before",
+                    pool.name,
+                    before.max(0)
+                )
+            })
+        })
+        .collect()
+}
+
+/// Work that stands, what began first before what begins now; of that only what is named.
+fn of<'a, 'w>(
+    standing: &'a Standing<'w>,
+    certain: &BTreeSet<&str>,
+) -> Vec<&'a (&'w Workload, Vec<crate::world::Placed>)> {
+    let mut all: Vec<_> = standing
+        .iter()
+        .filter(|(w, _)| w.started.is_some() || certain.contains(w.name.as_str()))
+        .collect();
+    all.sort_by_key(|(w, _)| (w.started.is_none(), w.started, w.name.as_str()));
+    all
+}
+
+/// New work of teams that are within their guarantees with everything that they have and get.
+fn certain<'w>(facts: &Facts<'w>, pool: &Pool) -> BTreeSet<&'w str> {
+    let all: Standing<'w> = facts
+        .running
+        .iter()
+        .chain(&facts.starts)
+        .chain(&facts.kept)
+        .cloned()
+        .collect();
+    let held = facts.held(&all);
+    let within = |work: &Workload| {
+        let key = (work.team.as_str(), pool.name.as_str());
+        held.get(&key).copied().unwrap_or(0) <= facts.guarantees.get(&key).copied().unwrap_or(0)
+    };
+    let new = facts.starts.iter().chain(&facts.kept);
+    new.filter(|(w, _)| within(w))
+        .map(|(w, _)| w.name.as_str())
+        .collect()
+}
+
+/// Promised nodes that no node is left for.
+fn shortage(
+    facts: &Facts<'_>,
+    pool: &Pool,
+    size: u32,
+    standing: &[&(&Workload, Vec<crate::world::Placed>)],
+) -> i128 {
+    let mut held: BTreeMap<&str, Exact> = BTreeMap::new();
+    let mut owners: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let fixed_first = [false, true].into_iter().flat_map(|preemptible| {
+        let these = move |(w, _): &&&(&Workload, Vec<crate::world::Placed>)| {
+            facts.preemptible(w) == preemptible
+        };
+        standing.iter().filter(these)
+    });
+    for (work, workers) in fixed_first {
+        let here: Vec<_> = workers
+            .iter()
+            .filter(|p| facts.nodes[p.node.as_str()].pool == pool.name && !p.devices.is_empty())
+            .collect();
+        let so_far = held.entry(work.team.as_str()).or_default();
+        *so_far += here.iter().map(|p| facts.amount(work, p)).sum::<Exact>();
+        let key = (work.team.as_str(), pool.name.as_str());
+        let guaranteed = facts.guarantees.get(&key).copied().unwrap_or(0);
+        if *so_far <= guaranteed || !facts.preemptible(work) {
+            for place in here {
+                owners
+                    .entry(place.node.as_str())
+                    .or_default()
+                    .insert(work.team.as_str());
+            }
+        }
+    }
+    let each = Exact::from(size) * 1000 * facts.totals[pool.name.as_str()].scale;
+    let whole = facts
+        .nodes
+        .values()
+        .filter(|n| n.pool == pool.name && n.gpus == size && n.failed.is_empty());
+    let mut free = 0;
+    let mut owned: BTreeMap<&str, i128> = BTreeMap::new();
+    for node in whole {
+        let owners = owners.get(node.name.as_str());
+        match owners
+            .map(|teams| teams.iter().collect::<Vec<_>>())
+            .as_deref()
+        {
+            None => free += i128::from(node.state == NodeState::Ready),
+            Some([team]) => *owned.entry(team).or_default() += 1,
+            Some(_) => {}
+        }
+    }
+    let leaves = facts.teams.values().filter(|team| {
+        let parent = |other: &crate::world::Team| other.parent.as_ref() == Some(&team.name);
+        !facts.teams.values().any(|other| parent(other))
+    });
+    let missing: i128 = leaves
+        .map(|team| {
+            let key = (team.name.as_str(), pool.name.as_str());
+            let promised = facts.guarantees.get(&key).copied().unwrap_or(0) / each;
+            (promised - owned.get(team.name.as_str()).copied().unwrap_or(0)).max(0)
+        })
+        .sum();
+    missing - free
+}
+
+fn size(facts: &Facts<'_>, pool: &Pool) -> Option<u32> {
+    let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+    for node in facts
+        .nodes
+        .values()
+        .filter(|n| n.pool == pool.name && n.gpus > 0)
+    {
+        *counts.entry(node.gpus).or_default() += 1;
+    }
+    let most = counts.values().max().copied()?;
+    counts
+        .into_iter()
+        .rev()
+        .find(|(_, n)| *n == most)
+        .map(|(gpus, _)| gpus)
+}
