@@ -37,7 +37,7 @@ async fn every_wrong_value_is_named_with_its_remedy(owner: PgPool) {
         ((Method::POST, "/pools", r#"{"name": "p", "sharing": []}"#.into()), 422, "sharing"),
         ((Method::POST, "/pools", r#"{"name": "p", "sharing": ["mig"]}"#.into()), 422, "sharing"),
         ((Method::POST, "/pools", r#"{"name": "p", "preemption": {"grace_seconds": -1}}"#.into()), 422, "preemption.grace_seconds"),
-        ((Method::POST, "/pools", r#"{"name": "p", "preemption": {"consolidate": true}}"#.into()), 422, "preemption.consolidate"),
+        ((Method::POST, "/pools", r#"{"name": "p", "preemption": {"consolidate": "often"}}"#.into()), 422, "preemption.consolidate"),
         ((Method::POST, "/pools", r#"{"name": "p", "preemption": {"reclam": "any"}}"#.into()), 422, "preemption.reclam"),
         ((Method::POST, "/classes", r#"{"name": "c", "priority": 2000000, "preemptible": true}"#.into()), 422, "priority"),
         ((Method::POST, "/users", r#"{"name": "u", "display_name": "a\u0000b"}"#.into()), 422, "display_name"),
