@@ -3,18 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::facts::{Exact, Facts, Standing};
-use crate::world::{NodeState, Pool, Workload};
+use crate::world::{NodeState, Placed, Pool, Workload};
 
 pub(super) fn faults(facts: &Facts<'_>) -> Vec<String> {
     let promising = facts.world.pools.iter().filter(|p| p.whole_node_guarantees);
     promising
         .filter_map(|pool| {
             let size = size(facts, pool)?;
-            let old = of(&facts.running, &BTreeSet::new());
-            let left = of(&facts.remaining, &BTreeSet::new());
-            let certain = certain(facts, pool);
-            let before = shortage(facts, pool, size, &old).max(shortage(facts, pool, size, &left));
-            let after = shortage(facts, pool, size, &of(&facts.later(), &certain));
+            let left = by_age(&facts.remaining);
+            let before = shortage(facts, pool, size, &by_age(&facts.running));
+            let before = before.max(shortage(facts, pool, size, &left));
+            let after = [left, certain(facts, pool)].concat();
+            let after = shortage(facts, pool, size, &after);
             (after > before.max(0)).then(|| {
                 format!(
                     "{after} whole nodes that are guaranteed in {} can not be formed, {} before",
@@ -26,52 +26,33 @@ pub(super) fn faults(facts: &Facts<'_>) -> Vec<String> {
         .collect()
 }
 
-/// Work that stands, what began first before what begins now; of that only what is named.
-fn of<'a, 'w>(
-    standing: &'a Standing<'w>,
-    certain: &BTreeSet<&str>,
-) -> Vec<&'a (&'w Workload, Vec<crate::world::Placed>)> {
-    let mut all: Vec<_> = standing
-        .iter()
-        .filter(|(w, _)| w.started.is_some() || certain.contains(w.name.as_str()))
-        .collect();
-    all.sort_by_key(|(w, _)| (w.started.is_none(), w.started, w.name.as_str()));
+/// A workload's workers somewhere.
+type Stand<'a, 'w> = &'a (&'w Workload, Vec<Placed>);
+
+/// Work that stands, what began first before the rest.
+fn by_age<'a, 'w>(standing: &'a Standing<'w>) -> Vec<Stand<'a, 'w>> {
+    let mut all: Vec<_> = standing.iter().collect();
+    all.sort_by_key(|(w, _)| (w.started, w.name.as_str()));
     all
 }
 
-/// New work of teams that are within their guarantees with everything that they have and get.
-fn certain<'w>(facts: &Facts<'w>, pool: &Pool) -> BTreeSet<&'w str> {
-    let all: Standing<'w> = facts
-        .running
-        .iter()
-        .chain(&facts.starts)
-        .chain(&facts.kept)
-        .cloned()
-        .collect();
-    let held = facts.held(&all);
+/// What teams get that are within their guarantees with everything that they have and get.
+fn certain<'a, 'w>(facts: &'a Facts<'w>, pool: &Pool) -> Vec<Stand<'a, 'w>> {
+    let new = || facts.starts.iter().chain(&facts.growth).chain(&facts.kept);
+    let held = facts.held(&facts.running.iter().chain(new()).cloned().collect());
     let within = |work: &Workload| {
         let key = (work.team.as_str(), pool.name.as_str());
         held.get(&key).copied().unwrap_or(0) <= facts.guarantees.get(&key).copied().unwrap_or(0)
     };
-    let new = facts.starts.iter().chain(&facts.kept);
-    new.filter(|(w, _)| within(w))
-        .map(|(w, _)| w.name.as_str())
-        .collect()
+    new().filter(|(w, _)| within(w)).collect()
 }
 
 /// Promised nodes that no node is left for.
-fn shortage(
-    facts: &Facts<'_>,
-    pool: &Pool,
-    size: u32,
-    standing: &[&(&Workload, Vec<crate::world::Placed>)],
-) -> i128 {
+fn shortage(facts: &Facts<'_>, pool: &Pool, size: u32, standing: &[Stand<'_, '_>]) -> i128 {
     let mut held: BTreeMap<&str, Exact> = BTreeMap::new();
     let mut owners: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     let fixed_first = [false, true].into_iter().flat_map(|preemptible| {
-        let these = move |(w, _): &&&(&Workload, Vec<crate::world::Placed>)| {
-            facts.preemptible(w) == preemptible
-        };
+        let these = move |(w, _): &&Stand<'_, '_>| facts.preemptible(w) == preemptible;
         standing.iter().filter(these)
     });
     for (work, workers) in fixed_first {
