@@ -61,7 +61,8 @@ CREATE INDEX memberships_by_user ON memberships (user_id);
 CREATE TABLE idempotency_keys (
     principal uuid NOT NULL,
     route text NOT NULL,
-    key text NOT NULL CONSTRAINT idempotency_key_length CHECK (length(key) BETWEEN 1 AND 255),
+    -- SHA-256 of the key, and of the key with the body: a body may hold a password.
+    key text NOT NULL CONSTRAINT idempotency_key_length CHECK (length(key) = 64),
     body_hash bytea NOT NULL,
     status smallint,
     response jsonb,

@@ -10,7 +10,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::extract::{
-    ApiJson, ApiPath, ApiPost, ApiQuery, IfMatch, MaybeIfMatch, NoQuery, PageQuery, SignedIn,
+    ApiJson, ApiPath, ApiPost, ApiQuery, IfMatch, MaybeIfMatch, NoQuery, PageQuery, RepeatKey,
+    SignedIn,
 };
 use super::problem::{Refusals, UpdateRefusals};
 use super::reply::Versioned;
@@ -50,7 +51,7 @@ async fn list_classes(
 /// Make a priority class.
 #[utoipa::path(
     post, path = "/classes", tag = "policy",
-    params(("Idempotency-Key" = Option<String>, Header, description = "New for each piece of work.")),
+    params(RepeatKey),
     request_body = NewClass,
     responses((status = 201, description = "The class.", body = Class), Refusals)
 )]

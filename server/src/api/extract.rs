@@ -14,7 +14,9 @@ use axum::http::{HeaderName, Method};
 use domain::FieldError;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use sha2::{Digest, Sha256};
+use utoipa::openapi::Required;
+use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
+use utoipa::openapi::schema::{ObjectBuilder, Type};
 
 use super::json;
 use crate::app::idempotency::Repeat;
@@ -25,7 +27,7 @@ use crate::front::RequestContext;
 
 /// Largest body that is read; a job with all its files stays below.
 pub const BODY_BYTES_MAX: usize = 1024 * 1024;
-/// Longest Idempotency-Key; the table's bound.
+/// Longest Idempotency-Key; a UUID has 36.
 const KEY_CHARS_MAX: usize = 255;
 const KEY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
 
@@ -206,9 +208,30 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for ApiPost<T> {
         let input = json::read(&bytes)?;
         let repeat = key.map_or_else(Repeat::none, |key| {
             let route = format!("{} {}", parts.method, parts.uri.path());
-            Repeat::keyed(route, key, Sha256::digest(&bytes).to_vec())
+            Repeat::keyed(route, key, &bytes)
         });
         Ok(Self { input, repeat })
+    }
+}
+
+/// The header of a POST that is done once however often it is sent, for the API's document.
+pub struct RepeatKey;
+
+impl utoipa::IntoParams for RepeatKey {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let words = "New for each piece of work. A repeat with the same key and body is not done \
+                     again: it gets the first one's answer, with `Idempotent-Replay: true`.";
+        let text = ObjectBuilder::new()
+            .schema_type(Type::String)
+            .min_length(Some(1))
+            .max_length(Some(KEY_CHARS_MAX));
+        let parameter = ParameterBuilder::new()
+            .name("Idempotency-Key")
+            .parameter_in(ParameterIn::Header)
+            .required(Required::False)
+            .description(Some(words))
+            .schema(Some(text));
+        vec![parameter.build()]
     }
 }
 

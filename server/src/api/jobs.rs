@@ -13,7 +13,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::extract::{
-    ApiJson, ApiPath, ApiPost, ApiQuery, IfMatch, NoInput, NoQuery, PageQuery, SignedIn,
+    ApiJson, ApiPath, ApiPost, ApiQuery, IfMatch, NoInput, NoQuery, PageQuery, RepeatKey, SignedIn,
 };
 use super::problem::{Refusals, UpdateRefusals};
 use super::reply::Versioned;
@@ -38,7 +38,7 @@ pub fn routes() -> OpenApiRouter<App> {
 /// Submit a job.
 #[utoipa::path(
     post, path = "/teams/{team}/jobs", tag = "work",
-    params(("team" = Name, Path, description = "The team that it is for.")),
+    params(("team" = Name, Path, description = "The team that it is for."), RepeatKey),
     request_body = JobSpec,
     responses((status = 201, description = "The job, queued.", body = Job), Refusals)
 )]
@@ -137,7 +137,7 @@ async fn update_job(
 /// Cancel a job, whatever its state; what has ended already is a conflict.
 #[utoipa::path(
     post, path = "/jobs/{job}/cancel", tag = "work",
-    params(("job" = JobId, Path, description = "Its id.")),
+    params(("job" = JobId, Path, description = "Its id."), RepeatKey),
     responses((status = 200, description = "The job, cancelled or being cancelled.", body = Job), Refusals)
 )]
 async fn cancel_job(
@@ -153,7 +153,7 @@ async fn cancel_job(
 /// Hold a job back; what runs of it is stopped.
 #[utoipa::path(
     post, path = "/jobs/{job}/suspend", tag = "work",
-    params(("job" = JobId, Path, description = "Its id.")),
+    params(("job" = JobId, Path, description = "Its id."), RepeatKey),
     responses((status = 200, description = "The job, suspended.", body = Job), Refusals)
 )]
 async fn suspend_job(
@@ -169,7 +169,7 @@ async fn suspend_job(
 /// Let a suspended job queue again.
 #[utoipa::path(
     post, path = "/jobs/{job}/resume", tag = "work",
-    params(("job" = JobId, Path, description = "Its id.")),
+    params(("job" = JobId, Path, description = "Its id."), RepeatKey),
     responses((status = 200, description = "The job, queued.", body = Job), Refusals)
 )]
 async fn resume_job(

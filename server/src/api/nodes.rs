@@ -10,7 +10,9 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::extract::{ApiJson, ApiPath, ApiPost, ApiQuery, IfMatch, NoQuery, PageQuery, SignedIn};
+use super::extract::{
+    ApiJson, ApiPath, ApiPost, ApiQuery, IfMatch, NoQuery, PageQuery, RepeatKey, SignedIn,
+};
 use super::problem::{Refusals, UpdateRefusals};
 use super::reply::Versioned;
 use crate::app::idempotency::Answer;
@@ -132,7 +134,7 @@ async fn list_node_events(
 /// Keep new work away from a node; what runs stays.
 #[utoipa::path(
     post, path = "/nodes/{node}/cordon", tag = "fleet",
-    params(NodePath, ("Idempotency-Key" = Option<String>, Header, description = "New for each piece of work.")),
+    params(NodePath, RepeatKey),
     request_body = Option<Reason>,
     responses((status = 200, description = "The node.", body = Node), Refusals)
 )]
@@ -157,7 +159,7 @@ async fn cordon_node(
 /// Let new work come to a node again.
 #[utoipa::path(
     post, path = "/nodes/{node}/uncordon", tag = "fleet",
-    params(NodePath, ("Idempotency-Key" = Option<String>, Header, description = "New for each piece of work.")),
+    params(NodePath, RepeatKey),
     request_body = Option<Reason>,
     responses((status = 200, description = "The node.", body = Node), Refusals)
 )]
@@ -182,7 +184,7 @@ async fn uncordon_node(
 /// Empty a node: new work stays away, preemptible work is moved, other work may end.
 #[utoipa::path(
     post, path = "/nodes/{node}/drain", tag = "fleet",
-    params(NodePath, ("Idempotency-Key" = Option<String>, Header, description = "New for each piece of work.")),
+    params(NodePath, RepeatKey),
     request_body = Option<Reason>,
     responses((status = 200, description = "The node.", body = Node), Refusals)
 )]
@@ -207,7 +209,7 @@ async fn drain_node(
 /// Take a node out for good. It must hold nothing; its name and id are not used again.
 #[utoipa::path(
     post, path = "/nodes/{node}/retire", tag = "fleet",
-    params(NodePath, ("Idempotency-Key" = Option<String>, Header, description = "New for each piece of work.")),
+    params(NodePath, RepeatKey),
     request_body = Option<Reason>,
     responses((status = 200, description = "The node.", body = Node), Refusals)
 )]
@@ -232,7 +234,7 @@ async fn retire_node(
 /// Declare a node dead that does not answer. Work on it is ended, also work that was to be kept:
 /// whoever asks vouches that none of it runs any more.
 #[utoipa::path(
-    post, path = "/nodes/{node}/declare-lost", tag = "fleet", params(NodePath),
+    post, path = "/nodes/{node}/declare-lost", tag = "fleet", params(NodePath, RepeatKey),
     request_body = Option<Reason>,
     responses((status = 200, description = "The node.", body = Node), Refusals)
 )]
@@ -241,11 +243,9 @@ async fn declare_node_lost(
     SignedIn(asker): SignedIn,
     ApiPath(path): ApiPath<NodePath>,
     ApiQuery(NoQuery {}): ApiQuery<NoQuery>,
-    ApiJson(why): ApiJson<Reason>,
-) -> Result<Versioned<Node>, AppError> {
-    let node = nodes::declare_lost(&app, &asker, &path.node, why).await?;
-    let version = node.version;
-    Ok(Versioned(node, version))
+    post: ApiPost<Reason>,
+) -> Result<Answer<Node>, AppError> {
+    nodes::declare_lost(&app, &asker, post.repeat, &path.node, post.input).await
 }
 
 /// Make a one-time token with which a machine joins a pool. It is shown once.

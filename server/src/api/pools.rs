@@ -8,7 +8,9 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::extract::{ApiJson, ApiPath, ApiPost, ApiQuery, IfMatch, NoQuery, PageQuery, SignedIn};
+use super::extract::{
+    ApiJson, ApiPath, ApiPost, ApiQuery, IfMatch, NoQuery, PageQuery, RepeatKey, SignedIn,
+};
 use super::problem::{Refusals, UpdateRefusals};
 use super::reply::Versioned;
 use crate::app::idempotency::Answer;
@@ -48,7 +50,7 @@ async fn list_pools(
 /// Make a pool; keys of its policy that are absent have their defaults.
 #[utoipa::path(
     post, path = "/pools", tag = "policy",
-    params(("Idempotency-Key" = Option<String>, Header, description = "New for each piece of work.")),
+    params(RepeatKey),
     request_body = NewPool,
     responses((status = 201, description = "The pool.", body = Pool), Refusals)
 )]

@@ -8,7 +8,7 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::extract::{ApiPost, ApiQuery, NoQuery, SignedIn};
+use super::extract::{ApiPost, ApiQuery, NoQuery, RepeatKey, SignedIn};
 use super::problem::Refusals;
 use crate::app::idempotency::Answer;
 use crate::app::page::{Page, PageAsk};
@@ -53,7 +53,7 @@ async fn list_prices(
 /// Add a price, from a time on.
 #[utoipa::path(
     post, path = "/prices", tag = "money",
-    params(("Idempotency-Key" = Option<String>, Header, description = "New for each piece of work.")),
+    params(RepeatKey),
     request_body = NewPrice,
     responses((status = 201, description = "The price.", body = Price), Refusals)
 )]

@@ -13,7 +13,11 @@ const REPLAY_HEADER: HeaderName = HeaderName::from_static("idempotent-replay");
 impl<T: Serialize> IntoResponse for Answer<T> {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::OK);
-        let mut response = (status, Json(self.value)).into_response();
+        let mut response = if status == StatusCode::NO_CONTENT {
+            status.into_response()
+        } else {
+            (status, Json(self.value)).into_response()
+        };
         let headers = response.headers_mut();
         if let Some(version) = self.version {
             headers.insert(ETAG, etag(version));

@@ -10,7 +10,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::extract::{
-    ApiJson, ApiPath, ApiPost, ApiQuery, IfMatch, NoQuery, PageQuery, Presupposes, SignedIn,
+    ApiJson, ApiPath, ApiPost, ApiQuery, IfMatch, NoQuery, PageQuery, Presupposes, RepeatKey,
+    SignedIn,
 };
 use super::problem::{Refusals, UpdateRefusals};
 use super::reply::Versioned;
@@ -77,7 +78,7 @@ async fn list_teams(
 /// Make a team.
 #[utoipa::path(
     post, path = "/teams", tag = "people",
-    params(("Idempotency-Key" = Option<String>, Header, description = "New for each piece of work.")),
+    params(RepeatKey),
     request_body = NewTeam,
     responses((status = 201, description = "The team.", body = Team), Refusals)
 )]
@@ -191,7 +192,7 @@ async fn list_members(
 /// Add a person to a team, or give it another role there.
 #[utoipa::path(
     post, path = "/teams/{team}/members", tag = "people",
-    params(TeamPath, ("Idempotency-Key" = Option<String>, Header, description = "New for each piece of work.")),
+    params(TeamPath, RepeatKey),
     request_body = NewMember,
     responses(
         (status = 200, description = "The member, with its new role.", body = Member),

@@ -8,7 +8,9 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::extract::{ApiJson, ApiPath, ApiPost, ApiQuery, IfMatch, NoQuery, PageQuery, SignedIn};
+use super::extract::{
+    ApiJson, ApiPath, ApiPost, ApiQuery, IfMatch, NoQuery, PageQuery, RepeatKey, SignedIn,
+};
 use super::problem::{Refusals, UpdateRefusals};
 use super::reply::Versioned;
 use crate::app::idempotency::Answer;
@@ -47,7 +49,7 @@ async fn list_users(
 /// Make a person.
 #[utoipa::path(
     post, path = "/users", tag = "people",
-    params(("Idempotency-Key" = Option<String>, Header, description = "New for each piece of work.")),
+    params(RepeatKey),
     request_body = NewUser,
     responses((status = 201, description = "The person.", body = User), Refusals)
 )]

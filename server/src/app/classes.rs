@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::audit::Change;
 use super::authorise::{Action, Target, authorise};
-use super::idempotency::{self, Answer, Begun, Repeat};
+use super::idempotency::{self, Answer, Repeat};
 use super::page::{self, Page, PageAsk};
 use super::{App, AppError, Asker, audit};
 use crate::store::{self, Tx};
@@ -88,10 +88,10 @@ pub async fn create(
 ) -> Result<Answer<Class>, AppError> {
     authorise(asker, Action::CreateClass, Target::Platform)?;
     check_priority(new.priority)?;
-    let mut work = match idempotency::begin(app, asker, repeat).await? {
-        Begun::First(work) => work,
-        Begun::Repeated(answer) => return Ok(answer),
-    };
+    let mut work = idempotency::begin(app, asker, repeat).await?;
+    if let Some(answer) = work.repeated().await? {
+        return Ok(answer);
+    }
     store::classes::insert(&mut work.tx, &new.name, new.priority, new.preemptible)
         .await
         .map_err(|error| taken(error, &new.name))?;

@@ -4,9 +4,18 @@
 //! meanwhile waits on that row; when the first commits, the repeat reads what it was answered,
 //! and when the first fails, the repeat does the work itself. So there is no moment at which
 //! work is done and its key unknown, and no key of work that was not done.
+//!
+//! Whether a person may do the work is asked before its key is looked at: who lost a role gets
+//! no answer of the time when it had it.
+//!
+//! Bodies may hold passwords, which a fast hash does not hide. What is kept is therefore hashed
+//! together with the key, and of the key, too, only a hash is kept: who reads the table has
+//! nothing to try passwords against as long as keys are random.
 
+use domain::ids::UserId;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
 
 use super::{App, AppError, Asker};
 use crate::store::{self, Tx};
@@ -20,7 +29,10 @@ pub struct Repeat {
 #[derive(Debug, Clone)]
 struct RepeatKey {
     route: String,
+    /// As it was sent.
     key: String,
+    /// As it is kept.
+    kept: String,
     body_hash: Vec<u8>,
 }
 
@@ -31,11 +43,20 @@ impl Repeat {
     }
 
     /// A request with a key. `route` is method and path; keys of different routes are different.
-    pub fn keyed(route: String, key: String, body_hash: Vec<u8>) -> Self {
+    pub fn keyed(route: String, key: String, body: &[u8]) -> Self {
+        let kept = hex::encode(Sha256::digest(key.as_bytes()));
+        // The key's length goes first, so that no other key and body read the same.
+        let body_hash = Sha256::new()
+            .chain_update(key.len().to_be_bytes())
+            .chain_update(key.as_bytes())
+            .chain_update(body)
+            .finalize()
+            .to_vec();
         Self {
             key: Some(RepeatKey {
                 route,
                 key,
+                kept,
                 body_hash,
             }),
         }
@@ -75,58 +96,44 @@ impl<T> Answer<T> {
     }
 }
 
-/// What became of a request at its beginning.
-pub enum Begun<T> {
-    /// It is the first: do the work in its transaction, then call [`Work::finish`].
-    First(Work),
-    /// It was done before.
-    Repeated(Answer<T>),
+impl Answer<()> {
+    /// Something was done of which nothing is to be told: 204.
+    pub fn nothing() -> Self {
+        Self {
+            status: 204,
+            ..Self::created((), None)
+        }
+    }
 }
 
-/// A transaction of one person in which work is done at most once.
+/// A transaction of one person in which work is done at most once: first it is asked whether
+/// the person may do it, then [`Work::repeated`], then it is done, then [`Work::finish`].
 pub struct Work {
     /// The transaction.
     pub tx: Tx,
-    asker: domain::ids::UserId,
+    asker: UserId,
     repeat: Repeat,
 }
 
-/// Begins a person's transaction, or finds that the work is done already.
-pub async fn begin<T: DeserializeOwned>(
-    app: &App,
-    asker: &Asker,
-    repeat: Repeat,
-) -> Result<Begun<T>, AppError> {
-    let mut tx = app.db.begin_person(&asker.scope()).await?;
-    if let Some(key) = &repeat.key {
-        let first = store::idempotency::insert(
-            &mut tx,
-            asker.user_id,
-            &key.route,
-            &key.key,
-            &key.body_hash,
-        )
-        .await?;
-        if !first {
-            let answer = replay(&mut tx, asker, key).await?;
-            tx.commit().await?;
-            return Ok(Begun::Repeated(answer));
-        }
-    }
-    Ok(Begun::First(Work {
-        tx,
-        asker: asker.user_id,
-        repeat,
-    }))
+/// Begins work in a person's transaction.
+pub async fn begin(app: &App, asker: &Asker, repeat: Repeat) -> Result<Work, AppError> {
+    let tx = app.db.begin_person(&asker.scope()).await?;
+    Ok(Work::new(tx, asker, repeat))
+}
+
+/// Begins work on what no person's transaction may touch, such as passwords.
+pub async fn begin_system(app: &App, asker: &Asker, repeat: Repeat) -> Result<Work, AppError> {
+    let tx = app.db.begin_system().await?;
+    Ok(Work::new(tx, asker, repeat))
 }
 
 async fn replay<T: DeserializeOwned>(
     tx: &mut Tx,
-    asker: &Asker,
+    asker: UserId,
     key: &RepeatKey,
 ) -> Result<Answer<T>, AppError> {
     // A new statement: the one that waited does not see the row it waited for.
-    let row = store::idempotency::find(tx, asker.user_id, &key.route, &key.key)
+    let row = store::idempotency::find(tx, asker, &key.route, &key.kept)
         .await?
         .ok_or_else(|| AppError::Conflict {
             code: "key_expired",
@@ -155,6 +162,34 @@ async fn replay<T: DeserializeOwned>(
 }
 
 impl Work {
+    fn new(tx: Tx, asker: &Asker, repeat: Repeat) -> Self {
+        Self {
+            tx,
+            asker: asker.user_id,
+            repeat,
+        }
+    }
+
+    /// Takes the key, or gives what the first request with it was answered. Waits for one that
+    /// is being worked on.
+    pub async fn repeated<T: DeserializeOwned>(&mut self) -> Result<Option<Answer<T>>, AppError> {
+        let Some(key) = &self.repeat.key else {
+            return Ok(None);
+        };
+        let first = store::idempotency::insert(
+            &mut self.tx,
+            self.asker,
+            &key.route,
+            &key.kept,
+            &key.body_hash,
+        )
+        .await?;
+        if first {
+            return Ok(None);
+        }
+        replay(&mut self.tx, self.asker, key).await.map(Some)
+    }
+
     /// Keeps the answer, commits, and wakes the loops.
     pub async fn finish<T: Serialize>(
         mut self,
@@ -168,7 +203,7 @@ impl Work {
                 &mut self.tx,
                 self.asker,
                 &key.route,
-                &key.key,
+                &key.kept,
                 store::idempotency::Kept {
                     status: i16::try_from(answer.status).unwrap_or(200),
                     response,

@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 
 use super::audit::Change;
 use super::authorise::{Action, Target, authorise};
-use super::idempotency::{self, Answer, Begun, Repeat};
+use super::idempotency::{self, Answer, Repeat};
 use super::page::{self, Page, PageAsk};
 pub use super::pool_policy::{NewPool, PolicyPatch, PoolPolicy};
 use super::{App, AppError, Asker, audit};
@@ -69,10 +69,10 @@ pub async fn create(
     authorise(asker, Action::CreatePool, Target::Platform)?;
     let policy = check(&new.name, &new.policy())?;
     let name = new.name;
-    let mut work = match idempotency::begin(app, asker, repeat).await? {
-        Begun::First(work) => work,
-        Begun::Repeated(answer) => return Ok(answer),
-    };
+    let mut work = idempotency::begin(app, asker, repeat).await?;
+    if let Some(answer) = work.repeated().await? {
+        return Ok(answer);
+    }
     store::pools::insert(&mut work.tx, PoolId::new(), &name, &policy)
         .await
         .map_err(|error| taken(error, &name))?;

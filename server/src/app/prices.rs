@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 
 use super::audit::Change;
 use super::authorise::{Action, Target, authorise};
-use super::idempotency::{self, Answer, Begun, Repeat};
+use super::idempotency::{self, Answer, Repeat};
 use super::page::{self, Page, PageAsk};
 use super::{App, AppError, Asker, audit, pools};
 use crate::store;
@@ -86,10 +86,10 @@ pub async fn create(
 ) -> Result<Answer<Price>, AppError> {
     authorise(asker, Action::CreatePrice, Target::Platform)?;
     let amount = checked(new.per_gpu_hour.amount)?;
-    let mut work = match idempotency::begin(app, asker, repeat).await? {
-        Begun::First(work) => work,
-        Begun::Repeated(answer) => return Ok(answer),
-    };
+    let mut work = idempotency::begin(app, asker, repeat).await?;
+    if let Some(answer) = work.repeated().await? {
+        return Ok(answer);
+    }
     let tx = &mut work.tx;
     let pool = pools::find(tx, &new.pool)
         .await

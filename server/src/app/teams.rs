@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use super::audit::Change;
 use super::authorise::{Action, Target, authorise};
-use super::idempotency::{self, Answer, Begun, Repeat};
+use super::idempotency::{self, Answer, Repeat};
 use super::page::{self, Page, PageAsk};
 use super::{App, AppError, Asker, audit, quotas};
 use crate::store::teams::Node;
@@ -90,10 +90,10 @@ pub async fn create(
     new: NewTeam,
 ) -> Result<Answer<Team>, AppError> {
     authorise(asker, Action::CreateTeam, Target::Platform)?;
-    let mut work = match idempotency::begin(app, asker, repeat).await? {
-        Begun::First(work) => work,
-        Begun::Repeated(answer) => return Ok(answer),
-    };
+    let mut work = idempotency::begin(app, asker, repeat).await?;
+    if let Some(answer) = work.repeated().await? {
+        return Ok(answer);
+    }
     let tx = &mut work.tx;
     store::teams::lock_tree(tx).await?;
     let parent = match &new.parent {
@@ -243,10 +243,10 @@ pub async fn add_member(
     let person = store::users::find(&mut system, new.user.as_str()).await?;
     system.commit().await?;
     let person = person.ok_or_else(|| AppError::not_found("user", &new.user))?;
-    let mut work = match idempotency::begin(app, asker, repeat).await? {
-        Begun::First(work) => work,
-        Begun::Repeated(answer) => return Ok(answer),
-    };
+    let mut work = idempotency::begin(app, asker, repeat).await?;
+    if let Some(answer) = work.repeated().await? {
+        return Ok(answer);
+    }
     let before = store::teams::role_of(&mut work.tx, row.id, person.id).await?;
     let since = store::teams::put_member(&mut work.tx, row.id, person.id, new.role).await?;
     let change = Change {

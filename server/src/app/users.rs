@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use super::audit::Change;
 use super::authorise::{Action, Target, authorise};
-use super::idempotency::{self, Answer, Begun, Repeat};
+use super::idempotency::{self, Answer, Repeat};
 use super::page::{self, Page, PageAsk};
 use super::{App, AppError, Asker, audit, passwords};
 use crate::store::{self, Tx};
@@ -149,10 +149,10 @@ pub async fn create(
     if let Some(password) = &new.password {
         passwords::check("password", new.name.as_str(), password)?;
     }
-    let mut work = match idempotency::begin(app, asker, repeat).await? {
-        Begun::First(work) => work,
-        Begun::Repeated(answer) => return Ok(answer),
-    };
+    let mut work = idempotency::begin(app, asker, repeat).await?;
+    if let Some(answer) = work.repeated().await? {
+        return Ok(answer);
+    }
     let id = UserId::new();
     let fields = store::users::Fields {
         display_name: &new.display_name,

@@ -195,7 +195,14 @@ pub async fn declare_node_lost(
     posted: Posted<Nothing>,
 ) -> Result<Redirect, PageError> {
     let name = read_node(&name)?;
-    nodes::declare_lost(&app, &posted.visit.asker, &name, Reason::default()).await?;
+    nodes::declare_lost(
+        &app,
+        &posted.visit.asker,
+        Repeat::none(),
+        &name,
+        Reason::default(),
+    )
+    .await?;
     Ok(back_to(&name, "declared_lost"))
 }
 

@@ -9,7 +9,6 @@ use domain::role::{PlatformRole, TeamRole};
 use domain::spec::JobSpec;
 use rust_decimal::Decimal;
 use serde::Deserialize;
-use sha2::{Digest, Sha256};
 use web::shell::Section;
 use web::views::{
     ClassChoice, DryRun, DryRunView, FieldError, Outcome, PoolChoice, SubmitForm, SubmitView,
@@ -286,11 +285,7 @@ fn repeat(fields: &SubmitFields, spec: &JobSpec) -> Repeat {
         return Repeat::none();
     }
     let body = serde_json::to_vec(&(&fields.team, spec)).expect("a spec is plain data");
-    Repeat::keyed(
-        ROUTE.into(),
-        fields.idempotency_key.clone(),
-        Sha256::digest(body).to_vec(),
-    )
+    Repeat::keyed(ROUTE.into(), fields.idempotency_key.clone(), &body)
 }
 
 /// The fault of a value, which the form shows; anything else makes a page of its own.

@@ -8,7 +8,7 @@ use super::Tx;
 /// A key as it is read.
 #[derive(Debug)]
 pub struct Row {
-    /// SHA-256 of the request's body.
+    /// SHA-256 of the key and the request's body.
     pub body_hash: Vec<u8>,
     /// The answer's status; absent only while the work is being done.
     pub status: Option<i16>,
@@ -29,7 +29,7 @@ pub struct Kept {
     pub etag: Option<String>,
 }
 
-/// Takes the key; false when another request has it. Waits for one that is being worked on.
+/// Takes the key, given as its hash; false when another request has it. Waits for one that is being worked on.
 pub async fn insert(
     tx: &mut Tx,
     principal: UserId,

@@ -213,6 +213,7 @@ async fn a_person_may_declare_a_silent_node_dead_and_only_a_silent_one(owner: Pg
         nodes::declare_lost(
             &on.fleet.app,
             &on.fleet.root(),
+            Repeat::none(),
             &"n1".parse().expect("a name"),
             Reason::default(),
         )
@@ -221,7 +222,7 @@ async fn a_person_may_declare_a_silent_node_dead_and_only_a_silent_one(owner: Pg
     assert!(declare().await.is_err(), "it answers");
     on.clock.pass_ms(LEASE_MS + 1).await;
     on.reconcile().await;
-    let node = declare().await.expect("declared");
+    let node = declare().await.expect("declared").value;
     assert_eq!(node.reachability, Reachability::Lost);
     let job = on.fleet.job(on.job).await;
     assert_eq!(job.state, JobState::Queued);

@@ -8,11 +8,11 @@ use serde::Deserialize;
 use serde_json::json;
 use utoipa::ToSchema;
 
-use super::lock;
 use super::view::{self, Job};
+use super::{find, lock};
 use crate::app::audit::{self, Change};
 use crate::app::authorise::Action;
-use crate::app::idempotency::{self, Answer, Begun, Repeat};
+use crate::app::idempotency::{self, Answer, Repeat};
 use crate::app::{App, AppError, Asker};
 use crate::lifecycle::{self, Stop, step_job};
 use crate::store::events::Actor;
@@ -86,10 +86,11 @@ async fn steer(
     id: JobId,
     wish: Wish,
 ) -> Result<Answer<Job>, AppError> {
-    let mut work = match idempotency::begin(app, asker, repeat).await? {
-        Begun::First(work) => work,
-        Begun::Repeated(answer) => return Ok(answer),
-    };
+    let mut work = idempotency::begin(app, asker, repeat).await?;
+    find(&mut work.tx, asker, wish.action(), id).await?;
+    if let Some(answer) = work.repeated().await? {
+        return Ok(answer);
+    }
     let mut job = lock(&mut work.tx, asker, wish.action(), id).await?;
     let before = job.state;
     let actor = Actor::User(asker.name.to_string());

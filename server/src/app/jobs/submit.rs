@@ -14,7 +14,7 @@ use super::find_team;
 use super::view::{self, Job};
 use crate::app::audit::{self, Change};
 use crate::app::authorise::Action;
-use crate::app::idempotency::{self, Answer, Begun, Repeat};
+use crate::app::idempotency::{self, Answer, Repeat};
 use crate::app::{App, AppError, Asker, planning};
 use crate::scheduler::translate;
 use crate::store::events::{self, Actor, NewEvent, Subject};
@@ -32,10 +32,11 @@ pub async fn submit(
 ) -> Result<Answer<Job>, AppError> {
     // Read before the transaction begins, so that none waits for another connection.
     let fleet = planning::fleet(app).await?;
-    let mut work = match idempotency::begin(app, asker, repeat).await? {
-        Begun::First(work) => work,
-        Begun::Repeated(answer) => return Ok(answer),
-    };
+    let mut work = idempotency::begin(app, asker, repeat).await?;
+    find_team(&mut work.tx, asker, Action::SubmitJob, team).await?;
+    if let Some(answer) = work.repeated().await? {
+        return Ok(answer);
+    }
     let team = check(&mut work.tx, &fleet, asker, Action::SubmitJob, team, &spec).await?;
     let workload = planning::workload(&fleet, team.name.as_str(), asker, &spec);
     if let Some(refusal) = unfit(&fleet, &spec, workload) {

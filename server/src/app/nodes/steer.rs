@@ -12,7 +12,7 @@ use super::view::labels;
 use super::{Node, lock, read};
 use crate::app::audit::{self, Change};
 use crate::app::authorise::{Action, Target, authorise};
-use crate::app::idempotency::{self, Answer, Begun, Repeat};
+use crate::app::idempotency::{self, Answer, Repeat};
 use crate::app::{App, AppError, Asker};
 use crate::lifecycle::end::{Loss, lose_workers};
 use crate::lifecycle::nodes as steps;
@@ -81,10 +81,10 @@ pub async fn set_intent(
     let action = wish.action();
     authorise(asker, action, Target::Platform)?;
     let reason = check_reason(why)?;
-    let mut work = match idempotency::begin(app, asker, repeat).await? {
-        Begun::First(work) => work,
-        Begun::Repeated(answer) => return Ok(answer),
-    };
+    let mut work = idempotency::begin(app, asker, repeat).await?;
+    if let Some(answer) = work.repeated().await? {
+        return Ok(answer);
+    }
     let row = lock(&mut work.tx, name).await?;
     let to = wish.intent();
     if row.intent != to {
@@ -140,14 +140,23 @@ fn check_reason(why: Reason) -> Result<String, AppError> {
 pub async fn declare_lost(
     app: &App,
     asker: &Asker,
+    repeat: Repeat,
     name: &Name,
     why: Reason,
-) -> Result<Node, AppError> {
+) -> Result<Answer<Node>, AppError> {
     authorise(asker, Action::DeclareNodeLost, Target::Platform)?;
     let reason = check_reason(why)?;
     let actor = Actor::User(asker.name.to_string());
-    let mut tx = app.db.begin_person(&asker.scope()).await?;
-    let row = lock(&mut tx, name).await?;
+    let mut work = idempotency::begin(app, asker, repeat).await?;
+    let repeated = work.repeated().await?;
+    let row = lock(&mut work.tx, name).await?;
+    if let Some(answer) = repeated {
+        drop(work);
+        // The first may have been cut off between its commit and the fencing.
+        fence_all(app, &row, &actor).await?;
+        return Ok(answer);
+    }
+    let tx = &mut work.tx;
     if row.reachability == Reachability::Ready {
         return Err(AppError::Conflict {
             code: "node_answers",
@@ -155,7 +164,7 @@ pub async fn declare_lost(
         });
     }
     if row.reachability != Reachability::Lost {
-        steps::set_reachability(&mut tx, &row, Reachability::Lost, "declared_lost", &actor).await?;
+        steps::set_reachability(tx, &row, Reachability::Lost, "declared_lost", &actor).await?;
     }
     let change = Change {
         reason: &reason,
@@ -163,11 +172,13 @@ pub async fn declare_lost(
         after: Some(json!({ "reachability": Reachability::Lost })),
         ..Change::of(Action::DeclareNodeLost, format!("node/{name}"))
     };
-    audit::record(&mut tx, asker, change).await?;
-    tx.commit().await?;
+    audit::record(tx, asker, change).await?;
+    let node = read(tx, asker, name).await?;
+    let version = node.version;
+    let answer = work.finish(app, Answer::done(node, version)).await?;
     fence_all(app, &row, &actor).await?;
     app.wake.all();
-    super::get(app, asker, name).await
+    Ok(answer)
 }
 
 /// Fences everything on a node that was declared dead, job by job; jobs are locked before nodes.
