@@ -9,9 +9,10 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::extract::{ApiJson, ApiPost, ApiQuery, Context, NoInput, NoQuery, SignedIn};
+use super::extract::{ApiJson, ApiPost, ApiQuery, Context, NoInput, NoQuery, RepeatKey, SignedIn};
 use super::problem::Refusals;
-use crate::app::sessions::{self, LogIn, SessionKind};
+use crate::app::idempotency::Answer;
+use crate::app::sessions::{self, LogIn, PasswordChange, SessionKind};
 use crate::app::users::{self, Whoami};
 use crate::app::{App, AppError};
 
@@ -78,7 +79,7 @@ async fn log_in(
 
 /// End the session that the token belongs to.
 #[utoipa::path(
-    post, path = "/auth/logout", tag = "people",
+    post, path = "/auth/logout", tag = "people", params(RepeatKey),
     responses((status = 204, description = "The token is good for nothing any more."), Refusals)
 )]
 async fn log_out(
@@ -107,7 +108,7 @@ async fn get_whoami(
 /// The present password and a new one.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct PasswordChange {
+struct PasswordInput {
     #[schema(format = Password)]
     current: String,
     #[schema(format = Password)]
@@ -116,8 +117,8 @@ struct PasswordChange {
 
 /// Change one's own password; all other sessions end.
 #[utoipa::path(
-    post, path = "/auth/password", tag = "people",
-    request_body = PasswordChange,
+    post, path = "/auth/password", tag = "people", params(RepeatKey),
+    request_body = PasswordInput,
     responses(
         (status = 204, description = "Changed."),
         (status = 429, description = "Too many wrong passwords; wait as Retry-After says.", body = super::problem::Problem, content_type = "application/problem+json"),
@@ -129,8 +130,9 @@ async fn change_password(
     Context(context): Context,
     SignedIn(asker): SignedIn,
     ApiQuery(NoQuery {}): ApiQuery<NoQuery>,
-    ApiJson(given): ApiJson<PasswordChange>,
-) -> Result<StatusCode, AppError> {
-    sessions::change_password(&app, &asker, given.current, given.new, context.address).await?;
-    Ok(StatusCode::NO_CONTENT)
+    post: ApiPost<PasswordInput>,
+) -> Result<Answer<()>, AppError> {
+    let PasswordInput { current, new } = post.input;
+    let change = PasswordChange { current, new };
+    sessions::change_password(&app, &asker, post.repeat, change, context.address).await
 }

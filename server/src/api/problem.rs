@@ -124,6 +124,9 @@ impl IntoResponse for AppError {
             }
             Self::TooMany {
                 retry_after_seconds,
+            }
+            | Self::TooBusy {
+                retry_after_seconds,
             } => {
                 headers.insert(RETRY_AFTER, HeaderValue::from(*retry_after_seconds));
             }
@@ -196,6 +199,16 @@ fn classify(error: &AppError) -> (StatusCode, String, &'static str) {
             StatusCode::TOO_MANY_REQUESTS,
             "too-many-attempts",
             "too many attempts",
+        ),
+        AppError::TooBusy { .. } => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "too-busy",
+            "too many people at once",
+        ),
+        AppError::TooSlow { .. } => (
+            StatusCode::REQUEST_TIMEOUT,
+            "too-slow",
+            "the request came too slowly",
         ),
         AppError::TooLarge { .. } => (
             StatusCode::PAYLOAD_TOO_LARGE,
@@ -308,7 +321,10 @@ const ANY: &[(&str, &str)] = &[
         "500",
         "Our fault; the id of the request is for an operator.",
     ),
-    ("503", "The database is away; try again after Retry-After."),
+    (
+        "503",
+        "The database or a node is away, or too many ask at once; try again after Retry-After.",
+    ),
 ];
 
 impl utoipa::IntoResponses for Refusals {

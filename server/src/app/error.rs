@@ -69,6 +69,18 @@ pub enum AppError {
         /// When to try again.
         retry_after_seconds: u64,
     },
+    /// More people at once than can be served: 503 with Retry-After.
+    #[error("too many people sign in at this moment: try again in {retry_after_seconds} s")]
+    TooBusy {
+        /// When to try again.
+        retry_after_seconds: u64,
+    },
+    /// The body came too slowly: 408.
+    #[error("the body had not come within {limit_seconds} s: send it at once, or less of it")]
+    TooSlow {
+        /// How long is waited for it.
+        limit_seconds: u64,
+    },
     /// The body is larger than is read: 413.
     #[error("the body is larger than {limit_bytes} bytes: send less, or in parts")]
     TooLarge {

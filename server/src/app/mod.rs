@@ -56,6 +56,8 @@ pub struct App {
     pub links: Arc<Links>,
     /// Who guesses passwords.
     pub throttle: Arc<throttle::Throttle>,
+    /// Who waits for a password to be hashed.
+    pub hashing: Arc<passwords::Hashing>,
     /// What the loops last achieved, for `/readyz`.
     pub pulse: Arc<pulse::Pulse>,
     /// Where committed changes are handed on to live pages.
@@ -104,6 +106,7 @@ impl App {
             replica: ReplicaId::new(),
             links: Arc::new(Links::default()),
             throttle: Arc::default(),
+            hashing: Arc::default(),
             pulse: Arc::default(),
             feed: Arc::default(),
             mirror: Arc::default(),

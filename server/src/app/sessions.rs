@@ -16,6 +16,7 @@ use sha2::{Digest, Sha256};
 
 use super::audit::Change;
 use super::authorise::Action;
+use super::idempotency::{self, Answer, Repeat};
 use super::{App, AppError, Asker, audit, passwords};
 use crate::store::{self, Tx};
 
@@ -95,6 +96,8 @@ pub async fn log_in(app: &App, ask: LogIn) -> Result<Opened, AppError> {
         return Err(AppError::WrongCredentials);
     }
     app.throttle.check(&ask.name, ask.address, Instant::now())?;
+    // Before the guess is counted: who finds no place has made none.
+    let place = app.hashing.queue()?;
     // Counted before the work, and taken back by success: guesses made at once all count.
     app.throttle.failed(&ask.name, ask.address, Instant::now());
     let mut tx = app.db.begin_system().await?;
@@ -102,7 +105,7 @@ pub async fn log_in(app: &App, ask: LogIn) -> Result<Opened, AppError> {
     // Nothing is held while the hash is computed.
     tx.commit().await?;
     let hash = login.as_ref().and_then(|l| l.password_hash.clone());
-    let right = passwords::matches(ask.password, hash).await?;
+    let right = place.matches(ask.password, hash).await?;
     let Some(login) = login.filter(|l| right && !l.disabled) else {
         note_log_in(app, &ask.name, ask.request_id, None).await?;
         return Err(AppError::WrongCredentials);
@@ -233,7 +236,8 @@ async fn asker(
     })
 }
 
-/// Ends the session that the asker came with.
+/// Ends the session that the asker came with. Done once by its nature: whoever repeats it comes
+/// with a secret that is good for nothing any more.
 pub async fn log_out(app: &App, asker: &Asker) -> Result<(), AppError> {
     let mut tx = app.db.begin_system().await?;
     store::sessions::revoke(&mut tx, asker.session_id).await?;
@@ -244,44 +248,65 @@ pub async fn log_out(app: &App, asker: &Asker) -> Result<(), AppError> {
     )
     .await?;
     tx.commit().await?;
+    app.wake.all();
     Ok(())
+}
+
+/// A person's password as it is, and as it is to be.
+pub struct PasswordChange {
+    /// The present one.
+    pub current: String,
+    /// The new one.
+    pub new: String,
 }
 
 /// Changes the asker's own password and ends all its other sessions.
 pub async fn change_password(
     app: &App,
     asker: &Asker,
-    current: String,
-    new: String,
+    repeat: Repeat,
+    change: PasswordChange,
     address: Option<IpAddr>,
-) -> Result<(), AppError> {
+) -> Result<Answer<()>, AppError> {
+    let PasswordChange { current, new } = change;
     passwords::check("new", asker.name.as_str(), &new)?;
     let name = asker.name.as_str();
     app.throttle.check(name, address, Instant::now())?;
+    let place = app.hashing.queue()?;
     let mut tx = app.db.begin_system().await?;
     let login = store::sessions::find_login(&mut tx, name).await?;
     tx.commit().await?;
     let known = login.and_then(|l| l.password_hash);
-    if current.len() > LOGIN_BYTES_MAX || !passwords::matches(current, known).await? {
+    // Nothing is held while hashes are computed.
+    let right = current.len() <= LOGIN_BYTES_MAX && place.matches(current, known).await?;
+    let new_hash = if right {
+        Some(place.hash(new).await?)
+    } else {
+        None
+    };
+    let mut work = idempotency::begin_system(app, asker, repeat).await?;
+    // Looked at before the password is: that of a repeat is no longer the present one.
+    if let Some(answer) = work.repeated().await? {
+        return Ok(answer);
+    }
+    let Some(new_hash) = new_hash else {
         app.throttle.failed(name, address, Instant::now());
         return Err(AppError::invalid(
             "current",
             "the password",
             "the present password",
         ));
-    }
-    let new_hash = passwords::hash(new).await?;
-    let mut tx = app.db.begin_system().await?;
-    store::sessions::set_password(&mut tx, asker.user_id, &new_hash).await?;
-    store::sessions::revoke_all(&mut tx, asker.user_id, Some(asker.session_id)).await?;
+    };
+    let tx = &mut work.tx;
+    store::sessions::set_password(tx, asker.user_id, &new_hash).await?;
+    store::sessions::revoke_all(tx, asker.user_id, Some(asker.session_id)).await?;
     audit::record(
-        &mut tx,
+        tx,
         asker,
         Change::of(Action::ChangePassword, format!("user/{name}")),
     )
     .await?;
-    tx.commit().await?;
-    Ok(())
+    work.finish(app, Answer::nothing()).await
 }
 
 fn split(secret: &str) -> Option<(SessionId, &str)> {

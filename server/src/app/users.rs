@@ -149,6 +149,8 @@ pub async fn create(
     if let Some(password) = &new.password {
         passwords::check("password", new.name.as_str(), password)?;
     }
+    // Hashed first: a person is never made without its password since too many wait for theirs.
+    let hash = hash(app, new.password).await?;
     let mut work = idempotency::begin(app, asker, repeat).await?;
     if let Some(answer) = work.repeated().await? {
         return Ok(answer);
@@ -174,8 +176,8 @@ pub async fn create(
         .await?;
     // The password belongs to the system role's table, hence a second transaction; a person
     // whose password could not be set is there without one, and an administrator sets it.
-    if let Some(password) = new.password {
-        set_password(app, id, password).await?;
+    if let Some(hash) = hash {
+        set_password(app, id, &hash).await?;
     }
     Ok(answer)
 }
@@ -212,6 +214,8 @@ pub async fn update(
     if let Some(password) = &patch.password {
         passwords::check("password", name.as_str(), password)?;
     }
+    let sets_password = patch.password.is_some();
+    let hash = hash(app, patch.password).await?;
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let before = find(&mut tx, name).await?;
     let fields = store::users::Fields {
@@ -240,17 +244,13 @@ pub async fn update(
     let change = Change {
         before: Some(described(&before)),
         after: Some(described(&after)),
-        reason: if patch.password.is_some() {
-            "password set"
-        } else {
-            ""
-        },
+        reason: if sets_password { "password set" } else { "" },
         ..Change::of(Action::UpdateUser, format!("user/{name}"))
     };
     audit::record(&mut tx, asker, change).await?;
     tx.commit().await?;
-    if let Some(password) = patch.password {
-        set_password(app, after.id, password).await?;
+    if let Some(hash) = hash {
+        set_password(app, after.id, &hash).await?;
     } else if fields.disabled {
         let mut tx = app.db.begin_system().await?;
         store::sessions::revoke_all(&mut tx, after.id, None).await?;
@@ -259,10 +259,16 @@ pub async fn update(
     Ok(after.into())
 }
 
-async fn set_password(app: &App, user: UserId, password: String) -> Result<(), AppError> {
-    let hash = passwords::hash(password).await?;
+async fn hash(app: &App, password: Option<String>) -> Result<Option<String>, AppError> {
+    match password {
+        Some(password) => app.hashing.queue()?.hash(password).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+async fn set_password(app: &App, user: UserId, hash: &str) -> Result<(), AppError> {
     let mut tx = app.db.begin_system().await?;
-    store::sessions::set_password(&mut tx, user, &hash).await?;
+    store::sessions::set_password(&mut tx, user, hash).await?;
     store::sessions::revoke_all(&mut tx, user, None).await?;
     tx.commit().await?;
     Ok(())

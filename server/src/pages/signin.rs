@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Extension;
 use axum::extract::{Query, Request, State};
-use axum::http::header::SET_COOKIE;
+use axum::http::header::{RETRY_AFTER, SET_COOKIE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Redirect, Response};
 use base64::Engine as _;
@@ -65,7 +65,7 @@ pub async fn sign_in(
     let next = visit::back(&typed.next).to_owned();
     let t = Messages::english();
     if !cookie(&headers, FORM_COOKIE).is_some_and(|given| visit::same(given, &token)) {
-        let stale = t.say("signin.stale");
+        let stale = Refused::at_once(t.say("signin.stale"));
         return form(&app, &headers, &next, &typed.username, Some(stale)).await;
     }
     let name = typed.username.trim().to_owned();
@@ -87,15 +87,45 @@ pub async fn sign_in(
             );
             return Ok(([(SET_COOKIE, session)], Redirect::to(&next)).into_response());
         }
-        Err(AppError::WrongCredentials) => t.say("signin.wrong"),
+        Err(AppError::WrongCredentials) => Refused::at_once(t.say("signin.wrong")),
         Err(AppError::TooMany {
-            retry_after_seconds,
-        }) => t
-            .say("signin.too_many")
-            .nest("duration", t.duration(retry_after_seconds)),
+            retry_after_seconds: seconds,
+        }) => Refused {
+            status: StatusCode::TOO_MANY_REQUESTS,
+            words: t
+                .say("signin.too_many")
+                .nest("duration", t.duration(seconds)),
+            retry_after: Some(seconds),
+        },
+        Err(AppError::TooBusy {
+            retry_after_seconds: seconds,
+        }) => Refused {
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            words: t
+                .say("signin.too_busy")
+                .nest("duration", t.duration(seconds)),
+            retry_after: Some(seconds),
+        },
         Err(error) => return Err(error.into()),
     };
     form(&app, &headers, &next, &name, Some(refused)).await
+}
+
+/// Why somebody is not signed in, and when to try again.
+struct Refused {
+    status: StatusCode,
+    words: Phrase,
+    retry_after: Option<u64>,
+}
+
+impl Refused {
+    fn at_once(words: Phrase) -> Self {
+        Self {
+            status: StatusCode::UNAUTHORIZED,
+            words,
+            retry_after: None,
+        }
+    }
 }
 
 async fn form(
@@ -103,7 +133,7 @@ async fn form(
     headers: &HeaderMap,
     next: &str,
     username: &str,
-    refused: Option<Phrase>,
+    refused: Option<Refused>,
 ) -> Result<Response, PageError> {
     // A token that the browser has already stays: another tab's form goes on working.
     let kept = cookie(headers, FORM_COOKIE).filter(|token| token.len() >= TOKEN_BYTES);
@@ -111,11 +141,10 @@ async fn form(
         || URL_SAFE_NO_PAD.encode(rand::random::<[u8; TOKEN_BYTES]>()),
         str::to_owned,
     );
-    let status = if refused.is_some() {
-        StatusCode::UNAUTHORIZED
-    } else {
-        StatusCode::OK
-    };
+    let status = refused
+        .as_ref()
+        .map_or(StatusCode::OK, |refused| refused.status);
+    let retry_after = refused.as_ref().and_then(|refused| refused.retry_after);
     let view = SigninView {
         shell: visit::shell(
             None,
@@ -127,13 +156,15 @@ async fn form(
         csrf: token.clone(),
         next: next.to_owned(),
         username: username.to_owned(),
-        refused,
+        refused: refused.map(|refused| refused.words),
     };
     let mut response = page(&view)?;
     *response.status_mut() = status;
-    response
-        .headers_mut()
-        .append(SET_COOKIE, set_cookie(app, FORM_COOKIE, &token, None));
+    let headers = response.headers_mut();
+    headers.append(SET_COOKIE, set_cookie(app, FORM_COOKIE, &token, None));
+    if let Some(seconds) = retry_after {
+        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
     Ok(response)
 }
 

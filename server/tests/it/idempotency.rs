@@ -146,6 +146,43 @@ async fn who_lost_a_role_gets_no_answer_of_the_time_when_it_had_it(owner: PgPool
 }
 
 #[sqlx::test(migrations = "../migrations")]
+async fn a_password_is_changed_once_with_one_key_and_a_repeat_is_told_so(owner: PgPool) {
+    let server = Server::start(&owner).await;
+    server
+        .client("admin")
+        .post(
+            "/users",
+            json!({"name": "ada", "password": "analytical engine"}),
+        )
+        .await
+        .expect(StatusCode::CREATED);
+    let opened = server
+        .stranger()
+        .post(
+            "/auth/login",
+            json!({"username": "ada", "password": "analytical engine"}),
+        )
+        .await
+        .expect(StatusCode::OK);
+    let ada = server.bearer(opened["token"].as_str().expect("a token"));
+    let change = json!({"current": "analytical engine", "new": "difference engine"});
+    let first = post_keyed(&ada, "/auth/password", "k1", change.clone()).await;
+    assert!(!replayed(&first) && first.text.is_empty());
+    first.expect(StatusCode::NO_CONTENT);
+    let again = post_keyed(&ada, "/auth/password", "k1", change.clone()).await;
+    assert!(replayed(&again) && again.text.is_empty(), "{}", again.text);
+    again.expect(StatusCode::NO_CONTENT);
+    post_keyed(&ada, "/auth/password", "k2", change)
+        .await
+        .problem(StatusCode::UNPROCESSABLE_ENTITY);
+    let logout = post_keyed(&ada, "/auth/logout", &"k".repeat(256), json!({})).await;
+    logout.problem(StatusCode::UNPROCESSABLE_ENTITY);
+    post_keyed(&ada, "/auth/logout", "k1", json!({}))
+        .await
+        .expect(StatusCode::NO_CONTENT);
+}
+
+#[sqlx::test(migrations = "../migrations")]
 async fn a_node_is_declared_lost_once_with_one_key(owner: PgPool) {
     let server = Server::start(&owner).await;
     let mut conn = owner.acquire().await.expect("a connection");

@@ -79,3 +79,19 @@ fn the_document_has_the_words_that_are_sent() {
         .collect();
     assert_eq!(*words, serde_json::json!(sent));
 }
+
+/// What gives a secret that is not kept, or changes nothing, is done each time that it is asked.
+const WITHOUT_KEY: [&str; 3] = ["log_in", "create_join_token", "dry_run_job"];
+
+#[test]
+fn every_post_takes_a_key_but_those_whose_answer_cannot_be_kept() {
+    for (path, method, operation) in operations() {
+        let id = operation["operationId"].as_str().expect("an id");
+        let keyed = operation["parameters"].as_array().is_some_and(|all| {
+            all.iter()
+                .any(|parameter| parameter["name"] == "Idempotency-Key")
+        });
+        let expected = method == "post" && !WITHOUT_KEY.contains(&id);
+        assert_eq!(keyed, expected, "{method} {path} {id}");
+    }
+}

@@ -188,6 +188,28 @@ async fn a_wrong_password_is_refused_in_words_and_an_unknown_name_alike(owner: P
 }
 
 #[sqlx::test(migrations = "../migrations")]
+async fn who_finds_no_place_in_the_queue_reads_so_on_the_sign_in_page(owner: PgPool) {
+    let app = fixture::app(&owner).await;
+    add_person(&owner, "ada", None).await;
+    let mut browser = Browser::new(&app);
+    let token = token(&browser.get("/signin").await.html);
+    let places: Vec<_> = std::iter::from_fn(|| app.hashing.queue().ok())
+        .take(10_000)
+        .collect();
+    let answer = browser
+        .post("/signin", &format!("csrf={token}&username=ada&password=x"))
+        .await;
+    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(
+        answer.html.contains("Too many people sign in") && answer.html.contains("value=\"ada\""),
+        "{}",
+        answer.html
+    );
+    drop(places);
+    browser.sign_in("ada").await;
+}
+
+#[sqlx::test(migrations = "../migrations")]
 async fn signing_in_never_leads_to_another_site(owner: PgPool) {
     let app = fixture::app(&owner).await;
     add_person(&owner, "ada", None).await;

@@ -184,3 +184,32 @@ async fn the_last_administrator_stays(owner: PgPool) {
         (&json!(null), &json!("Grace"))
     );
 }
+
+#[sqlx::test(migrations = "../migrations")]
+async fn who_finds_no_place_to_have_a_password_hashed_is_told_when_to_come_again(owner: PgPool) {
+    let server = Server::start(&owner).await;
+    let places: Vec<_> = std::iter::from_fn(|| server.app.hashing.queue().ok())
+        .take(10_000)
+        .collect();
+    assert!(places.len() < 1_000, "{} wait", places.len());
+    for _ in 0..10 {
+        let busy = log_in(&server, "vision-member", "x").await;
+        assert!(busy.headers.contains_key("retry-after"));
+        busy.problem(StatusCode::SERVICE_UNAVAILABLE);
+    }
+    let refused = server
+        .client("admin")
+        .post("/users", json!({"name": "ada", "password": PASSWORD}))
+        .await;
+    refused.problem(StatusCode::SERVICE_UNAVAILABLE);
+    drop(places);
+    // Nothing was guessed meanwhile, and nobody was made without the password.
+    log_in(&server, "vision-member", "x")
+        .await
+        .problem(StatusCode::UNAUTHORIZED);
+    server
+        .client("admin")
+        .get("/users/ada")
+        .await
+        .problem(StatusCode::NOT_FOUND);
+}
