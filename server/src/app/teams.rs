@@ -228,7 +228,9 @@ pub async fn list_members(
     }))
 }
 
-/// Adds a person to a team, or gives it another role there.
+/// Adds a person to a team, or gives it another role there. Owners add whom they may know, and
+/// who belongs to no team yet: whether a name is that of somebody in another team is not theirs
+/// to find out, so it is answered as a name that nobody has. Administrators add anybody.
 pub async fn add_member(
     app: &App,
     asker: &Asker,
@@ -238,12 +240,14 @@ pub async fn add_member(
 ) -> Result<Answer<Member>, AppError> {
     let row = visible(app, asker, team).await?;
     authorise(asker, Action::AddMember, Target::Team(row.id))?;
-    // An owner adds people whom it cannot see yet, by the name that they told it.
     let mut system = app.db.begin_system().await?;
-    let person = store::users::find(&mut system, new.user.as_str()).await?;
+    let newcomer = store::users::find_teamless(&mut system, new.user.as_str()).await?;
     system.commit().await?;
-    let person = person.ok_or_else(|| AppError::not_found("user", &new.user))?;
     let mut work = idempotency::begin(app, asker, repeat).await?;
+    let known = store::users::find(&mut work.tx, new.user.as_str()).await?;
+    let person = known
+        .or(newcomer)
+        .ok_or_else(|| AppError::not_found("user", &new.user))?;
     if let Some(answer) = work.repeated().await? {
         return Ok(answer);
     }

@@ -6,6 +6,7 @@ use domain::name::Name;
 use domain::role::{PlatformRole, TeamRole};
 use serde::Deserialize;
 use web::draw::Quota;
+use web::messages::Messages;
 use web::shell::Section;
 use web::views::{MemberForm, MemberRow, QuotaRow, TeamView};
 
@@ -142,7 +143,9 @@ pub async fn add_member(
         Ok(_) => {
             return Ok(Redirect::to(&format!("/teams/{team}?done=member_added")).into_response());
         }
-        Err(error @ AppError::NotFound { what: "user", .. }) => error.to_string(),
+        Err(AppError::NotFound { what: "user", .. }) => {
+            Messages::english().say("team.unknown_user").to_string()
+        }
         Err(error @ (AppError::Invalid(_) | AppError::Conflict { .. })) => error.to_string(),
         Err(error) => return Err(error.into()),
     };

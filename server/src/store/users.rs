@@ -40,6 +40,21 @@ pub async fn find(tx: &mut Tx, name: &str) -> Result<Option<User>, sqlx::Error> 
     .await
 }
 
+/// Finds one by name that neither belongs to a team nor has a role on the platform.
+pub async fn find_teamless(tx: &mut Tx, name: &str) -> Result<Option<User>, sqlx::Error> {
+    sqlx::query_as!(
+        User,
+        r#"SELECT u.id AS "id: UserId", u.name AS "name: Name", u.display_name,
+                  u.platform_role AS "platform_role: PlatformRole", u.disabled_at, u.created_at, u.version
+           FROM users AS u
+           WHERE u.name = $1 AND u.platform_role IS NULL
+             AND NOT EXISTS (SELECT FROM memberships AS m WHERE m.user_id = u.id)"#,
+        name,
+    )
+    .fetch_optional(&mut **tx)
+    .await
+}
+
 /// Lists those whose names come after `after`, by name.
 pub async fn page(tx: &mut Tx, after: Option<&str>, rows: i64) -> Result<Vec<User>, sqlx::Error> {
     sqlx::query_as!(

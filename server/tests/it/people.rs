@@ -87,7 +87,8 @@ async fn owners_add_and_remove_members_and_roles_are_inherited(owner: PgPool) {
     let server = Server::start(&owner).await;
     let vision = server.client("vision-owner");
     let path = "/teams/vision/members";
-    vision
+    server
+        .client("org-owner")
         .post(path, json!({"user": "speech-member", "role": "viewer"}))
         .await
         .expect(StatusCode::CREATED);
@@ -124,6 +125,43 @@ async fn owners_add_and_remove_members_and_roles_are_inherited(owner: PgPool) {
         .post(path, json!({"user": "nobody", "role": "viewer"}))
         .await
         .problem(StatusCode::NOT_FOUND);
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn an_owner_cannot_find_out_who_is_in_other_teams_by_adding_names(owner: PgPool) {
+    let server = Server::start(&owner).await;
+    let path = "/teams/vision/members";
+    let vision = server.client("vision-owner");
+    let ask = async |name: &str| {
+        let reply = vision
+            .post(path, json!({"user": name, "role": "viewer"}))
+            .await;
+        let mut problem = reply.problem(StatusCode::NOT_FOUND);
+        problem["request_id"] = json!(null);
+        problem.to_string().replace(name, "NAME")
+    };
+    let nobody = ask("nobody").await;
+    for hidden in ["speech-member", "org-owner", "operator"] {
+        assert_eq!(ask(hidden).await, nobody, "{hidden}");
+    }
+    // Who belongs to no team yet is no other team's: an owner takes a newcomer in by its name.
+    let admin = server.client("admin");
+    admin
+        .post("/users", json!({"name": "ada"}))
+        .await
+        .expect(StatusCode::CREATED);
+    let add = json!({"user": "ada", "role": "member"});
+    server
+        .client("speech-owner")
+        .post("/teams/speech/members", add.clone())
+        .await
+        .expect(StatusCode::CREATED);
+    assert_eq!(ask("ada").await, nobody);
+    admin.post(path, add).await.expect(StatusCode::CREATED);
+    let raised = vision
+        .post(path, json!({"user": "ada", "role": "owner"}))
+        .await;
+    raised.expect(StatusCode::OK);
 }
 
 #[sqlx::test(migrations = "../migrations")]
