@@ -56,6 +56,24 @@ BEGIN
 END $$;
 CREATE TRIGGER record_change AFTER INSERT OR UPDATE OR DELETE ON classes
     FOR EACH ROW EXECUTE FUNCTION allotment.record_class_change();
+-- Whose rights changed, so that streams that were opened with them look again.
+CREATE FUNCTION allotment.record_rights_change() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    changed jsonb := to_jsonb(COALESCE(NEW, OLD));
+BEGIN
+    INSERT INTO changes (noun, object_id) VALUES ('rights', (changed ->> TG_ARGV[0])::uuid);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER record_rights_change AFTER UPDATE ON users
+    FOR EACH ROW WHEN ((OLD.platform_role, OLD.disabled_at) IS DISTINCT FROM (NEW.platform_role, NEW.disabled_at))
+    EXECUTE FUNCTION allotment.record_rights_change('id');
+CREATE TRIGGER record_rights_change AFTER INSERT OR UPDATE OR DELETE ON memberships
+    FOR EACH ROW EXECUTE FUNCTION allotment.record_rights_change('user_id');
+CREATE TRIGGER record_rights_change AFTER UPDATE ON sessions
+    FOR EACH ROW WHEN (OLD.revoked_at IS DISTINCT FROM NEW.revoked_at)
+    EXECUTE FUNCTION allotment.record_rights_change('user_id');
 CREATE TRIGGER record_insert AFTER INSERT OR DELETE ON nodes
     FOR EACH ROW EXECUTE FUNCTION allotment.record_change('node');
 CREATE TRIGGER record_change AFTER UPDATE ON nodes
@@ -137,8 +155,9 @@ CREATE POLICY own_team ON events FOR SELECT TO allotment_app USING (
     allotment.sees_all() OR team_id IS NULL OR team_id = ANY (ARRAY (SELECT allotment.own_teams())));
 CREATE POLICY own_team_adds ON events FOR INSERT TO allotment_app WITH CHECK (
     allotment.sees_all() OR team_id = ANY (ARRAY (SELECT allotment.own_teams())));
+-- Whose rights changed is the system's to know.
 CREATE POLICY own_team ON changes FOR SELECT TO allotment_app USING (
-    allotment.sees_all() OR team_id IS NULL OR team_id = ANY (ARRAY (SELECT allotment.own_teams())));
+    allotment.sees_all() OR (team_id IS NULL AND noun <> 'rights') OR team_id = ANY (ARRAY (SELECT allotment.own_teams())));
 CREATE POLICY own_team_adds ON changes FOR INSERT TO allotment_app WITH CHECK (
     allotment.sees_all() OR team_id IS NULL OR team_id = ANY (ARRAY (SELECT allotment.own_teams())));
 CREATE POLICY platform_reads ON audit FOR SELECT TO allotment_app USING (

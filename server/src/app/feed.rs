@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 
 use super::authorise::{Action, Target, authorise};
+use super::rights::{self, Whose};
 use super::{App, AppError, Asker, sessions};
 use crate::store::changes::{self, Change, Position};
 
@@ -24,8 +25,6 @@ const LAG_MAX: usize = 1_024;
 const BATCH: i64 = 1_000;
 /// Most changes that a returning subscriber is given one by one.
 const RESUME_MAX: i64 = 1_000;
-/// A subscriber's rights are read again this often.
-const RIGHTS_AGE: Duration = Duration::from_secs(60);
 /// At least so long between two notifications to other replicas: committing one takes a lock
 /// of the whole database.
 const NOTIFY_INTERVAL: Duration = Duration::from_millis(10);
@@ -95,6 +94,9 @@ async fn follow(app: &App, position: Option<Position>) -> Result<Position, sqlx:
         let full = i64::try_from(batch.len()).is_ok_and(|read| read == BATCH);
         for change in batch {
             position = change.position;
+            if let Some(whose) = Whose::of(&change) {
+                app.rights.tell(whose);
+            }
             // Nobody listens: the change is in the database for whoever comes.
             let _ = app.feed.sender.send(change);
         }
@@ -192,17 +194,24 @@ impl Subscription {
             if let Some(notice) = self.waiting.pop_front() {
                 return Some(notice);
             }
-            let left = RIGHTS_AGE.saturating_sub(self.rights_read.elapsed());
+            let left = rights::AGE_MAX.saturating_sub(self.rights_read.elapsed());
             let received = tokio::time::timeout(left, self.receiver.recv()).await;
             match received {
                 Err(_) => self.asker = self.rights_again().await?,
                 Ok(Ok(change)) => {
+                    // In the order of the feed: what comes after is passed by the new rights.
+                    if Whose::of(&change).is_some_and(|whose| whose.meets(self.asker.user_id)) {
+                        self.asker = self.rights_again().await?;
+                    }
                     let known = self.passed.is_some_and(|passed| change.position <= passed);
                     if !known && let Some(notice) = visible(&self.asker, &change) {
                         return Some(notice);
                     }
                 }
-                Ok(Err(RecvError::Lagged(_))) => return Some(reset(self.passed)),
+                Ok(Err(RecvError::Lagged(_))) => {
+                    self.asker = self.rights_again().await?;
+                    return Some(reset(self.passed));
+                }
                 Ok(Err(RecvError::Closed)) => return None,
             }
         }
@@ -252,6 +261,9 @@ fn reset(position: Option<Position>) -> Notice {
 /// What an asker may know of a change. Of other teams' work it learns only that a node's use
 /// changed, as the fleet page shows it: neither whose it is nor what.
 fn visible(asker: &Asker, change: &Change) -> Option<Notice> {
+    if change.noun == rights::NOUN {
+        return None;
+    }
     let own = asker.platform_role.is_some()
         || change
             .team_id
@@ -325,6 +337,7 @@ mod tests {
             team_id: team,
             job_id: team.map(|_| JobId::new()),
             node_id: (noun == "assignment").then(NodeId::new),
+            user_id: None,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Logs: what a worker wrote, read from its node while it runs and long after.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use domain::ids::{AssignmentId, JobId, NodeId};
@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 
 use super::authorise::Action;
 use super::links::LogPiece;
+use super::rights::Watch;
 use super::{App, AppError, Asker, jobs, sessions};
 use crate::store::assignments::{self, LogPlace};
 use crate::store::nodes;
@@ -19,8 +20,6 @@ const TRIES_MAX: u32 = 5;
 const TRY_EVERY: Duration = Duration::from_millis(500);
 /// A node that does not begin to answer by then is taken for away.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// A reader's rights are read again this often.
-const RIGHTS_AGE: Duration = Duration::from_secs(60);
 
 /// Which log, and from where.
 #[derive(Debug, Clone, Copy)]
@@ -39,7 +38,7 @@ pub struct LogAsk {
 pub struct LogReader {
     app: App,
     asker: Asker,
-    rights_at: Instant,
+    rights: Watch,
     job: JobId,
     ask: LogAsk,
     place: LogPlace,
@@ -56,6 +55,7 @@ pub async fn open(
     job: JobId,
     ask: LogAsk,
 ) -> Result<LogReader, AppError> {
+    let rights = app.rights.watch(asker.user_id);
     let place = find(app, asker, job, &ask).await?;
     let mut tries = 0;
     loop {
@@ -84,7 +84,7 @@ pub async fn open(
         return Ok(LogReader {
             app: app.clone(),
             asker: asker.clone(),
-            rights_at: Instant::now(),
+            rights,
             job,
             ask,
             offset: ask.offset,
@@ -169,17 +169,24 @@ impl LogReader {
     pub async fn next(&mut self) -> Option<Result<Bytes, LogBroken>> {
         let mut fruitless = 0;
         loop {
-            if self.rights_at.elapsed() > RIGHTS_AGE
-                && let Err(refused) = self.check_rights().await
-            {
-                return Some(Err(LogBroken::Rights(refused)));
-            }
-            let piece = match self.ahead.take() {
-                Some(piece) => Some(piece),
-                None => match tokio::time::timeout(RIGHTS_AGE, self.pieces.recv()).await {
-                    Ok(piece) => piece,
-                    Err(_) => continue,
-                },
+            let ahead = &mut self.ahead;
+            let pieces = &mut self.pieces;
+            let next = async {
+                match ahead.take() {
+                    Some(piece) => Some(piece),
+                    None => pieces.recv().await,
+                }
+            };
+            // Rights first: however fast a log grows, it does not outrun their loss.
+            let piece = tokio::select! {
+                biased;
+                () = self.rights.outdated() => {
+                    if let Err(refused) = self.check_rights().await {
+                        return Some(Err(LogBroken::Rights(refused)));
+                    }
+                    continue;
+                }
+                piece = next => piece,
             };
             match piece {
                 Some(LogPiece::Bytes(bytes)) => {
@@ -241,7 +248,7 @@ impl LogReader {
     async fn check_rights(&mut self) -> Result<(), AppError> {
         self.asker = sessions::again(&self.app, &self.asker).await?;
         find(&self.app, &self.asker, self.job, &self.ask).await?;
-        self.rights_at = Instant::now();
+        self.rights.read();
         Ok(())
     }
 }

@@ -29,6 +29,7 @@ pub mod pools;
 pub mod prices;
 pub mod pulse;
 pub mod quotas;
+pub mod rights;
 pub mod sessions;
 pub mod spend;
 pub mod standing;
@@ -62,6 +63,8 @@ pub struct App {
     pub pulse: Arc<pulse::Pulse>,
     /// Where committed changes are handed on to live pages.
     pub feed: Arc<feed::Feed>,
+    /// Where changes of rights are handed on to logs that are followed.
+    pub rights: Arc<rights::Board>,
     /// The world as this replica last read it, for questions to the planner; absent before the first.
     pub mirror: Arc<Mutex<Option<Mirror>>>,
 }
@@ -109,6 +112,7 @@ impl App {
             hashing: Arc::default(),
             pulse: Arc::default(),
             feed: Arc::default(),
+            rights: Arc::default(),
             mirror: Arc::default(),
         }
     }

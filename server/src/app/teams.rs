@@ -300,6 +300,7 @@ pub async fn remove_member(
     };
     audit::record(&mut tx, asker, change).await?;
     tx.commit().await?;
+    app.wake.all();
     Ok(())
 }
 

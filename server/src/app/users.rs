@@ -256,6 +256,7 @@ pub async fn update(
         store::sessions::revoke_all(&mut tx, after.id, None).await?;
         tx.commit().await?;
     }
+    app.wake.all();
     Ok(after.into())
 }
 

@@ -4,7 +4,7 @@
 //! appear any more, so a reader that stops there and goes on from there sees each row once.
 
 use domain::Timestamp;
-use domain::ids::{JobId, NodeId, TeamId};
+use domain::ids::{JobId, NodeId, TeamId, UserId};
 
 use super::Tx;
 
@@ -27,7 +27,8 @@ pub struct Change {
     pub position: Position,
     /// When it was made.
     pub at: Timestamp,
-    /// What changed: `job`, `attempt`, `assignment`, `node`, `device`, `team`, `quota`, `pool` or `class`.
+    /// What changed: `job`, `attempt`, `assignment`, `node`, `device`, `team`, `quota`, `pool`, `class`
+    /// or `rights`.
     pub noun: String,
     /// Whose it is; absent for what everybody may see.
     pub team_id: Option<TeamId>,
@@ -35,6 +36,8 @@ pub struct Change {
     pub job_id: Option<JobId>,
     /// The node that it is or lies on.
     pub node_id: Option<NodeId>,
+    /// Whose rights they are.
+    pub user_id: Option<UserId>,
 }
 
 /// The position that a reader begins at who has just read everything else in this snapshot.
@@ -52,7 +55,8 @@ pub async fn settled(tx: &mut Tx, after: Position, limit: i64) -> Result<Vec<Cha
     let rows = sqlx::query!(
         r#"SELECT xid::text::bigint AS "xid!", id, at, noun, team_id AS "team_id: TeamId",
                   COALESCE(job_id, CASE WHEN noun = 'job' THEN object_id END) AS "job_id: JobId",
-                  COALESCE(node_id, CASE WHEN noun = 'node' THEN object_id END) AS "node_id: NodeId"
+                  COALESCE(node_id, CASE WHEN noun = 'node' THEN object_id END) AS "node_id: NodeId",
+                  CASE WHEN noun = 'rights' THEN object_id END AS "user_id: UserId"
            FROM changes
            WHERE (xid, id) > ($1::bigint::text::xid8, $2)
              AND xid < pg_snapshot_xmin(pg_current_snapshot())
@@ -76,6 +80,7 @@ pub async fn settled(tx: &mut Tx, after: Position, limit: i64) -> Result<Vec<Cha
             team_id: row.team_id,
             job_id: row.job_id,
             node_id: row.node_id,
+            user_id: row.user_id,
         })
         .collect())
 }

@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
-use domain::ids::JobId;
+use axum::http::StatusCode;
+use domain::ids::{JobId, RequestId};
+use serde_json::json;
 use server::app::feed::{self, Notice, Subscription};
+use server::app::sessions::{self, SessionKind};
 use server::store::changes;
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 
+use super::fixture::Server;
 use super::fleet::Fleet;
 use super::machine::eventually;
 
@@ -135,4 +139,135 @@ async fn what_commits_late_is_read_late_and_never_missed(owner: PgPool) {
     assert!(touched.classes);
     let (after, _) = read(settled[1].position).await;
     assert_eq!(after, []);
+}
+
+/// Somebody of the organisation with an open stream, and what tells of changes.
+struct Listener {
+    server: Server,
+    subscription: Subscription,
+    secret: String,
+    _stopped: tokio_util::sync::DropGuard,
+}
+
+async fn listener(owner: &PgPool, user: &str) -> Listener {
+    let server = Server::start(owner).await;
+    let app = &server.app;
+    let stop = CancellationToken::new();
+    tokio::spawn(feed::run(app.clone(), stop.clone()));
+    let opened = sessions::open(app, server.users[user], SessionKind::Token, 3600)
+        .await
+        .expect("a session");
+    let session = sessions::authenticate(app, &opened.secret, SessionKind::Token, RequestId::new())
+        .await
+        .expect("a live session");
+    let mut subscription = feed::subscribe(app, session.asker, None)
+        .await
+        .expect("a stream");
+    begun(&mut subscription, async || change_class(&server).await).await;
+    Listener {
+        subscription,
+        secret: opened.secret,
+        _stopped: stop.drop_guard(),
+        server,
+    }
+}
+
+/// Waits until the feed's reader has begun: it begins at the present, and misses nothing from the
+/// first notice on. `change` makes something that this subscriber hears of.
+pub async fn begun(subscription: &mut Subscription, change: impl AsyncFn()) {
+    let heard = async {
+        loop {
+            change().await;
+            let wait = Duration::from_millis(300);
+            if tokio::time::timeout(wait, subscription.next())
+                .await
+                .is_ok()
+            {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, heard)
+        .await
+        .expect("the reader has begun");
+}
+
+/// Something that everybody hears of.
+pub async fn change_class(server: &Server) {
+    let admin = server.client("admin");
+    let all = admin.get("/classes").await.expect(StatusCode::OK);
+    let class = all["items"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .find(|class| class["name"] == "normal")
+        .expect("it ships");
+    let version = class["version"].as_i64().expect("a version");
+    let priority = class["priority"].as_i64().expect("a priority") + 1;
+    admin
+        .patch("/classes/normal", version, json!({ "priority": priority }))
+        .await
+        .expect(StatusCode::OK);
+}
+
+/// Longest life of a stream after its right is gone; far below the age at which it looks by itself.
+const PROMPTLY: Duration = Duration::from_secs(20);
+
+async fn ends(on: &mut Listener) {
+    tokio::time::timeout(PROMPTLY, async {
+        while on.subscription.next().await.is_some() {}
+    })
+    .await
+    .expect("it ends");
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_stream_ends_as_soon_as_its_session_does(owner: PgPool) {
+    let mut on = listener(&owner, "vision-member").await;
+    let token = on.server.bearer(&on.secret);
+    token
+        .post("/auth/logout", json!({}))
+        .await
+        .expect(StatusCode::NO_CONTENT);
+    ends(&mut on).await;
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_disabled_persons_stream_ends_at_once(owner: PgPool) {
+    let mut on = listener(&owner, "operator").await;
+    on.server
+        .client("admin")
+        .patch("/users/operator", 1, json!({"disabled": true}))
+        .await
+        .expect(StatusCode::OK);
+    ends(&mut on).await;
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_stream_tells_nothing_more_of_a_team_that_its_reader_has_left(owner: PgPool) {
+    let mut on = listener(&owner, "vision-member").await;
+    let job = JobId::new();
+    let (team, user) = (on.server.teams["vision"], on.server.users["vision-owner"]);
+    on.server
+        .client("vision-owner")
+        .delete("/teams/vision/members/vision-member")
+        .await
+        .expect(StatusCode::NO_CONTENT);
+    let statement = format!(
+        "INSERT INTO jobs (id, team_id, user_id, name, kind, class, spec)
+         VALUES ('{job}', '{team}', '{user}', 'j', 'batch', 'normal', '{{}}')"
+    );
+    sqlx::raw_sql(sqlx::AssertSqlSafe(statement))
+        .execute(&owner)
+        .await
+        .expect("a job");
+    change_class(&on.server).await;
+    loop {
+        let notice = next(&mut on.subscription).await;
+        assert_eq!((notice.job, notice.team), (None, None), "{notice:?}");
+        assert_ne!(notice.noun, "rights");
+        if notice.noun == "class" {
+            break;
+        }
+    }
 }

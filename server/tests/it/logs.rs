@@ -1,12 +1,17 @@
 //! Logs through the node's stream: whole, followed, slow readers, another replica, and a node that is away.
 
-use domain::ids::JobId;
+use std::time::Duration;
+
+use domain::ids::{JobId, RequestId};
 use protocol::wire::{self, from_agent};
-use server::app::AppError;
-use server::app::logs::{self, LogAsk, LogReader};
+use server::app::logs::{self, LogAsk, LogBroken, LogReader};
+use server::app::sessions::{self, SessionKind};
+use server::app::{AppError, feed};
 use sqlx::PgPool;
+use tokio_util::sync::CancellationToken;
 
 use super::agents::{ids_of, ready};
+use super::feed::begun;
 use super::fleet::Fleet;
 use super::machine::{self, Machine, Ports, Session, accepted, fact, started};
 
@@ -200,4 +205,63 @@ async fn a_node_that_is_away_is_named(owner: PgPool) {
         matches!(missing, Some(AppError::NotFound { what: "log", .. })),
         "{missing:?}"
     );
+}
+
+/// Longest life of a followed log after its reader's right is gone; far below the age at which
+/// rights are read again without a change.
+const PROMPTLY: Duration = Duration::from_secs(20);
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_followed_log_breaks_off_as_soon_as_its_reader_leaves_the_team(owner: PgPool) {
+    let mut on = logged(owner.clone()).await;
+    let app = on.fleet.app.clone();
+    let stop = CancellationToken::new();
+    let feed = tokio::spawn(feed::run(app.clone(), stop.clone()));
+    let (user, team) = (on.fleet.ada().user_id, on.fleet.vision);
+    let change = async |statement: String| {
+        sqlx::raw_sql(sqlx::AssertSqlSafe(statement))
+            .execute(&owner)
+            .await
+            .expect("changed");
+    };
+    let joins = format!(
+        "INSERT INTO memberships (team_id, user_id, role) VALUES ('{team}', '{user}', 'viewer')"
+    );
+    change(joins).await;
+    let opened = sessions::open(&app, user, SessionKind::Token, 3600)
+        .await
+        .expect("a session");
+    let session =
+        sessions::authenticate(&app, &opened.secret, SessionKind::Token, RequestId::new())
+            .await
+            .expect("a live session");
+    let job = on.job;
+    let opened = {
+        let app = app.clone();
+        tokio::spawn(async move { logs::open(&app, &session.asker, job, ask(0, true)).await })
+    };
+    let request = on.session.log_request().await;
+    on.session
+        .send(chunk(request.request, 0, b"a", false))
+        .await;
+    let mut reader = opened.await.expect("opened").expect("opened");
+    let first = reader.next().await.expect("more").expect("bytes");
+    assert_eq!(&first[..], b"a");
+    let mut everything = feed::subscribe(&app, on.fleet.root(), None)
+        .await
+        .expect("a stream");
+    begun(&mut everything, async || {
+        change("UPDATE classes SET priority = priority + 1 WHERE name = 'normal'".into()).await;
+    })
+    .await;
+    change(format!("DELETE FROM memberships WHERE user_id = '{user}'")).await;
+    let broken = tokio::time::timeout(PROMPTLY, reader.next())
+        .await
+        .expect("it breaks off");
+    assert!(
+        matches!(broken, Some(Err(LogBroken::Rights(_)))),
+        "{broken:?}"
+    );
+    stop.cancel();
+    feed.await.expect("it stops");
 }
