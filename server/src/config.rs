@@ -98,6 +98,10 @@ pub struct Timers {
     pub world_check_ms: i64,
     /// Without a finished cycle for so long the scheduler counts as stalled.
     pub stall_ms: i64,
+    /// A request's head must have come by then, and an idle connection ends.
+    pub request_head_ms: i64,
+    /// A request's body must have come by then.
+    pub request_body_ms: i64,
 }
 
 impl Default for Timers {
@@ -112,6 +116,8 @@ impl Default for Timers {
             tick_ms: 1_000,
             world_check_ms: 60_000,
             stall_ms: 30_000,
+            request_head_ms: 15_000,
+            request_body_ms: 30_000,
         }
     }
 }

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::app::{App, feed};
 use crate::config::Config;
+use crate::front::listener::{self, Limits};
 use crate::front::{context, headers, health, metrics};
 use crate::store::Database;
 use crate::{agents, api, background, pages, scheduler, setup};
@@ -56,20 +57,15 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     loops.spawn(feed::relay(app.clone(), over.clone()));
     loops.spawn(background::run(app.clone(), over.clone()));
 
-    let scraped = axum::serve(scrape, metrics::router(app.clone(), recorder))
-        .with_graceful_shutdown(over.clone().cancelled_owned());
-    loops.spawn(async move {
-        if let Err(error) = scraped.await {
-            tracing::error!("the listener for metrics ended: {error}");
-        }
-    });
-
-    let service = router(app.clone()).into_make_service_with_connect_info::<SocketAddr>();
-    let mut served = tokio::spawn(
-        axum::serve(http, service)
-            .with_graceful_shutdown(over.clone().cancelled_owned())
-            .into_future(),
-    );
+    let limits = Limits::of(&app.config.timers);
+    let scraped = metrics::router(app.clone(), recorder);
+    loops.spawn(listener::serve(scrape, scraped, limits, over.clone()));
+    let mut served = tokio::spawn(listener::serve(
+        http,
+        router(app.clone()),
+        limits,
+        over.clone(),
+    ));
     if let Some(file) = &app.config.listen.addresses_file {
         write_addresses(file, &addresses)?;
     }
@@ -78,7 +74,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     tokio::select! {
         told = told_to_stop() => told?,
         ended = &mut served => {
-            ended.context("serve pages and REST")?.context("serve pages and REST")?;
+            ended.context("serve pages and REST")?;
         }
     }
     tracing::info!("stops");

@@ -23,7 +23,7 @@ use crate::app::idempotency::Repeat;
 use crate::app::page::PageAsk;
 use crate::app::sessions::{self, SessionKind};
 use crate::app::{App, AppError, Asker};
-use crate::front::RequestContext;
+use crate::front::{self, RequestContext};
 
 /// Largest body that is read; a job with all its files stays below.
 pub const BODY_BYTES_MAX: usize = 1024 * 1024;
@@ -273,9 +273,7 @@ async fn read_body(parts: &Parts, body: Body) -> Result<Bytes, AppError> {
     if announced.is_some_and(|bytes| bytes > BODY_BYTES_MAX as u64) {
         return Err(too_large);
     }
-    let bytes = axum::body::to_bytes(body, BODY_BYTES_MAX)
-        .await
-        .map_err(|_| too_large)?;
+    let bytes = front::body::read(body, BODY_BYTES_MAX).await?;
     let kind = parts
         .headers
         .get(CONTENT_TYPE)

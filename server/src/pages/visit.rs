@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, OnceLock};
 
-use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::HeaderMap;
 use axum::http::header::COOKIE;
@@ -17,8 +16,10 @@ use web::shell::{Notice, Reader, Section, Shell, Theme, Tone};
 use super::fault::PageError;
 use crate::app::sessions::{self, SessionKind};
 use crate::app::{App, AppError, Asker, clock};
-use crate::front::RequestContext;
+use crate::front::{self, RequestContext};
 
+/// Largest form that is read: a job's file with room for its encoding.
+const FORM_BYTES_MAX: usize = 1024 * 1024;
 /// The cookie that keeps the theme; scripts never read it.
 pub const THEME_COOKIE: &str = "theme";
 /// Longest path with query that a page leads back to; ours are far shorter.
@@ -143,9 +144,7 @@ impl<T: DeserializeOwned> FromRequest<App> for Posted<T> {
 
 /// A form's token, and its other fields.
 pub async fn read_form<T: DeserializeOwned>(request: Request) -> Result<(String, T), PageError> {
-    let bytes = Bytes::from_request(request, &())
-        .await
-        .map_err(|error| PageError::status(error.status()))?;
+    let bytes = front::body::read(request.into_body(), FORM_BYTES_MAX).await?;
     let mut token = String::new();
     let mut pairs = Vec::new();
     for pair in bytes

@@ -22,4 +22,5 @@ mod schema;
 mod sessions;
 mod setup;
 mod simulated;
+mod slow;
 mod walls;
