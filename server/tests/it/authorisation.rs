@@ -12,7 +12,7 @@ use crate::fixture::{Ask, Client, Server};
 use crate::openapi::operations;
 
 /// The columns of the file.
-const ROLES: [&str; 13] = [
+pub const ROLES: [&str; 13] = [
     "vision-viewer",
     "vision-member",
     "vision-owner",
@@ -28,31 +28,32 @@ const ROLES: [&str; 13] = [
     "auditor",
 ];
 
-fn expected() -> BTreeMap<&'static str, Vec<&'static str>> {
-    let rows: BTreeMap<_, _> = include_str!("authorisation.txt")
+/// The rows of a file, each with a name of so many words.
+pub fn table(text: &'static str, words_of_name: usize) -> BTreeMap<String, Vec<&'static str>> {
+    let rows: BTreeMap<_, _> = text
         .lines()
         .filter(|line| !line.starts_with('#'))
         .map(|line| {
-            let mut words = line.split_whitespace();
-            let operation = words.next().expect("an operation");
-            (operation, words.collect::<Vec<_>>())
+            let words: Vec<_> = line.split_whitespace().collect();
+            let (name, cells) = words.split_at(words_of_name);
+            (name.join(" "), cells.to_vec())
         })
         .collect();
-    for (operation, cells) in &rows {
-        assert_eq!(cells.len(), ROLES.len(), "{operation}");
+    for (name, cells) in &rows {
+        assert_eq!(cells.len(), ROLES.len(), "{name}");
     }
     rows
 }
 
 /// What is walked over: a node, and a job of vision-member.
-struct Ground {
-    server: Server,
+pub struct Ground {
+    pub server: Server,
     owner: PgPool,
-    job: JobId,
+    pub job: JobId,
 }
 
 impl Ground {
-    async fn prepare(owner: PgPool) -> Self {
+    pub async fn prepare(owner: PgPool) -> Self {
         let server = Server::start(&owner).await;
         let ground = Self {
             job: JobId::new(),
@@ -102,7 +103,7 @@ impl Ground {
     }
 
     /// Makes anew what an earlier request may have taken away.
-    async fn restore(&self) {
+    pub async fn restore(&self) {
         let (team, viewer) = (
             self.server.teams["vision"],
             self.server.users["vision-viewer"],
@@ -110,6 +111,7 @@ impl Ground {
         self.run(&format!(
             "INSERT INTO memberships (team_id, user_id, role) VALUES ('{team}', '{viewer}', 'viewer')
              ON CONFLICT DO NOTHING;
+             UPDATE users SET disabled_at = NULL WHERE disabled_at IS NOT NULL;
              INSERT INTO classes (name, priority, preemptible) VALUES ('spare', 1, true)
              ON CONFLICT DO NOTHING"
         ))
@@ -183,7 +185,7 @@ fn body(operation: &str) -> Option<Value> {
 
 #[sqlx::test(migrations = "../migrations")]
 async fn every_role_may_do_what_the_matrix_says_and_nothing_else(owner: PgPool) {
-    let expected = expected();
+    let expected = table(include_str!("authorisation.txt"), 1);
     let operations = operations();
     let there: BTreeSet<&str> = operations
         .iter()
@@ -191,7 +193,7 @@ async fn every_role_may_do_what_the_matrix_says_and_nothing_else(owner: PgPool) 
         .collect();
     assert_eq!(
         there,
-        expected.keys().copied().collect(),
+        expected.keys().map(String::as_str).collect(),
         "authorisation.txt has a row for each operation"
     );
     let ground = Ground::prepare(owner).await;

@@ -2,6 +2,7 @@
 
 mod agents;
 mod authorisation;
+mod authorisation_pages;
 mod bad_input;
 mod faults;
 mod feed;
