@@ -58,7 +58,7 @@ async fn explain_job(
 /// The live world as a scenario file; workloads and users are ids.
 #[utoipa::path(
     get, path = "/planning/scenario", tag = "work",
-    responses((status = 200, description = "A scenario file.", body = String, content_type = "application/yaml"), Refusals)
+    responses((status = 200, description = "A scenario file.", body = Object, content_type = "application/yaml"), Refusals)
 )]
 async fn get_scenario(
     State(app): State<App>,

@@ -312,7 +312,10 @@ const ANY: &[(&str, &str)] = &[
     ("401", "Nobody is signed in."),
     ("403", "The asker's role does not allow it."),
     ("404", "It is not there, or not to be seen by the asker."),
+    ("408", "The body came too slowly."),
     ("409", "It contradicts the present state."),
+    ("413", "The body is larger than is read."),
+    ("415", "The body is of a kind that is not read."),
     (
         "422",
         "A value is refused; field, value and remedy are named.",
