@@ -84,6 +84,9 @@ pub struct RunArgs {
     /// The library that GPUs are read through
     #[arg(long)]
     nvml_library: Option<PathBuf>,
+    /// The server's address for agents, in place of that of the enrolment
+    #[arg(long)]
+    server: Option<String>,
     /// Where other workers reach this node
     #[arg(long)]
     address: Option<String>,
@@ -164,6 +167,7 @@ fn config_of(args: RunArgs) -> anyhow::Result<Config> {
     config.allow_unisolated |= args.allow_unisolated;
     config.checkpoints_shared |= args.checkpoints_shared;
     config.nvml_library = args.nvml_library.or(config.nvml_library);
+    config.server = args.server.or(config.server);
     config.address = args.address.or(config.address);
     config.checkpoint_root = args.checkpoint_root.or(config.checkpoint_root);
     config.cpus = args.cpus.or(config.cpus);

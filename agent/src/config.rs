@@ -14,6 +14,8 @@ pub const STATE_DIR: &str = "/var/lib/allotment-agent";
 pub struct Config {
     /// Where the agent keeps its identity, journal, logs and the jobs' folders.
     pub state_dir: PathBuf,
+    /// The server's address for agents, when it is no longer that of the enrolment.
+    pub server: Option<String>,
     /// Where other workers reach this node; by default its address on the way to the server.
     pub address: Option<String>,
     /// The library that GPUs are read through; by default libnvidia-ml.so.1.
@@ -49,6 +51,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             state_dir: PathBuf::from(STATE_DIR),
+            server: None,
             address: None,
             nvml_library: None,
             allow_unisolated: false,

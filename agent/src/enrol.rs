@@ -130,7 +130,7 @@ pub async fn renew(identity: &mut Identity, folders: &Folders) -> Result<(), Enr
         ),
         None => (Request::new(&identity.node_name)?, identity.endpoint()?),
     };
-    let mut client = AgentsClient::new(connect(&identity.server, endpoint).await?);
+    let mut client = AgentsClient::new(connect(identity.server(), endpoint).await?);
     let mut call = tonic::Request::new(RenewRequest {
         csr_der: request.csr_der.clone(),
         expired_certificate_der: expired.unwrap_or_default(),

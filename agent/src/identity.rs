@@ -24,8 +24,11 @@ const PEM_LINE: usize = 64;
 /// A node's identity.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Identity {
-    /// The server's address for agents.
-    pub server: String,
+    /// The server's address for agents, as it was at enrolment.
+    server: String,
+    /// Where the server is now, when the settings say so; never written.
+    #[serde(skip)]
+    moved_to: Option<String>,
     /// The node's id.
     pub node_id: String,
     /// Its name.
@@ -111,6 +114,7 @@ impl Identity {
         let (node_id, node_name, pool) = names;
         let mut identity = Self {
             server: server.to_owned(),
+            moved_to: None,
             node_id,
             node_name,
             pool,
@@ -122,6 +126,18 @@ impl Identity {
         };
         identity.take(request, issued);
         identity
+    }
+
+    /// The server's address for agents.
+    pub fn server(&self) -> &str {
+        self.moved_to.as_ref().unwrap_or(&self.server)
+    }
+
+    /// Looks for the server at another address than that of the enrolment. It is still
+    /// believed only with a certificate of the same authority.
+    pub fn look_at(&mut self, server: String) -> Result<(), IdentityError> {
+        self.moved_to = Some(server);
+        self.endpoint().map(drop)
     }
 
     /// Takes over a newer certificate with its key.
@@ -193,7 +209,7 @@ impl Identity {
     }
 
     fn connect(&self, tls: ClientTlsConfig) -> Result<Endpoint, IdentityError> {
-        endpoint(&self.server, tls)
+        endpoint(self.server(), tls)
     }
 }
 
@@ -269,6 +285,22 @@ mod tests {
         assert_eq!(identity.renew_in(), Duration::ZERO);
         identity.received_at = now_seconds() + 1000;
         assert_eq!(identity.renew_in(), Duration::ZERO);
+    }
+
+    #[test]
+    fn another_address_is_looked_at_and_not_kept() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("identity.json");
+        let mut moved = identity(90);
+        let refused = moved.look_at("not an address".to_owned());
+        assert!(matches!(refused, Err(IdentityError::Address { .. })));
+        moved
+            .look_at("https://127.0.0.1:2".to_owned())
+            .expect("an address");
+        assert_eq!(moved.server(), "https://127.0.0.1:2");
+        moved.save(&path).expect("saved");
+        let read = Identity::load(&path).expect("read");
+        assert_eq!(read.server(), "https://127.0.0.1:1");
     }
 
     #[test]

@@ -40,13 +40,13 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     } else {
         tracing::warn!("{NO_ISOLATION}");
     }
-    let keeper = Arc::new(Keeper::load(&folders)?);
+    let keeper = Arc::new(Keeper::load(&folders, config.server.clone())?);
     let boot_id = proc::boot_id().context("the kernel's boot id cannot be read")?;
     let (journal, rebooted) = Journal::open(&folders.journal(), &boot_id)?;
     let lease = Lease::open(&folders.lease(), &boot_id).context("the lease cannot be kept")?;
     let (cgroups, warning) = Cgroups::detect(&config.cgroup_parent);
-    let server = keeper.identity().await.server;
-    let machine = Machine::look(&config, &server, isolated, (&cgroups, warning));
+    let identity = keeper.identity().await;
+    let machine = Machine::look(&config, identity.server(), isolated, (&cgroups, warning));
     let gpus = gpus::watch(
         config.nvml_library.clone(),
         folders.known_devices(),

@@ -70,6 +70,8 @@ impl Agent {
         };
         let mut lines = vec![
             format!("state_dir = {}", quoted(&agent.state_folder())),
+            // Its identity may be of an earlier start, at other ports.
+            format!("server = {}", Value::from(agent.reach.server_url.as_str())),
             format!("address = {}", Value::from(agent.reach.address.as_str())),
             format!("allow_unisolated = {}", !who::root()),
         ];

@@ -50,7 +50,7 @@ pub async fn hold(session: &Session, wait: &mut Duration) -> anyhow::Error {
 
 async fn connect_and_hold(session: &Session, wait: &mut Duration) -> anyhow::Result<()> {
     let identity = session.keeper.identity().await;
-    let unreachable = || format!("{} cannot be reached", identity.server);
+    let unreachable = || format!("{} cannot be reached", identity.server());
     // Bounded as a whole: each step of a connection may hang in its own way.
     let channel = tokio::time::timeout(ANSWER_TIMEOUT, identity.endpoint()?.connect())
         .await
@@ -77,7 +77,7 @@ async fn connect_and_hold(session: &Session, wait: &mut Duration) -> anyhow::Res
     let welcome = read_welcome(&mut incoming).await?;
     tracing::info!(
         node.name = welcome.node_name,
-        server = identity.server,
+        server = identity.server(),
         "session with the server"
     );
     session

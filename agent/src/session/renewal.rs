@@ -1,6 +1,5 @@
 //! Keeps the node's certificate young.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,11 +24,15 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Keeps the identity that the folders hold.
-    pub fn load(folders: &Folders) -> Result<Self, IdentityError> {
-        let path: PathBuf = folders.identity();
+    /// Keeps the identity that the folders hold. The server is looked for where the settings
+    /// say, else where it was at enrolment.
+    pub fn load(folders: &Folders, server: Option<String>) -> Result<Self, IdentityError> {
+        let mut identity = Identity::load(&folders.identity())?;
+        if let Some(server) = server {
+            identity.look_at(server)?;
+        }
         Ok(Self {
-            identity: Mutex::new(Identity::load(&path)?),
+            identity: Mutex::new(identity),
             folders: folders.clone(),
         })
     }

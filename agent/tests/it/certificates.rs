@@ -43,6 +43,18 @@ async fn a_token_that_is_not_known_and_a_second_enrolment_are_refused_in_words()
 }
 
 #[tokio::test]
+async fn a_server_that_has_moved_is_found_where_the_settings_say() {
+    let mut agent = Agent::enrolled().await;
+    let file = agent.state().join("identity/identity.json");
+    let here = agent.server.url.clone();
+    let identity = std::fs::read_to_string(&file).expect("an identity");
+    // As if it had enrolled where nobody listens any more.
+    std::fs::write(&file, identity.replace(&here, "https://127.0.0.1:1")).expect("written");
+    agent.arguments = vec!["--server".to_owned(), here];
+    agent.start().await;
+}
+
+#[tokio::test]
 async fn a_certificate_is_renewed_while_the_session_goes_on_and_used_in_the_next() {
     let mut agent = Agent::new().await;
     agent.server.inner().renew_after_seconds = 1;
