@@ -24,7 +24,7 @@ pub async fn machine(paths: &Paths) -> anyhow::Result<Option<Machine>> {
 }
 
 fn first_product(inventory: &Value) -> Option<String> {
-    inventory["devices"].as_array()?.first()?["product_name"]
+    inventory["gpus"].as_array()?.first()?["product_name"]
         .as_str()
         .map(str::to_owned)
 }
