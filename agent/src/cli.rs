@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use agent::config::{Config, STATE_DIR};
 use agent::enrol::{self, Enrolment, Trust};
-use agent::folders::Folders;
+use agent::folders::{self, Folders};
 use agent::gpus::known::Known;
-use agent::{gpus, inventory, run};
+use agent::{gpus, inventory, journal, run};
 use clap::{Args, Parser, Subcommand};
 
 /// The node agent of Allotment.
@@ -27,6 +27,8 @@ pub enum Command {
     Run(RunArgs),
     /// Shows the GPUs of this machine, or forgets one that was taken out
     Gpus(GpusArgs),
+    /// Tells which assignments this machine has held, from the agent's journal
+    Journal(JournalArgs),
     /// Watches over one job (started by the agent)
     #[command(hide = true)]
     Supervise {
@@ -127,12 +129,24 @@ pub struct GpusArgs {
     state_dir: PathBuf,
 }
 
+/// What to tell of the journal.
+#[derive(Debug, Args)]
+pub struct JournalArgs {
+    /// Where the agent keeps its state
+    #[arg(long, default_value = STATE_DIR)]
+    state_dir: PathBuf,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
 /// Does what was asked.
 pub async fn perform(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Enrol(args) => perform_enrol(args).await,
         Command::Run(args) => run::run(config_of(args)?).await,
         Command::Gpus(args) => perform_gpus(&args),
+        Command::Journal(args) => perform_journal(&args),
         Command::Supervise { .. } => unreachable!("a supervisor runs without a runtime"),
     }
 }
@@ -211,4 +225,39 @@ fn perform_gpus(args: &GpusArgs) -> anyhow::Result<()> {
         println!("nvlink: {}", clique.join(" "));
     }
     Ok(())
+}
+
+fn perform_journal(args: &JournalArgs) -> anyhow::Result<()> {
+    let holdings = journal::history(&folders::journal_of(&args.state_dir))?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&holdings)?);
+        return Ok(());
+    }
+    for holding in &holdings {
+        let until = holding
+            .until_micros
+            .map_or_else(|| "now".to_owned(), in_words);
+        let devices: Vec<String> = holding
+            .devices
+            .iter()
+            .map(|share| format!("{}:{} ({})", share.uuid, share.gpus_milli, share.mode))
+            .collect();
+        println!(
+            "{} to {until}  assignment {}  attempt {}  starts {}  ends {}  {}",
+            in_words(holding.from_micros),
+            holding.assignment_id,
+            holding.attempt_id,
+            holding.starts,
+            holding.ends,
+            devices.join(" ")
+        );
+    }
+    Ok(())
+}
+
+fn in_words(micros: i64) -> String {
+    chrono::DateTime::from_timestamp_micros(micros).map_or_else(
+        || micros.to_string(),
+        |at| at.to_rfc3339_opts(chrono::SecondsFormat::Micros, true),
+    )
 }

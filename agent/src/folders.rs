@@ -127,7 +127,7 @@ impl Folders {
 
     /// The journal's file.
     pub fn journal(&self) -> PathBuf {
-        self.state.join("journal/journal")
+        journal_of(&self.state)
     }
 
     /// The node's lease, as supervisors read it.
@@ -177,6 +177,11 @@ impl Folders {
         let found = nix::sys::statvfs::statvfs(&self.state)?;
         Ok(found.blocks_available() * found.fragment_size())
     }
+}
+
+/// The journal's file below a state folder.
+pub fn journal_of(state: &Path) -> PathBuf {
+    state.join("journal/journal")
 }
 
 /// Whether a folder belongs to a user.

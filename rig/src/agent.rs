@@ -173,6 +173,16 @@ impl Agent {
         self.folder.join("state")
     }
 
+    /// Who held which device when, as its journal tells it; the agent may be running.
+    pub async fn journal(&self) -> anyhow::Result<Value> {
+        let mut command = Command::new(&self.program);
+        command
+            .args(["journal", "--json", "--state-dir"])
+            .arg(self.state_folder());
+        let told = finish(&format!("the journal of {}", self.machine.name), command).await?;
+        serde_json::from_str(&told).context("what the journal tells")
+    }
+
     /// The simulated machine's file.
     pub fn machine_file(&self) -> PathBuf {
         self.folder.join("machine.json")

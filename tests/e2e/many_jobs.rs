@@ -1,7 +1,9 @@
 //! Two hundred jobs of three teams at once: all end, the money adds up, no device had two holders.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use rig::Cluster;
 use serde_json::json;
 
 use crate::support::{ENDED, all_in, finish, three_machines};
@@ -34,6 +36,7 @@ async fn two_hundred_digits_jobs_end_and_their_usage_equals_the_ledger() {
         assert_eq!(job["state"], "succeeded", "{job}");
     }
 
+    check_journals(&cluster).await;
     e2e::laws::check_ledger(&cluster).await.unwrap();
     let usage = cluster.admin().get("/usage?group_by=team").await.unwrap();
     let ledger = &cluster
@@ -63,4 +66,42 @@ async fn two_hundred_digits_jobs_end_and_their_usage_equals_the_ledger() {
         "{usage}"
     );
     finish(cluster, None).await;
+}
+
+/// The agents' journals tell of each assignment that they took on, on its node and of its
+/// device, and that it is gone. That no device had two holders, and that nothing was started
+/// twice, they are asked at the end of every test.
+async fn check_journals(cluster: &Cluster) {
+    let known = cluster
+        .postgres
+        .query(
+            "SELECT n.name AS node, a.id AS assignment, v.uuid AS device
+             FROM assignments AS a
+             JOIN assignment_devices AS d ON d.assignment_id = a.id
+             JOIN devices AS v ON v.id = d.device_id
+             JOIN nodes AS n ON n.id = v.node_id
+             WHERE a.handed_over_at IS NOT NULL",
+        )
+        .await
+        .unwrap();
+    let known: BTreeSet<[String; 3]> = known
+        .iter()
+        .map(|row| {
+            ["node", "assignment", "device"]
+                .map(|key| row[key].as_str().expect("a text").to_owned())
+        })
+        .collect();
+    let mut told = BTreeSet::new();
+    let mut whole = 0;
+    for (node, holdings) in e2e::journals::read(cluster).await.unwrap() {
+        for held in holdings {
+            assert!(held.until_micros.is_some(), "{held:?}");
+            whole += u32::from((held.starts, held.ends) == (1, 1));
+            for share in held.devices {
+                told.insert([node.clone(), held.assignment_id.clone(), share.uuid]);
+            }
+        }
+    }
+    assert_eq!(told, known);
+    assert!(whole >= 200, "{whole} ran from a start to an end");
 }

@@ -70,5 +70,6 @@ pub async fn finish(mut cluster: Cluster, traces: Option<&Traces>) {
         traces.check().unwrap();
     }
     e2e::laws::check(&cluster).await.unwrap();
+    e2e::journals::check(&cluster).await.unwrap();
     cluster.stop().await.unwrap();
 }

@@ -1,4 +1,5 @@
 //! What the end-to-end tests share: jobs that leave traces, and laws that hold after every test.
 
+pub mod journals;
 pub mod laws;
 pub mod traces;

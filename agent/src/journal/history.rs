@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use domain::ids::{AssignmentId, AttemptId};
+use serde::Serialize;
 
 use super::record::{FactKind, KeptDevice, Record};
 use super::{JournalError, file};
 
 /// One assignment's time on a node, by the node's clock.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Holding {
     /// The assignment.
     pub assignment_id: AssignmentId,

@@ -45,6 +45,20 @@ async fn a_killed_agent_leaves_its_jobs_alone_and_finds_them_again() {
     );
     let holdings = history(&agent.state().join("journal/journal")).expect("a journal");
     assert_eq!((holdings[0].starts, holdings[0].ends), (1, 1));
+
+    // An operator is told the same, while the agent runs.
+    let told = agent.journal(&["--json"]);
+    let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+    assert_eq!(told[0]["assignment_id"], job.id);
+    assert_eq!(
+        told[0]["until_micros"],
+        holdings[0].until_micros.expect("over")
+    );
+    let line = agent.journal(&[]);
+    assert!(
+        line.contains(&format!("assignment {}", job.id)) && line.contains("starts 1  ends 1"),
+        "{line}"
+    );
 }
 
 #[tokio::test]

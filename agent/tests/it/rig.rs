@@ -87,6 +87,18 @@ impl Agent {
         );
     }
 
+    /// What `allotment-agent journal` says.
+    pub fn journal(&self, more: &[&str]) -> String {
+        let output = Command::new(AGENT)
+            .args(["journal", "--state-dir"])
+            .arg(self.state())
+            .args(more)
+            .output()
+            .expect("the agent runs");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
     /// Starts the agent and waits for its session.
     pub async fn start(&mut self) {
         let sessions = self.server.inner().hellos.len();
