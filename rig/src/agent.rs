@@ -10,7 +10,7 @@ use tokio::process::Command;
 
 use crate::agents_file::Machine;
 use crate::api::{Api, text};
-use crate::child::{Child, Program, finish};
+use crate::child::{Process, Program, finish};
 use crate::paths::Paths;
 use crate::who;
 
@@ -38,7 +38,7 @@ pub struct Agent {
     program: PathBuf,
     log: PathBuf,
     reach: Reach,
-    process: Option<Child>,
+    process: Process,
 }
 
 /// CPU cores and memory that a simulated machine says it has: those of the real model, so
@@ -66,7 +66,7 @@ impl Agent {
             machine,
             folder,
             reach,
-            process: None,
+            process: Process::default(),
         };
         let mut lines = vec![
             format!("state_dir = {}", quoted(&agent.state_folder())),
@@ -119,48 +119,38 @@ impl Agent {
     pub fn begin(&mut self) -> anyhow::Result<()> {
         let mut command = self.command();
         command.arg("run").arg("--config").arg(&self.config);
-        self.process = Some(Child::start(Program {
+        self.process.start(Program {
             name: format!("agent {}", self.machine.name),
             command,
             log: self.log.clone(),
             owner: None,
             stop_signal: Signal::SIGTERM,
-        })?);
-        Ok(())
+        })
     }
 
     /// Fails, naming the process and its log, when it has ended by itself.
     pub fn check(&mut self) -> anyhow::Result<()> {
-        self.process.as_mut().map_or(Ok(()), Child::check)
+        self.process.check()
     }
 
     /// Stops it; its jobs go on.
     pub async fn stop(&mut self) -> anyhow::Result<()> {
-        if let Some(mut process) = self.process.take() {
-            process.stop(STOP_BOUND).await?;
-        }
-        Ok(())
+        self.process.stop(STOP_BOUND).await
     }
 
     /// `kill -9` of the agent alone; its jobs go on.
     pub async fn kill(&mut self) -> anyhow::Result<()> {
-        if let Some(mut process) = self.process.take() {
-            process.kill().await?;
-        }
-        Ok(())
+        self.process.kill().await
     }
 
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
-        self.process
-            .as_ref()
-            .context("the agent does not run")?
-            .signal(signal)
+        self.process.signal(signal)
     }
 
     /// Its process id, 0 while it is stopped.
     pub fn pid(&self) -> u32 {
-        self.process.as_ref().map_or(0, Child::pid)
+        self.process.pid()
     }
 
     /// Its log file.

@@ -135,6 +135,54 @@ impl Child {
     }
 }
 
+/// A process that is started, ended and started again: at most one at a time.
+#[derive(Debug, Default)]
+pub struct Process {
+    child: Option<Child>,
+}
+
+impl Process {
+    /// Starts it.
+    pub fn start(&mut self, program: Program) -> anyhow::Result<()> {
+        self.child = Some(Child::start(program)?);
+        Ok(())
+    }
+
+    /// Fails, naming the process and its log, when it has ended by itself.
+    pub fn check(&mut self) -> anyhow::Result<()> {
+        self.child.as_mut().map_or(Ok(()), Child::check)
+    }
+
+    /// Its process id, 0 while it is stopped.
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().map_or(0, Child::pid)
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        self.child
+            .as_ref()
+            .context("it is stopped, so that no signal reaches it")?
+            .signal(signal)
+    }
+
+    /// Asks it to end, and kills it when it has not after `bound`.
+    pub async fn stop(&mut self, bound: Duration) -> anyhow::Result<()> {
+        match self.child.take() {
+            Some(mut child) => child.stop(bound).await,
+            None => Ok(()),
+        }
+    }
+
+    /// `kill -9`, and waits until it is gone.
+    pub async fn kill(&mut self) -> anyhow::Result<()> {
+        match self.child.take() {
+            Some(mut child) => child.kill().await,
+            None => Ok(()),
+        }
+    }
+}
+
 /// Asks the kernel to send the signal to the child when our thread ends.
 #[allow(unsafe_code)]
 fn end_with_parent(command: &mut Command, signal: Signal) {

@@ -217,9 +217,7 @@ impl Cluster {
 
     /// Fails, naming the process and its log, when one has ended by itself.
     pub fn check(&mut self) -> anyhow::Result<()> {
-        if let Some(process) = self.postgres.process() {
-            process.check()?;
-        }
+        self.postgres.check()?;
         for server in &mut self.servers {
             server.check()?;
         }
@@ -232,7 +230,7 @@ impl Cluster {
     /// Starts again what has ended by itself, as a machine's init system would; what was
     /// started, in words.
     pub async fn revive(&mut self) -> anyhow::Result<Option<String>> {
-        if let Some(Err(error)) = self.postgres.process().map(child::Child::check) {
+        if let Err(error) = self.postgres.check() {
             self.postgres.begin().await?;
             return Ok(Some(format!("{error:#}\nPostgreSQL was started again")));
         }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-use crate::child::{Child, Program, finish, in_words, tail};
+use crate::child::{Process, Program, finish, in_words, tail};
 use crate::paths::Paths;
 use crate::who::{self, Owner};
 
@@ -66,7 +66,7 @@ pub struct Postgres {
     owner: Option<Owner>,
     passwords: Passwords,
     setup: Setup,
-    process: Option<Child>,
+    process: Process,
 }
 
 impl Postgres {
@@ -79,7 +79,7 @@ impl Postgres {
             owner: who::postgres_owner()?,
             passwords: passwords.clone(),
             setup,
-            process: None,
+            process: Process::default(),
         };
         postgres.make().await?;
         postgres.begin().await?;
@@ -87,14 +87,14 @@ impl Postgres {
         Ok(postgres)
     }
 
-    /// The process; `None` while it is stopped.
-    pub fn process(&mut self) -> Option<&mut Child> {
-        self.process.as_mut()
+    /// Fails, naming the process and its log, when it has ended by itself.
+    pub fn check(&mut self) -> anyhow::Result<()> {
+        self.process.check()
     }
 
     /// Its process id, 0 while it is stopped.
     pub fn pid(&self) -> u32 {
-        self.process.as_ref().map_or(0, Child::pid)
+        self.process.pid()
     }
 
     /// The URL of a database as the owner.
@@ -119,7 +119,7 @@ impl Postgres {
         let begun = std::time::Instant::now();
         self.spawn()?;
         loop {
-            if let Some(Err(error)) = self.process.as_mut().map(Child::check) {
+            if let Err(error) = self.process.check() {
                 let beside = [
                     "pre-existing shared memory block",
                     "lock file \"postmaster.pid\" already exists",
@@ -147,30 +147,23 @@ impl Postgres {
     fn spawn(&mut self) -> anyhow::Result<()> {
         let mut command = Command::new(self.programs.path("postgres"));
         command.arg("-D").arg(self.data());
-        self.process = Some(Child::start(Program {
+        self.process.start(Program {
             name: "PostgreSQL".to_owned(),
             command,
             log: self.log.clone(),
             owner: self.owner,
             stop_signal: Signal::SIGINT,
-        })?);
-        Ok(())
+        })
     }
 
     /// Stops it as an operator would.
     pub async fn stop(&mut self) -> anyhow::Result<()> {
-        if let Some(mut process) = self.process.take() {
-            process.stop(STOP_BOUND).await?;
-        }
-        Ok(())
+        self.process.stop(STOP_BOUND).await
     }
 
     /// `kill -9` of it and of all its backends' parent.
     pub async fn kill(&mut self) -> anyhow::Result<()> {
-        if let Some(mut process) = self.process.take() {
-            process.kill().await?;
-        }
-        Ok(())
+        self.process.kill().await
     }
 
     /// The rows of a query, as JSON objects; past row-level security.

@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use serde::Deserialize;
 use tokio::process::Command;
 
-use crate::child::{Child, Program, finish};
+use crate::child::{Process, Program, finish};
 use crate::paths::Paths;
 use crate::ports::Ports;
 use crate::who;
@@ -73,7 +73,7 @@ pub struct Server {
     settings: Settings,
     http: reqwest::Client,
     addresses: Option<Addresses>,
-    process: Option<Child>,
+    process: Process,
 }
 
 impl Server {
@@ -91,7 +91,7 @@ impl Server {
             settings,
             http: crate::api::http_client()?,
             addresses: None,
-            process: None,
+            process: Process::default(),
         };
         if server.settings.ports == Ports::FREE
             && let Ok(Some(last)) = server.read_addresses()
@@ -116,13 +116,13 @@ impl Server {
         let _ = std::fs::remove_file(&self.addresses_file);
         let mut command = Command::new(&self.program);
         command.arg("serve").arg("--config").arg(&self.config);
-        self.process = Some(Child::start(Program {
+        self.process.start(Program {
             name: self.name.clone(),
             command,
             log: self.log.clone(),
             owner: None,
             stop_signal: Signal::SIGTERM,
-        })?);
+        })?;
         let addresses: Addresses = self
             .watch("has not taken its addresses", Self::read_addresses)
             .await?;
@@ -163,7 +163,7 @@ impl Server {
 
     /// Fails, naming the process and its log, when it has ended by itself.
     pub fn check(&mut self) -> anyhow::Result<()> {
-        self.process.as_mut().map_or(Ok(()), Child::check)
+        self.process.check()
     }
 
     /// `http://…` of pages and REST.
@@ -179,7 +179,7 @@ impl Server {
 
     /// Its process id, 0 while it is stopped.
     pub fn pid(&self) -> u32 {
-        self.process.as_ref().map_or(0, Child::pid)
+        self.process.pid()
     }
 
     /// Its log file.
@@ -189,26 +189,17 @@ impl Server {
 
     /// Sends it a signal, for instance to freeze it.
     pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
-        self.process
-            .as_ref()
-            .context("the server does not run")?
-            .signal(signal)
+        self.process.signal(signal)
     }
 
     /// Stops it in order.
     pub async fn stop(&mut self) -> anyhow::Result<()> {
-        if let Some(mut process) = self.process.take() {
-            process.stop(STOP_BOUND).await?;
-        }
-        Ok(())
+        self.process.stop(STOP_BOUND).await
     }
 
     /// `kill -9`.
     pub async fn kill(&mut self) -> anyhow::Result<()> {
-        if let Some(mut process) = self.process.take() {
-            process.kill().await?;
-        }
-        Ok(())
+        self.process.kill().await
     }
 
     fn read_addresses(&self) -> anyhow::Result<Option<Addresses>> {
