@@ -7,7 +7,7 @@ use rig::{Cluster, Options};
 use serde_json::json;
 
 use crate::support::{
-    END_BOUND, START_BOUND, all_in, finish, one_machine, start, submit, three_machines,
+    END_BOUND, START_BOUND, Scene, all_in, finish, one_machine, submit, three_machines,
 };
 
 /// One job per device, within each team's guarantee: nobody has a reason to be displaced.
@@ -23,7 +23,10 @@ const GUARANTEED: [(&str, &str, usize); 9] = [
     ("platform", "l40s", 2),
 ];
 
-async fn twenty_jobs(cluster: &Cluster, traces: &Traces) -> Vec<String> {
+/// Three machines whose every device has a job that runs.
+async fn twenty_jobs(name: &str) -> (Cluster, Traces, Vec<String>) {
+    let cluster = three_machines(name).await;
+    let traces = Traces::of(&cluster).unwrap();
     let mut ids = Vec::new();
     for (team, pool, count) in GUARANTEED {
         let member = cluster.sign_in(&format!("{team}-member")).await.unwrap();
@@ -32,15 +35,13 @@ async fn twenty_jobs(cluster: &Cluster, traces: &Traces) -> Vec<String> {
             ids.push(submit(&member, team, &spec).await);
         }
     }
-    ids
+    all_in(&cluster, &ids, &["running"], START_BOUND).await;
+    (cluster, traces, ids)
 }
 
 #[tokio::test]
 async fn kills_of_server_agent_and_database_while_20_jobs_run_lose_and_double_nothing() {
-    let mut cluster = three_machines("kills").await;
-    let traces = Traces::of(&cluster).unwrap();
-    let ids = twenty_jobs(&cluster, &traces).await;
-    all_in(&cluster, &ids, &["running"], START_BOUND).await;
+    let (mut cluster, traces, ids) = twenty_jobs("kills").await;
 
     cluster.restart_server(0).await.unwrap();
     all_in(&cluster, &ids, &["running"], START_BOUND).await;
@@ -69,10 +70,7 @@ async fn kills_of_server_agent_and_database_while_20_jobs_run_lose_and_double_no
 
 #[tokio::test]
 async fn jobs_that_end_while_everything_is_down_have_ended_once_it_is_back() {
-    let mut cluster = three_machines("blackout").await;
-    let traces = Traces::of(&cluster).unwrap();
-    let ids = twenty_jobs(&cluster, &traces).await;
-    all_in(&cluster, &ids, &["running"], START_BOUND).await;
+    let (mut cluster, traces, ids) = twenty_jobs("blackout").await;
     for agent in cluster.agents.values_mut() {
         agent.kill().await.unwrap();
     }
@@ -106,54 +104,43 @@ async fn jobs_that_end_while_everything_is_down_have_ended_once_it_is_back() {
 /// process and the record of that start.
 #[tokio::test]
 async fn a_leader_killed_at_any_moment_of_a_start_starts_each_attempt_once() {
-    let mut cluster = start(Options::for_test("leader", one_machine()).unwrap()).await;
-    let traces = Traces::of(&cluster).unwrap();
-    let member = cluster.sign_in("platform-member").await.unwrap();
+    let mut scene = Scene::on_one_machine("leader", "platform").await;
     let mut ids = Vec::new();
     for round in 0..8 {
         // 0 to 210 ms after the answer: from before the first cycle to after the process began.
-        ids.push(
-            submit(
-                &member,
-                "platform",
-                &traces.job(&format!("round-{round}"), "l40s"),
-            )
-            .await,
-        );
+        ids.push(scene.submit(&format!("round-{round}"), "l40s").await);
         tokio::time::sleep(Duration::from_millis(30 * round)).await;
-        cluster.restart_server(0).await.unwrap();
+        scene.cluster.restart_server(0).await.unwrap();
         if round == 3 {
-            all_in(&cluster, &ids, &["running"], START_BOUND).await;
+            all_in(&scene.cluster, &ids, &["running"], START_BOUND).await;
         }
     }
-    all_in(&cluster, &ids[..4], &["running"], START_BOUND).await;
-    traces.let_go().unwrap();
-    for job in all_in(&cluster, &ids, &["succeeded"], END_BOUND).await {
-        let lines = traces.lines(job["id"].as_str().expect("an id")).unwrap();
+    all_in(&scene.cluster, &ids[..4], &["running"], START_BOUND).await;
+    scene.traces.let_go().unwrap();
+    for job in all_in(&scene.cluster, &ids, &["succeeded"], END_BOUND).await {
+        let lines = scene
+            .traces
+            .lines(job["id"].as_str().expect("an id"))
+            .unwrap();
         assert_eq!(
             lines.iter().filter(|line| line.what == "start").count(),
             1,
             "{job}: {lines:?}"
         );
     }
-    e2e::laws::check_ledger(&cluster).await.unwrap();
-    finish(cluster, Some(&traces)).await;
+    e2e::laws::check_ledger(&scene.cluster).await.unwrap();
+    scene.finish().await;
 }
 
 /// F5: PostgreSQL is away for a while.
 #[tokio::test]
 async fn without_the_database_requests_get_503_jobs_go_on_and_the_queue_resumes_by_itself() {
-    let mut cluster = start(Options::for_test("no-db", one_machine()).unwrap()).await;
-    let traces = Traces::of(&cluster).unwrap();
-    let member = cluster.sign_in("vision-member").await.unwrap();
-    let running = submit(&member, "vision", &traces.job("running", "l40s")).await;
-    cluster
-        .job_in(&member, &running, &["running"], START_BOUND)
-        .await
-        .unwrap();
+    let mut scene = Scene::on_one_machine("no-db", "vision").await;
+    let running = scene.run("running", "l40s").await;
 
-    cluster.postgres.stop().await.unwrap();
-    let response = member
+    scene.cluster.postgres.stop().await.unwrap();
+    let response = scene
+        .member
         .request(reqwest::Method::GET, "/jobs")
         .send()
         .await
@@ -166,56 +153,46 @@ async fn without_the_database_requests_get_503_jobs_go_on_and_the_queue_resumes_
     );
     let health = reqwest::Client::new();
     let ready = health
-        .get(format!("{}/readyz", cluster.url()))
+        .get(format!("{}/readyz", scene.cluster.url()))
         .send()
         .await
         .unwrap();
     assert_eq!(ready.status(), 503, "not ready without a database");
     let alive = health
-        .get(format!("{}/healthz", cluster.url()))
+        .get(format!("{}/healthz", scene.cluster.url()))
         .send()
         .await
         .unwrap();
     assert_eq!(alive.status(), 200, "but alive");
-    let lines = traces.lines(&running).unwrap();
+    let lines = scene.traces.lines(&running).unwrap();
     assert_eq!(lines.len(), 1, "it goes on: {lines:?}");
 
-    cluster.postgres.begin().await.unwrap();
-    cluster.servers[0].ready().await.unwrap();
-    let later = submit(&member, "vision", &traces.job("later", "l40s")).await;
-    cluster
-        .job_in(&member, &later, &["running"], START_BOUND)
-        .await
-        .unwrap();
-    traces.let_go().unwrap();
-    for job in all_in(&cluster, &[running, later], &["succeeded"], END_BOUND).await {
+    scene.cluster.postgres.begin().await.unwrap();
+    scene.cluster.servers[0].ready().await.unwrap();
+    let later = scene.run("later", "l40s").await;
+    for id in [&running, &later] {
+        let job = scene.let_succeed(id).await;
         assert_eq!(job["attempt"], 1, "{job}");
     }
-    finish(cluster, Some(&traces)).await;
+    scene.finish().await;
 }
 
 /// F7: the agent dies during a job.
 #[tokio::test]
 async fn a_killed_agent_finds_its_job_again_with_a_log_without_gap_or_repeat() {
-    let mut cluster = start(Options::for_test("adopt", one_machine()).unwrap()).await;
-    let traces = Traces::of(&cluster).unwrap();
-    let member = cluster.sign_in("vision-member").await.unwrap();
-    let id = submit(&member, "vision", &traces.job("adopted", "l40s")).await;
-    cluster
-        .job_in(&member, &id, &["running"], START_BOUND)
-        .await
-        .unwrap();
+    let mut scene = Scene::on_one_machine("adopt", "vision").await;
+    let id = scene.run("adopted", "l40s").await;
     for _ in 0..3 {
-        cluster.restart_agent("l40s-1").await.unwrap();
-        cluster.agents_ready(START_BOUND).await.unwrap();
+        scene.cluster.restart_agent("l40s-1").await.unwrap();
+        scene.agents_ready().await;
     }
-    traces.let_go().unwrap();
-    let job = cluster
-        .job_in(&member, &id, &["succeeded"], END_BOUND)
+    let job = scene.let_succeed(&id).await;
+    assert_eq!(job["attempt"], 1, "{job}");
+    let log = scene
+        .member
+        .text(&format!("/jobs/{id}/logs"))
         .await
         .unwrap();
-    assert_eq!(job["attempt"], 1, "{job}");
-    let log = member.text(&format!("/jobs/{id}/logs")).await.unwrap();
     let mut lines: Vec<&str> = log.lines().collect();
     assert_eq!(lines.pop(), Some("end"), "{log}");
     let numbers: Vec<usize> = lines
@@ -223,47 +200,37 @@ async fn a_killed_agent_finds_its_job_again_with_a_log_without_gap_or_repeat() {
         .map(|line| line.parse().expect("a number"))
         .collect();
     assert_eq!(numbers, (0..numbers.len()).collect::<Vec<_>>());
-    finish(cluster, Some(&traces)).await;
+    scene.finish().await;
 }
 
 /// F15: a device falls off the bus while its job runs.
 #[tokio::test]
 async fn a_device_that_vanishes_ends_its_job_with_that_reason_and_leaves_the_others() {
-    let mut cluster = start(Options::for_test("device", one_machine()).unwrap()).await;
-    let traces = Traces::of(&cluster).unwrap();
-    let member = cluster.sign_in("platform-member").await.unwrap();
+    let mut scene = Scene::on_one_machine("device", "platform").await;
     let mut ids = Vec::new();
     for number in 0..2 {
-        let id = submit(
-            &member,
-            "platform",
-            &traces.job(&format!("on-device-{number}"), "l40s"),
-        )
-        .await;
-        cluster
-            .job_in(&member, &id, &["running"], START_BOUND)
-            .await
-            .unwrap();
-        ids.push(id);
+        ids.push(scene.run(&format!("on-device-{number}"), "l40s").await);
     }
-    let job = member.get(&format!("/jobs/{}", ids[0])).await.unwrap();
+    let job = scene.job(&ids[0]).await;
     let index = job["placement"][0]["devices"][0]["index"]
         .as_u64()
         .expect("an index");
     let index = usize::try_from(index).expect("small");
-    cluster
+    scene
+        .cluster
         .agent("l40s-1")
         .unwrap()
         .lose_devices(&[index])
         .unwrap();
     // It is requeued and finds another device.
     rig::wait::until("a second attempt runs", END_BOUND, || async {
-        let job = member.get(&format!("/jobs/{}", ids[0])).await?;
+        let job = scene.member.get(&format!("/jobs/{}", ids[0])).await?;
         Ok((job["attempt"] == 2 && job["state"] == "running").then_some(()))
     })
     .await
     .unwrap();
-    let attempts = member
+    let attempts = scene
+        .member
         .list(&format!("/jobs/{}/attempts", ids[0]))
         .await
         .unwrap();
@@ -272,7 +239,7 @@ async fn a_device_that_vanishes_ends_its_job_with_that_reason_and_leaves_the_oth
         .find(|attempt| attempt["number"] == 1)
         .expect("the first attempt");
     assert_eq!(first["reason"], "node_lost", "{first}");
-    let node = cluster.admin().get("/nodes/l40s-1").await.unwrap();
+    let node = scene.cluster.admin().get("/nodes/l40s-1").await.unwrap();
     let failed: Vec<&serde_json::Value> = node["devices"]
         .as_array()
         .expect("devices")
@@ -280,27 +247,23 @@ async fn a_device_that_vanishes_ends_its_job_with_that_reason_and_leaves_the_oth
         .filter(|device| device["health"] == "failed")
         .collect();
     assert_eq!(failed.len(), 1, "{node}");
-    traces.let_go().unwrap();
-    let jobs = all_in(&cluster, &ids, &["succeeded"], END_BOUND).await;
-    assert_eq!(jobs[1]["attempt"], json!(1), "the other went on");
-    finish(cluster, Some(&traces)).await;
+    scene.let_succeed(&ids[0]).await;
+    let other = scene.let_succeed(&ids[1]).await;
+    assert_eq!(other["attempt"], json!(1), "the other went on");
+    scene.finish().await;
 }
 
 #[tokio::test]
 async fn a_second_server_takes_over_from_a_killed_leader_and_passes_logs_on() {
     let mut options = Options::for_test("two-servers", one_machine()).unwrap();
     options.servers = 2;
-    let mut cluster = start(options).await;
-    let traces = Traces::of(&cluster).unwrap();
-    let member = cluster.sign_in("vision-member").await.unwrap();
-    let other = member.at(&cluster.servers[1].url());
-    let id = submit(&other, "vision", &traces.job("seen-by-both", "l40s")).await;
-    cluster
-        .job_in(&member, &id, &["running"], START_BOUND)
-        .await
-        .unwrap();
+    let mut scene = Scene::begin(options, "vision").await;
+    let other = scene.member.at(&scene.cluster.servers[1].url());
+    let spec = scene.traces.job("seen-by-both", "l40s");
+    let id = submit(&other, "vision", &spec).await;
+    scene.runs(&id).await;
     // The agent's stream is with one of the two; both can show the log.
-    for api in [&member, &other] {
+    for api in [&scene.member, &other] {
         rig::wait::until("the log's first line", START_BOUND, || async {
             Ok(api
                 .text(&format!("/jobs/{id}/logs"))
@@ -313,30 +276,20 @@ async fn a_second_server_takes_over_from_a_killed_leader_and_passes_logs_on() {
     }
     // Whichever leads: kill the second, submit at the first; then the reverse.
     for (down, up) in [(1, 0), (0, 1)] {
-        cluster.servers[down].kill().await.unwrap();
-        let api = member.at(&cluster.servers[up].url());
-        if up == 1 {
-            // The agent knows the first server's address alone: what is submitted waits for it.
-            let queued = submit(&api, "vision", &traces.job("waits", "l40s")).await;
-            cluster.servers[down].begin().await.unwrap();
-            cluster.servers[down].ready().await.unwrap();
-            cluster
-                .job_in(&api, &queued, &["running"], START_BOUND)
-                .await
-                .unwrap();
-        } else {
-            let next = submit(&api, "vision", &traces.job("next", "l40s")).await;
-            cluster
-                .job_in(&api, &next, &["running"], START_BOUND)
-                .await
-                .unwrap();
-            cluster.servers[down].begin().await.unwrap();
-            cluster.servers[down].ready().await.unwrap();
+        scene.cluster.servers[down].kill().await.unwrap();
+        let api = scene.member.at(&scene.cluster.servers[up].url());
+        let next = submit(&api, "vision", &scene.traces.job("next", "l40s")).await;
+        if up == 0 {
+            scene.runs(&next).await;
         }
+        // The agent knows the first server's address alone: without it, what is submitted waits.
+        scene.cluster.servers[down].begin().await.unwrap();
+        scene.cluster.servers[down].ready().await.unwrap();
+        scene.runs(&next).await;
     }
-    traces.let_go().unwrap();
+    scene.traces.let_go().unwrap();
     rig::wait::until("all have ended", END_BOUND, || async {
-        let jobs = cluster.admin().list("/jobs?limit=100").await?;
+        let jobs = scene.cluster.admin().list("/jobs?limit=100").await?;
         Ok(jobs
             .iter()
             .all(|job| job["state"] == "succeeded")
@@ -344,5 +297,5 @@ async fn a_second_server_takes_over_from_a_killed_leader_and_passes_logs_on() {
     })
     .await
     .unwrap();
-    finish(cluster, Some(&traces)).await;
+    scene.finish().await;
 }

@@ -1,4 +1,4 @@
-//! Starting a product for a test, submitting to it, and the laws at its end.
+//! Starting a product for a test, traced jobs in it, and the laws at its end.
 
 use std::time::Duration;
 
@@ -30,6 +30,98 @@ pub async fn start(options: Options) -> Cluster {
     match Cluster::start(options).await {
         Ok(cluster) => cluster,
         Err(error) => panic!("the product does not start: {error:#}"),
+    }
+}
+
+/// A product, and a member of one team whose jobs leave traces.
+pub struct Scene {
+    pub cluster: Cluster,
+    pub traces: Traces,
+    pub member: Api,
+    team: &'static str,
+}
+
+impl Scene {
+    /// Starts the product and signs the member in.
+    pub async fn begin(options: Options, team: &'static str) -> Self {
+        let cluster = start(options).await;
+        let traces = Traces::of(&cluster).unwrap();
+        let member = cluster.sign_in(&format!("{team}-member")).await.unwrap();
+        Self {
+            cluster,
+            traces,
+            member,
+            team,
+        }
+    }
+
+    /// One machine with 4 devices, in the pool `l40s`.
+    pub async fn on_one_machine(name: &str, team: &'static str) -> Self {
+        Self::begin(Options::for_test(name, one_machine()).unwrap(), team).await
+    }
+
+    /// These machines, each behind a proxy that can be cut, with leases of so long.
+    pub async fn behind_proxies(name: &str, machines: Vec<Machine>, lease_ms: i64) -> Self {
+        let mut options = Options::for_test(name, machines)
+            .unwrap()
+            .timer("node_lease_ms", lease_ms);
+        options.proxied = true;
+        Self::begin(options, "vision").await
+    }
+
+    /// Submits a traced job of one device in `pool`; its id.
+    pub async fn submit(&self, name: &str, pool: &str) -> String {
+        submit(&self.member, self.team, &self.traces.job(name, pool)).await
+    }
+
+    /// Submits such a job and waits until it runs; its id.
+    pub async fn run(&self, name: &str, pool: &str) -> String {
+        let id = self.submit(name, pool).await;
+        self.runs(&id).await;
+        id
+    }
+
+    /// Waits until a job runs.
+    pub async fn runs(&self, id: &str) {
+        self.cluster
+            .job_in(&self.member, id, &["running"], START_BOUND)
+            .await
+            .unwrap();
+    }
+
+    /// Lets the jobs end and waits until this one has ended well; the job.
+    pub async fn let_succeed(&self, id: &str) -> Value {
+        self.traces.let_go().unwrap();
+        self.cluster
+            .job_in(&self.member, id, &["succeeded"], END_BOUND)
+            .await
+            .unwrap()
+    }
+
+    /// A job as it is now.
+    pub async fn job(&self, id: &str) -> Value {
+        self.member.get(&format!("/jobs/{id}")).await.unwrap()
+    }
+
+    /// Waits until all agents that run are ready.
+    pub async fn agents_ready(&mut self) {
+        self.cluster.agents_ready(START_BOUND).await.unwrap();
+    }
+
+    /// Cuts a node off from its server.
+    pub fn cut(&self, node: &str) {
+        self.cluster.proxy(node).unwrap().cut();
+    }
+
+    /// Joins it again, and waits until the server sees it.
+    pub async fn heal(&mut self, node: &str) {
+        self.cluster.proxy(node).unwrap().heal();
+        self.agents_ready().await;
+    }
+
+    /// Checks the laws, the traces too, and stops the product.
+    pub async fn finish(self) {
+        finish(self.cluster, Some(&self.traces)).await;
     }
 }
 
