@@ -1,10 +1,14 @@
 # The build: assets, checked queries, programs.
 
+# Installs a folder's lock file; says nothing but what went wrong.
+npm_ci() { npm ci --loglevel=error --no-fund --no-audit >/dev/null; }
+
 # The pages' assets, built from the lock file when they are missing or older than it.
 build_assets() {
     if [ ! -d web/dist ] || [ -n "$(find web/package-lock.json web/build.mjs -newer web/dist)" ]; then
         say "building the pages' assets"
-        (cd web && npm ci --silent && npm run --silent build)
+        (cd web && npm_ci && npm run --silent build) ||
+            fail "the pages' assets could not be built: npm's words are above"
         touch web/dist
     fi
 }
@@ -18,8 +22,9 @@ build() {
     cargo build --workspace
 }
 
-# Writes .sqlx anew, from a database that has the migrations and nothing else.
-prepare_queries() {
+# Writes .sqlx anew, from a database that has the migrations and nothing else. A shell of
+# its own, so that what it does at its end is not done at the end of ours.
+prepare_queries() (
     local bin work as="" url file
     bin=$(postgres_folder)
     work=$(mktemp -d /tmp/allotment-prepare-XXXXXX)
@@ -43,7 +48,4 @@ prepare_queries() {
     # Macros write their query only while they are expanded.
     touch server/src/lib.rs server/tests/it/main.rs
     SQLX_OFFLINE=false SQLX_OFFLINE_DIR=$PWD/.sqlx DATABASE_URL=$url cargo check --workspace --all-targets
-    $as "$bin/pg_ctl" -D "$work/data" -m immediate stop >/dev/null
-    rm -rf "$work"
-    trap - EXIT
-}
+)

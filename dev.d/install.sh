@@ -100,8 +100,13 @@ need_python() {
         fail "PyYAML is missing and could not be fetched; install it with: sudo apt-get install python3-yaml"
 }
 
+# Sets $CHROMIUM to a browser that Chromium's protocol drives.
 need_browser() {
-    command -v chromium >/dev/null && return
-    may_apt && apt_install chromium && return
+    local name
+    [ -z "${CHROMIUM:-}" ] || return 0
+    for name in chromium chromium-browser google-chrome; do
+        CHROMIUM=$(command -v "$name") && export CHROMIUM && return
+    done
+    may_apt && apt_install chromium && export CHROMIUM=/usr/bin/chromium && return
     fail "Chromium is missing; install it with: sudo apt-get install chromium"
 }

@@ -44,25 +44,36 @@ step() { # NAME COMMAND…
     summary+=$(printf '%-22s %5d passed %5d failed %6d s' "$name" "$good" "$bad" $((SECONDS - begun)))$'\n'
 }
 
-run_tests() { # FILTER
+# Without cargo-nextest, which is faster, cargo's own runner: the same tests in the same two
+# steps, told apart by the name of the test program, since --exclude would unify features anew.
+unit_tests() {
     if cargo nextest --version >/dev/null 2>&1; then
-        cargo nextest run --workspace --no-fail-fast -E "$1"
+        cargo nextest run --workspace --no-fail-fast -E 'not package(e2e)'
     else
-        echo "cargo-nextest is missing: cargo test runs all tests at this step (cargo install --locked cargo-nextest)"
-        cargo test --workspace --no-fail-fast
+        cargo test --workspace --no-fail-fast --lib --bins --test '[!e]*'
+    fi
+}
+
+end_to_end() {
+    if cargo nextest --version >/dev/null 2>&1; then
+        cargo nextest run --workspace --no-fail-fast -E 'package(e2e)'
+    else
+        # One product at a time, as .config/nextest.toml has it.
+        cargo test --workspace --no-fail-fast --test e2e -- --test-threads 1
     fi
 }
 
 up_url() { "$python" -c 'import json, sys; print(json.load(open(sys.argv[1] + "/.allotment/up.json"))["url"])' "$1"; }
 
 browser() {
-    (cd web && npm ci --silent) &&
+    need_browser
+    (cd web && npm_ci) &&
         target/debug/allotment-rig --checkout "$1" up --detach --fresh --simulated --port 0 &&
         node web/browser/run.mjs "$(up_url "$1")" "$1/.allotment/up.json"
 }
 
 lint_openapi() {
-    (cd openapi && npm ci --silent && npx --no-install redocly lint --config redocly.yaml openapi.yaml)
+    (cd openapi && npm_ci && npx --no-install redocly lint --config redocly.yaml openapi.yaml)
 }
 
 example_tests() { (cd examples/digits && "$python" -m unittest -v); }
@@ -79,15 +90,13 @@ step "clippy" cargo clippy --workspace --all-targets --quiet -- -D warnings
 RUSTDOCFLAGS="-D warnings" step "docs" cargo doc --workspace --no-deps --quiet
 step "build" cargo build --workspace --all-targets
 if [ "$failed" -eq 0 ] || [ -x target/debug/allotment-rig ]; then
-    export -f run_tests
-    with_postgres() { target/debug/allotment-rig with-postgres bash -c 'run_tests "$0"' "$1"; }
-    step "tests" with_postgres 'not package(e2e)'
+    export -f unit_tests
+    step "tests" target/debug/allotment-rig with-postgres bash -c unit_tests
     step "planner cases" "$python" tests/cases/run.py --plan "$PWD/target/debug/allot plan"
     step "examples" example_tests
     step "deployment files" "$python" tests/check_compose.py --bin-dir target/debug
     step "openapi" lint_openapi
-    if cargo nextest --version >/dev/null 2>&1; then step "end to end" run_tests 'package(e2e)'; fi
-    need_browser
+    step "end to end" end_to_end
     browser_checkout=$(mktemp -d /tmp/allotment-browser-XXXXXX)
     chmod 711 "$browser_checkout"
     step "browser" browser "$browser_checkout"
