@@ -1,8 +1,8 @@
 //! The schema itself: its migrations, its version, and whether the roles are as weak as they must be.
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use sqlx::ConnectOptions;
-use sqlx::migrate::Migrator;
+use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 
 use super::Tx;
@@ -11,6 +11,10 @@ use super::Tx;
 static MIGRATIONS: Migrator = sqlx::migrate!("../migrations");
 /// A migration that waits longer for a lock gives up, so that it never queues everybody behind it.
 const LOCK_TIMEOUT: &str = "5s";
+
+/// Where the tables are made. PostgreSQL looks first for a schema that is called as the role,
+/// and an owner called `allotment` would have the one of our functions.
+const TABLES: &str = "public";
 
 /// The version that this program needs.
 pub fn version_needed() -> i64 {
@@ -26,7 +30,7 @@ pub fn version_needed() -> i64 {
 pub async fn connect_owner(url: &str) -> anyhow::Result<PgConnection> {
     let options: PgConnectOptions = url.parse().context("database.owner_url")?;
     options
-        .options([("lock_timeout", LOCK_TIMEOUT)])
+        .options([("lock_timeout", LOCK_TIMEOUT), ("search_path", TABLES)])
         .disable_statement_logging()
         .connect()
         .await
@@ -35,7 +39,17 @@ pub async fn connect_owner(url: &str) -> anyhow::Result<PgConnection> {
 
 /// Brings the schema up to date; only one of several who try does it.
 pub async fn migrate(owner: &mut PgConnection) -> anyhow::Result<()> {
-    MIGRATIONS.run(owner).await.context("migrate the database")
+    match MIGRATIONS.run(owner).await {
+        Ok(()) => Ok(()),
+        Err(MigrateError::VersionMissing(version)) => bail!(
+            "the database has migration {version} of a newer version: run that one, or a newer one yet"
+        ),
+        Err(MigrateError::VersionMismatch(version)) => bail!(
+            "the database was made with another migration {version} than this version's: \
+             it belongs to another build"
+        ),
+        Err(error) => Err(error).context("migrate the database"),
+    }
 }
 
 /// Sets a role's password, where the owner may; whether it could.

@@ -3,7 +3,7 @@
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use server::setup;
-use sqlx::PgPool;
+use sqlx::{ConnectOptions, PgPool};
 use tower::ServiceExt;
 
 use crate::fixture;
@@ -41,6 +41,24 @@ async fn a_server_is_ready_when_it_can_work_and_not_before(owner: PgPool) {
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
     assert!(words.contains("version"), "{words}");
     assert!(setup::check::run(&app.db).await.is_err());
+}
+
+#[sqlx::test(migrations = false)]
+async fn the_tables_are_made_in_public_also_where_a_schema_is_called_as_the_owner(owner: PgPool) {
+    // As the schema `allotment` is for an owner of that name.
+    sqlx::raw_sql("CREATE SCHEMA AUTHORIZATION CURRENT_USER")
+        .execute(&owner)
+        .await
+        .expect("the owner may");
+    let url = owner.connect_options().to_url_lossy();
+    let config = format!(
+        "[database]\nowner_url = '{url}'\n\
+         app_url = 'postgres://allotment_app@db/x'\nsystem_url = 'postgres://allotment_system@db/x'\n"
+    );
+    let config = toml::from_str(&config).expect("a configuration");
+    setup::migrate::run(&config).await.expect("migrated");
+    let db = fixture::database(&owner).await;
+    setup::check::run(&db).await.expect("good to serve with");
 }
 
 #[sqlx::test(migrations = "../migrations")]
