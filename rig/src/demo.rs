@@ -56,8 +56,13 @@ impl Secrets {
         if file.exists() {
             let text = std::fs::read_to_string(&file)
                 .with_context(|| format!("read {}", file.display()))?;
-            return serde_json::from_str(&text)
-                .with_context(|| format!("secrets in {}", file.display()));
+            return serde_json::from_str(&text).with_context(|| {
+                format!(
+                    "{} is of another version; go on with that one, \
+                     or start anew with: ./dev up --fresh",
+                    file.display()
+                )
+            });
         }
         let fresh = Self {
             postgres: Passwords::random(),
@@ -99,6 +104,19 @@ pub fn random_secret() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn secrets_of_another_version_are_refused_with_the_remedy() {
+        let state = std::env::temp_dir().join(format!("allotment-rig-old-{}", std::process::id()));
+        who::make_folder(&state, who::PRIVATE).unwrap();
+        who::write_private(&file_in(&state), r#"{"cluster": {}}"#).unwrap();
+        let error = format!("{:#}", Secrets::of(&state).unwrap_err());
+        std::fs::remove_dir_all(&state).unwrap();
+        assert!(
+            error.contains("another version") && error.contains("--fresh"),
+            "{error}"
+        );
+    }
 
     #[test]
     fn secrets_are_made_once_and_read_back() {

@@ -7,7 +7,7 @@ mod real_gpus;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::agents_file::{self, Machine};
@@ -57,7 +57,7 @@ pub async fn run(up: &Up, ready: impl FnOnce() -> anyhow::Result<()>) -> anyhow:
     let paths = Paths::of_checkout(&up.checkout)?;
     make_state(&up.checkout, &paths)?;
     let Some(_hold) = Hold::take(&paths.state)? else {
-        return already_running(up);
+        return Err(already_running(&up.checkout));
     };
     UpFile::remove(&up.checkout);
     leftovers::kill_all(&paths.state).await?;
@@ -202,23 +202,18 @@ fn tell(up: &Up, cluster: &Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn already_running(up: &Up) -> anyhow::Result<()> {
-    let Ok(running) = UpFile::read(&up.checkout) else {
-        bail!(
-            "another ./dev up is starting in this checkout; wait for it, or end it with: ./dev down"
-        );
-    };
-    if up.fresh || up.agents.is_some() {
-        bail!(
-            "Allotment is running at {}; stop it first with: ./dev down",
+/// A second product is never started, nor is the first taken for the one that was asked for:
+/// it may have other ports, machines or an older build.
+fn already_running(checkout: &Path) -> anyhow::Error {
+    match UpFile::read(checkout) {
+        Ok(running) => anyhow!(
+            "Allotment is running already at {}; stop it first with: ./dev down",
             running.url
-        );
+        ),
+        Err(_) => anyhow!(
+            "another ./dev up is starting in this checkout; wait for it, or end it with: ./dev down"
+        ),
     }
-    println!(
-        "Allotment is running already at {} (stop it with: ./dev down)",
-        running.url
-    );
-    Ok(())
 }
 
 async fn machines(up: &Up, paths: &Paths) -> anyhow::Result<Vec<Machine>> {

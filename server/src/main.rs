@@ -1,6 +1,7 @@
 //! `allotment-server`: the control plane's one binary.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
@@ -54,7 +55,17 @@ enum Command {
     Openapi,
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
+    match start() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("allotment-server: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start() -> anyhow::Result<()> {
     rustls::crypto::ring::default_provider()
         .install_default()
         .ok()

@@ -72,6 +72,33 @@ fn said(output: &Output) -> String {
     )
 }
 
+fn kill(pid: u32) {
+    let killed = Command::new("kill").args(["-9", &pid.to_string()]).status();
+    assert!(killed.unwrap().success());
+}
+
+/// Asserts that a start failed with one sentence that has these words.
+fn refused(output: &Output, words: &[&str]) {
+    let told = said(output);
+    assert!(!output.status.success(), "{told}");
+    let error: Vec<&str> = told
+        .lines()
+        .skip_while(|line| !line.starts_with("error: "))
+        .collect();
+    assert_eq!(error.len(), 1, "{told}");
+    for word in words {
+        assert!(error[0].contains(word), "{word} is not in: {told}");
+    }
+}
+
+/// A port from which on all that a product needs are free.
+fn free_port() -> u16 {
+    (20_000..60_000)
+        .step_by(997)
+        .find(|port| rig::ports::Ports::at(*port).unwrap().check_free().is_ok())
+        .expect("free ports")
+}
+
 #[tokio::test]
 async fn a_detached_product_answers_resumes_and_stops() {
     let checkout = Checkout::make("detached");
@@ -111,23 +138,15 @@ async fn a_detached_product_answers_resumes_and_stops() {
         assert_eq!(said(&rows).trim(), "4", "org and three teams, as the owner");
     }
 
-    let second = checkout.rig(&["up"]).output().unwrap();
-    assert!(second.status.success(), "{}", said(&second));
-    assert!(
-        said(&second).contains(&format!("running already at {}", file.url)),
-        "{}",
-        said(&second)
-    );
+    for words in [&["up"][..], &["up", "--detach"], &["up", "--fresh"]] {
+        let second = checkout.rig(words).output().unwrap();
+        let sentence = format!("error: Allotment is running already at {}", file.url);
+        refused(&second, &[&sentence, "./dev down"]);
+    }
 
     // A killed child is started again, and its new process id is told.
     let server = file.pids.server[0];
-    assert!(
-        Command::new("kill")
-            .args(["-9", &server.to_string()])
-            .status()
-            .unwrap()
-            .success()
-    );
+    kill(server);
     wait::until("the server is started again", UP_BOUND, || async {
         let now = UpFile::read(&checkout.folder)?;
         let ready = admin.get("/teams").await.is_ok();
@@ -158,6 +177,19 @@ async fn a_detached_product_answers_resumes_and_stops() {
         .await
         .unwrap();
     assert!(!jobs.is_empty(), "the example jobs are still there");
+
+    // Elsewhere with the same state: `up` returns only when the agents are ready there.
+    let down = checkout.rig(&["down"]).output().unwrap();
+    assert_eq!(said(&down).trim(), "stopped");
+    let port = free_port().to_string();
+    let moved = checkout
+        .up(&["--detach", "--port", &port])
+        .output()
+        .unwrap();
+    assert!(moved.status.success(), "{}", said(&moved));
+    let moved = UpFile::read(&checkout.folder).unwrap();
+    assert_eq!(moved.url, format!("http://127.0.0.1:{port}"));
+    assert_eq!(moved.users, file.users, "the same state");
 }
 
 #[test]
@@ -167,17 +199,14 @@ fn taken_ports_are_one_sentence_and_a_failure() {
     let port = taken.local_addr().unwrap().port();
     // Close to the end of the range there is no room for the others, which is another error.
     if port < 64_000 {
-        let up = checkout
-            .up(&["--port", &port.to_string()])
-            .output()
-            .unwrap();
-        assert!(!up.status.success());
-        let words = said(&up);
-        assert!(
-            words.contains(&format!("error: port {port}")) && words.contains("--port 0"),
-            "{words}"
-        );
-        assert_eq!(words.trim().lines().count(), 1, "{words}");
+        for more in [&[][..], &["--detach"]] {
+            let up = checkout
+                .up(more)
+                .args(["--port", &port.to_string()])
+                .output()
+                .unwrap();
+            refused(&up, &[&format!("port {port}"), "--port 0"]);
+        }
     }
 }
 
@@ -190,11 +219,82 @@ fn a_wrong_list_of_machines_is_one_sentence_and_a_failure() {
     )
     .unwrap();
     let up = checkout.up(&["--port", "0"]).output().unwrap();
-    assert!(!up.status.success());
-    let words = said(&up);
-    assert!(
-        words.contains("dgx-b200") && words.contains("dgx-h100"),
-        "{words}"
+    refused(&up, &["dgx-b200", "dgx-h100"]);
+}
+
+/// A small disk in place of a folder.
+struct SmallDisk<'a>(&'a Path);
+
+impl<'a> SmallDisk<'a> {
+    /// `None` where none may be mounted.
+    fn at(folder: &'a Path) -> Option<Self> {
+        std::fs::create_dir_all(folder).ok()?;
+        let mount = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=16m", "allotment-test"])
+            .arg(folder)
+            .output();
+        mount.ok()?.status.success().then_some(Self(folder))
+    }
+}
+
+impl Drop for SmallDisk<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0).status();
+    }
+}
+
+#[test]
+fn too_little_room_on_the_disk_is_one_sentence_and_a_failure() {
+    let checkout = Checkout::make("disk");
+    let state = rig::paths::Paths::of_checkout(&checkout.folder)
+        .unwrap()
+        .state;
+    let Some(disk) = SmallDisk::at(&state) else {
+        println!("skipped: this user may mount no disk");
+        return;
+    };
+    let up = checkout.up(&["--port", "0"]).output().unwrap();
+    refused(&up, &[&state.display().to_string(), "2048 MiB are needed"]);
+    drop(disk);
+}
+
+/// `./dev up` on real GPUs, but for the GPUs: whoever loads NVIDIA's library by its name
+/// finds the simulation.
+#[tokio::test]
+async fn a_machine_with_gpus_of_its_own_joins_a_pool_that_is_named_after_their_model() {
+    let checkout = Checkout::make("own-gpus");
+    let libraries = checkout.folder.join("lib");
+    std::fs::create_dir(&libraries).unwrap();
+    std::os::unix::fs::symlink(
+        binary("libnvml_sim.so"),
+        libraries.join("libnvidia-ml.so.1"),
+    )
+    .unwrap();
+    let machine = Command::new(binary("nvml-sim-machine"))
+        .args(["--model", "a30-4", "--seed", "own"])
+        .output()
+        .unwrap();
+    let file = checkout.folder.join("machine.json");
+    std::fs::write(&file, machine.stdout).unwrap();
+    let up = checkout
+        .rig(&["up", "--detach", "--port", "0"])
+        .env("LD_LIBRARY_PATH", &libraries)
+        .env("ALLOTMENT_NVML_SIM_MACHINE", &file)
+        .output()
+        .unwrap();
+    assert!(up.status.success(), "{}", said(&up));
+    let file = UpFile::read(&checkout.folder).unwrap();
+    let nodes = rig::api::Api::with_token(&file.url, &file.token)
+        .unwrap()
+        .list("/nodes")
+        .await
+        .unwrap();
+    assert_eq!(nodes.len(), 1, "{nodes:?}");
+    assert_eq!(nodes[0]["pool"], "a30", "{nodes:?}");
+    assert_eq!(
+        nodes[0]["devices"].as_array().map(Vec::len),
+        Some(4),
+        "{nodes:?}"
     );
 }
 
@@ -213,14 +313,7 @@ async fn in_the_foreground_a_crashed_child_ends_the_product_with_its_name_and_lo
     .await
     .unwrap();
     let file = UpFile::read(&checkout.folder).unwrap();
-    let agent = file.pids.agents["small-1"];
-    assert!(
-        Command::new("kill")
-            .args(["-9", &agent.to_string()])
-            .status()
-            .unwrap()
-            .success()
-    );
+    kill(file.pids.agents["small-1"]);
     let output = wait::until("it ends", UP_BOUND, || {
         let ended = up.try_wait();
         async move { Ok(ended?) }

@@ -72,7 +72,10 @@ impl Cluster {
             self.servers
                 .push(Server::prepare(&self.options.paths, number, settings)?);
         }
-        self.servers[0].run(&["migrate"]).await?;
+        self.servers[0].run(&["migrate"]).await.context(
+            "the database cannot be brought to this version \
+             (what it holds is forgotten with: ./dev up --fresh)",
+        )?;
         Ok(())
     }
 
