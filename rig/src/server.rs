@@ -107,6 +107,8 @@ impl Server {
     pub async fn run(&self, words: &[&str]) -> anyhow::Result<String> {
         let mut command = Command::new(&self.program);
         command.args(words).arg("--config").arg(&self.config);
+        // When it fails, its error alone is told.
+        command.env("RUST_LOG", "error");
         finish(&format!("allotment-server {}", words.join(" ")), command).await
     }
 
