@@ -72,7 +72,7 @@ GRANT SELECT ON transitions TO allotment_app, allotment_system;
 INSERT INTO transitions (machine, from_state, to_state)
 SELECT m.machine, m.from_state, unnest(m.to_states)
 FROM (VALUES
-    ('job', 'queued', ARRAY['starting', 'suspended', 'cancelled', 'failed']),
+    ('job', 'queued', ARRAY['starting', 'suspended', 'succeeded', 'cancelled', 'failed']),
     ('job', 'starting', ARRAY['running', 'queued', 'preempting', 'suspended', 'cancelling', 'succeeded', 'failed', 'cancelled']),
     ('job', 'running', ARRAY['preempting', 'suspended', 'cancelling', 'succeeded', 'failed', 'queued']),
     ('job', 'preempting', ARRAY['queued', 'suspended', 'cancelling', 'succeeded', 'failed', 'cancelled']),

@@ -28,7 +28,7 @@ text_enum!(
 );
 
 steps!(JobState, "job" {
-    Queued => [Starting, Suspended, Cancelled, Failed],
+    Queued => [Starting, Suspended, Succeeded, Cancelled, Failed],
     Starting => [Running, Queued, Preempting, Suspended, Cancelling, Succeeded, Failed, Cancelled],
     Running => [Preempting, Suspended, Cancelling, Succeeded, Failed, Queued],
     Preempting => [Queued, Suspended, Cancelling, Succeeded, Failed, Cancelled],
@@ -64,8 +64,21 @@ mod tests {
     }
 
     #[test]
-    fn a_queued_job_cannot_end_well_without_an_attempt() {
-        assert!(JobState::Queued.step(JobState::Succeeded).is_err());
-        assert!(JobState::Queued.step(JobState::Running).is_err());
+    fn a_queued_job_runs_only_once_it_has_a_place() {
+        for to in [
+            JobState::Running,
+            JobState::Preempting,
+            JobState::Cancelling,
+        ] {
+            assert!(JobState::Queued.step(to).is_err(), "{to}");
+        }
+    }
+
+    /// Whoever suspends a job and resumes it leaves its attempt to end: that may end well.
+    #[test]
+    fn work_that_is_done_has_succeeded_in_every_state_that_is_not_final() {
+        for from in JobState::ALL.iter().filter(|s| !s.terminal()) {
+            assert!(from.step(JobState::Succeeded).is_ok(), "{from}");
+        }
     }
 }

@@ -34,9 +34,11 @@ pub(super) async fn end(
     let well = workers
         .iter()
         .all(|worker| worker.exit_code == Some(0) && !worker.exit_asked);
+    let cancelled = matches!(job.state, JobState::Cancelling | JobState::Cancelled)
+        || attempt.reason == Some(AttemptEnd::Cancelled);
     // Every worker ended well by itself before the stop reached it: it is done, and running
     // it again would do its work twice. A cancel stands, since it was promised.
-    if well && job.state != JobState::Cancelling && attempt.reason != Some(AttemptEnd::Cancelled) {
+    if well && !cancelled {
         if attempt.reason.is_some() {
             attempts::amend_as_done(tx, attempt.id).await?;
             attempt.reason = None;
@@ -75,9 +77,11 @@ fn next_step(
     };
     match job.state {
         JobState::Cancelling => return Some(step(JobState::Cancelled)),
-        // It was suspended, or resumed again since; it waits as people want it.
-        JobState::Suspended if !done => return None,
-        JobState::Queued => return None,
+        // It was suspended, or resumed again since; it waits as people want it, unless there is
+        // nothing left to run.
+        JobState::Suspended | JobState::Queued if !done => return None,
+        // It was cancelled while it waited; only its last attempt still had to leave.
+        state if state.terminal() => return None,
         _ => {}
     }
     if done {

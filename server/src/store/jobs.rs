@@ -250,6 +250,9 @@ pub async fn step(
              queued_at = CASE WHEN $4 = 'queued' THEN allotment.clock() ELSE queued_at END,
              started_at = CASE WHEN $4 = 'running' THEN allotment.clock()
                                WHEN $4 IN ('queued', 'starting') THEN NULL
+                               -- A job that was resumed while its attempt ended well.
+                               WHEN $4 = 'succeeded' THEN COALESCE(started_at, (
+                                   SELECT a.started_at FROM attempts AS a WHERE a.job_id = jobs.id ORDER BY a.number DESC LIMIT 1))
                                ELSE started_at END,
              finished_at = CASE WHEN $4 IN ('succeeded', 'failed', 'cancelled') THEN allotment.clock() END,
              version = version + 1

@@ -1,0 +1,86 @@
+//! Words that cross on their way: what nodes report while people and plans decide otherwise.
+
+use domain::ids::JobId;
+use domain::state::JobState;
+use server::app::idempotency::Repeat;
+use server::app::jobs;
+use sqlx::PgPool;
+
+use super::fleet::Fleet;
+
+/// A job that runs on the one GPU of the one node.
+async fn running(fleet: &Fleet) -> JobId {
+    fleet.node("n1", 1).await;
+    let job = fleet.submit(1).await.id;
+    fleet.turn().await;
+    fleet.run(job).await;
+    job
+}
+
+async fn suspend(fleet: &Fleet, job: JobId) {
+    jobs::suspend(&fleet.app, &fleet.ada(), Repeat::none(), job)
+        .await
+        .expect("suspended");
+}
+
+async fn resume(fleet: &Fleet, job: JobId) {
+    jobs::resume(&fleet.app, &fleet.ada(), Repeat::none(), job)
+        .await
+        .expect("resumed");
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_job_that_ends_well_while_it_is_suspended_and_resumed_has_succeeded(owner: PgPool) {
+    let fleet = Fleet::new(owner).await;
+    let job = running(&fleet).await;
+    suspend(&fleet, job).await;
+    resume(&fleet, job).await;
+    assert_eq!(fleet.job(job).await.state, JobState::Queued);
+    // Its process had ended by itself before the stop reached it.
+    fleet.exit(job, 0).await;
+    fleet.turn().await;
+    let done = fleet.job(job).await;
+    assert_eq!(
+        (done.state, done.attempt, done.exit_code),
+        (JobState::Succeeded, 1, Some(0))
+    );
+    assert!(done.started_at.is_some() && done.finished_at.is_some());
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_job_that_is_stopped_by_its_suspension_and_resumed_runs_again(owner: PgPool) {
+    let fleet = Fleet::new(owner).await;
+    let job = running(&fleet).await;
+    suspend(&fleet, job).await;
+    resume(&fleet, job).await;
+    fleet.turn().await;
+    assert_eq!(
+        fleet.job(job).await.attempt,
+        1,
+        "the first run still leaves"
+    );
+    fleet.exit(job, 1).await;
+    fleet.turn().await;
+    let again = fleet.job(job).await;
+    assert_eq!((again.state, again.attempt), (JobState::Starting, 2));
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_job_that_was_resumed_and_cancelled_stays_cancelled_however_its_run_ends(owner: PgPool) {
+    let fleet = Fleet::new(owner).await;
+    fleet.node("n1", 1).await;
+    for code in [0, 1] {
+        let job = fleet.submit(1).await.id;
+        fleet.turn().await;
+        fleet.run(job).await;
+        suspend(&fleet, job).await;
+        resume(&fleet, job).await;
+        jobs::cancel(&fleet.app, &fleet.ada(), Repeat::none(), job)
+            .await
+            .expect("cancelled");
+        fleet.exit(job, code).await;
+        assert_eq!(fleet.job(job).await.state, JobState::Cancelled);
+        assert_eq!(fleet.most_holders().await, 0, "its device is free");
+    }
+}
+
