@@ -1,9 +1,9 @@
 //! The one home of state changes of jobs, attempts and assignments.
 //!
 //! Every change locks the job's row first, then its live attempt, then the assignments in the
-//! order of their ids: two callers never wait for each other in a circle. Each step is
-//! checked by its state machine, guarded by the state that it was decided upon, and leaves
-//! one event. Devices and usage segments change in the same transaction, so that metering
+//! order of their ids: two callers never wait for each other in a circle. Who locks nodes as
+//! well locks all its jobs before. Each step is checked by its state machine, guarded by the
+//! state that it was decided upon, and leaves one event. Devices and usage segments change in the same transaction, so that metering
 //! cannot drift from state.
 
 pub mod end;

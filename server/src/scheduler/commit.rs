@@ -39,7 +39,7 @@ pub struct Outcome {
 struct Desk<'p> {
     mirror: &'p Mirror,
     nodes: BTreeMap<&'p str, &'p NodeRecord>,
-    /// Nodes that may take work, as found in this transaction.
+    /// Nodes that may take work; they stay so until this transaction ends.
     open: BTreeSet<NodeId>,
     /// Teams whose quotas, or whose ancestors' quotas, are not those of the plan.
     moved: BTreeSet<String>,
@@ -65,6 +65,13 @@ pub async fn commit(
         outcome.fenced = true;
         return Ok(outcome);
     }
+    // All jobs before all nodes, each in the order of their ids: whoever fences the work of a
+    // lost node locks a job and then its node, and the two would wait for each other.
+    let decided: BTreeSet<JobId> = decisions(plan)
+        .take(DECISIONS_MAX)
+        .filter_map(|decision| translate::job_id(decision.workload()))
+        .collect();
+    jobs::lock_all(&mut tx, &decided.into_iter().collect::<Vec<_>>()).await?;
     let desk = Desk::lay(
         &mut tx,
         mirror,
@@ -151,7 +158,7 @@ impl<'p> Desk<'p> {
             .flat_map(|start| &start.placement)
             .filter_map(|place| nodes.get(place.node.as_str()).map(|n| n.row.id))
             .collect();
-        let found = rows::find_nodes(tx, &used.into_iter().collect::<Vec<_>>()).await?;
+        let found = rows::hold_nodes(tx, &used.into_iter().collect::<Vec<_>>()).await?;
         let open = found
             .into_iter()
             .filter(|n| n.intent == NodeIntent::Open && n.reachability == Reachability::Ready)

@@ -132,6 +132,17 @@ pub async fn lock(tx: &mut Tx, id: JobId) -> Result<Option<JobRow>, sqlx::Error>
         .await
 }
 
+/// Locks jobs in the order of their ids, for who changes several in one transaction.
+pub async fn lock_all(tx: &mut Tx, ids: &[JobId]) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "SELECT id FROM jobs WHERE id = ANY ($1) ORDER BY id FOR UPDATE",
+        ids as &[JobId],
+    )
+    .fetch_all(&mut **tx)
+    .await?;
+    Ok(())
+}
+
 /// Which jobs a list shows; the newest first.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {

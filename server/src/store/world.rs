@@ -381,15 +381,16 @@ pub struct NodeFound {
     pub reachability: Reachability,
 }
 
-/// The two facts of nodes. They are not locked: heartbeats would wait for plans, and work
-/// granted beside a node's loss is found by the reconciler of lost nodes, which looks at rows.
-pub async fn find_nodes(tx: &mut Tx, ids: &[NodeId]) -> Result<Vec<NodeFound>, sqlx::Error> {
+/// The two facts of nodes, which stay until the transaction ends: who changes one of them has
+/// locked the row for update, and waits. Heartbeats lock less, and do not wait.
+pub async fn hold_nodes(tx: &mut Tx, ids: &[NodeId]) -> Result<Vec<NodeFound>, sqlx::Error> {
     sqlx::query_as!(
         NodeFound,
         r#"SELECT id AS "id: NodeId", intent AS "intent: NodeIntent", reachability AS "reachability: Reachability"
            FROM nodes
            WHERE id = ANY ($1)
-           ORDER BY id"#,
+           ORDER BY id
+           FOR KEY SHARE"#,
         ids as &[NodeId],
     )
     .fetch_all(&mut **tx)

@@ -1,12 +1,19 @@
 //! Words that cross on their way: what nodes report while people and plans decide otherwise.
 
+use std::collections::BTreeMap;
+
 use domain::ids::JobId;
-use domain::state::JobState;
+use domain::state::{JobState, NodeIntent};
 use server::app::idempotency::Repeat;
 use server::app::jobs;
+use server::lifecycle::{self, Actor};
+use server::scheduler::world::{Memory, Mirror};
+use server::scheduler::{self, translate};
+use server::store;
 use sqlx::PgPool;
 
 use super::fleet::Fleet;
+use super::machine::eventually;
 
 /// A job that runs on the one GPU of the one node.
 async fn running(fleet: &Fleet) -> JobId {
@@ -82,5 +89,53 @@ async fn a_job_that_was_resumed_and_cancelled_stays_cancelled_however_its_run_en
         assert_eq!(fleet.job(job).await.state, JobState::Cancelled);
         assert_eq!(fleet.most_holders().await, 0, "its device is free");
     }
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_plan_starts_nothing_on_a_node_that_is_being_cordoned(owner: PgPool) {
+    let fleet = Fleet::new(owner).await;
+    let node = fleet.node("n1", 1).await;
+    let job = fleet.submit(1).await.id;
+    let epoch = scheduler::take_over(&fleet.app).await.expect("the lead");
+    let mirror = Mirror::load(&fleet.app.db).await.expect("the world");
+    let plan = engine::plan(&translate::world(
+        &mirror.records,
+        mirror.now,
+        &Memory::default(),
+    ));
+    assert_eq!(plan.starts.len(), 1);
+
+    let mut cordon = fleet.app.db.begin_system().await.expect("a transaction");
+    let row = store::nodes::lock(&mut cordon, node)
+        .await
+        .expect("a row")
+        .expect("a node");
+    lifecycle::nodes::set_intent(&mut cordon, &row, NodeIntent::Cordoned, "", &Actor::System)
+        .await
+        .expect("a step");
+    let app = fleet.app.clone();
+    let commit = tokio::spawn(async move {
+        scheduler::commit(&app, epoch, &mirror, &plan, &BTreeMap::new()).await
+    });
+    eventually("the commit waits for the cordon", async || {
+        waiting_for_locks(&fleet.owner).await > 0
+    })
+    .await;
+    cordon.commit().await.expect("committed");
+    let outcome = commit.await.expect("it ends").expect("answered");
+    assert_eq!((outcome.committed, outcome.refused.len()), (0, 1));
+    assert_eq!(fleet.job(job).await.state, JobState::Queued);
+}
+
+/// How many transactions of this database wait for another one.
+async fn waiting_for_locks(owner: &PgPool) -> i64 {
+    sqlx::query_scalar!(
+        r#"SELECT count(*) AS "n!" FROM pg_locks AS l
+           JOIN pg_stat_activity AS a ON a.pid = l.pid
+           WHERE NOT l.granted AND a.datname = current_database()"#
+    )
+    .fetch_one(owner)
+    .await
+    .expect("a number")
 }
 
