@@ -113,13 +113,34 @@ async fn late(
 }
 
 async fn accepted(tx: &mut Tx, on: &mut Locked, actor: &Actor) -> Result<bool, LifecycleError> {
-    if on.worker.phase != AssignmentPhase::Granted {
-        return Ok(false);
-    }
-    step_worker(tx, &mut on.worker, AssignmentPhase::HandedOver, actor, "").await?;
     let now = store::clock(tx).await?;
+    match on.worker.phase {
+        AssignmentPhase::Granted => {
+            step_worker(tx, &mut on.worker, AssignmentPhase::HandedOver, actor, "").await?;
+        }
+        // The stop and the acceptance crossed: its node holds it, and will until it is clean.
+        AssignmentPhase::Stopping if assignments::note_taken(tx, on.worker.id, now).await? => {
+            note_taken(tx, &on.worker, actor).await?;
+        }
+        _ => return Ok(false),
+    }
     meter::charge(tx, on.worker.id, now).await?;
     Ok(true)
+}
+
+/// An acceptance that changes no phase, since its worker is to stop, and begins the charge.
+async fn note_taken(tx: &mut Tx, worker: &Assignment, actor: &Actor) -> Result<(), sqlx::Error> {
+    let event = NewEvent {
+        subject: Subject::Assignment(worker.id),
+        job: Some((worker.team_id, worker.job_id)),
+        node_id: Some(worker.node_id),
+        from: Some(worker.phase.as_str()),
+        to: worker.phase.as_str(),
+        actor,
+        reason: "taken_while_stopping",
+        data: json!({ "worker": worker.worker, "message": "its node took it before the stop arrived" }),
+    };
+    events::insert(tx, &event).await
 }
 
 async fn refused(

@@ -255,6 +255,23 @@ pub async fn step(
     Ok(done.rows_affected() == 1)
 }
 
+/// Notes that its node took an assignment that is being stopped; false when that was known.
+pub async fn note_taken(
+    tx: &mut Tx,
+    id: AssignmentId,
+    now: Timestamp,
+) -> Result<bool, sqlx::Error> {
+    let done = sqlx::query!(
+        "UPDATE assignments SET handed_over_at = $2, version = version + 1
+         WHERE id = $1 AND phase = 'stopping' AND handed_over_at IS NULL",
+        id as AssignmentId,
+        now,
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
 /// Whether its node ever acknowledged an assignment.
 pub async fn accepted(tx: &mut Tx, id: AssignmentId) -> Result<bool, sqlx::Error> {
     sqlx::query_scalar!(

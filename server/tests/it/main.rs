@@ -4,6 +4,7 @@ mod agents;
 mod authorisation;
 mod authorisation_pages;
 mod bad_input;
+mod charges;
 mod crossings;
 mod faults;
 mod feed;

@@ -390,7 +390,7 @@ async fn toggle(fleet: &Fleet, node: NodeId) {
     tx.commit().await.expect("committed");
 }
 
-async fn run(fleet: &Fleet, gpus: u32) -> JobId {
+pub async fn run(fleet: &Fleet, gpus: u32) -> JobId {
     let spec = json!({ "name": "j", "command": ["train"], "per_worker": { "gpus": gpus } });
     let job = fleet.submit_spec(spec).await.expect("accepted");
     fleet.turn().await;
@@ -425,7 +425,7 @@ async fn preempt(fleet: &Fleet, id: JobId) {
 }
 
 /// The node beats at the present time.
-async fn heard(fleet: &Fleet, node: NodeId) {
+pub async fn heard(fleet: &Fleet, node: NodeId) {
     sqlx::query!(
         "UPDATE nodes SET last_heartbeat_at = allotment.clock() WHERE id = $1",
         node as NodeId
@@ -460,7 +460,7 @@ async fn team(fleet: &Fleet, name: &str) {
     .expect("a quota");
 }
 
-async fn price(fleet: &Fleet, amount: &str, from: &str) {
+pub async fn price(fleet: &Fleet, amount: &str, from: &str) {
     add_price(fleet, "exclusive", amount, from).await;
 }
 
@@ -484,7 +484,7 @@ async fn add_price(fleet: &Fleet, mode: &str, amount: &str, from: &str) {
     .expect("a price");
 }
 
-async fn total(fleet: &Fleet, by: &str) -> (Decimal, Decimal) {
+pub async fn total(fleet: &Fleet, by: &str) -> (Decimal, Decimal) {
     let report: Usage = of_all(&fleet.app, &fleet.root(), &ask_all(by))
         .await
         .expect("a report");
@@ -511,7 +511,7 @@ fn cost(total: &server::app::usage::UsageTotal) -> Decimal {
         .unwrap_or_default()
 }
 
-fn decimal(text: &str) -> Decimal {
+pub fn decimal(text: &str) -> Decimal {
     text.parse().expect("a decimal")
 }
 
