@@ -16,8 +16,7 @@ pub async fn reserve(
     assignment: AssignmentId,
     now: Timestamp,
 ) -> Result<(), sqlx::Error> {
-    segments::open(tx, assignment, Kind::Reserved, now, None).await?;
-    Ok(())
+    segments::open(tx, assignment, Kind::Reserved, now).await
 }
 
 /// Its node acknowledged it: from now on its team pays.
@@ -27,8 +26,7 @@ pub async fn charge(
     now: Timestamp,
 ) -> Result<(), sqlx::Error> {
     segments::close(tx, assignment, now).await?;
-    segments::open(tx, assignment, Kind::Charged, now, None).await?;
-    Ok(())
+    segments::open(tx, assignment, Kind::Charged, now).await
 }
 
 /// It was released: nobody holds its shares any more.
@@ -37,8 +35,7 @@ pub async fn close(
     assignment: AssignmentId,
     now: Timestamp,
 ) -> Result<(), sqlx::Error> {
-    segments::close(tx, assignment, now).await?;
-    Ok(())
+    segments::close(tx, assignment, now).await
 }
 
 /// It was fenced at `now`: its team pays up to the node's last heartbeat, the operator the rest.
@@ -49,10 +46,5 @@ pub async fn fence(
     now: Timestamp,
 ) -> Result<(), sqlx::Error> {
     let seen = last_heartbeat_at.map_or(now, |at| at.min(now));
-    if let Some(ended) = segments::close(tx, assignment, seen).await?
-        && ended < now
-    {
-        segments::open(tx, assignment, Kind::Unreachable, ended, Some(now)).await?;
-    }
-    Ok(())
+    segments::split(tx, assignment, seen, now).await
 }

@@ -5,15 +5,13 @@ use domain::ids::AssignmentId;
 
 use super::Tx;
 
-/// What holding a share counts as.
+/// What a share that is held counts as; what it counted as on a lost node, [`split`] says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Granted, and not yet acknowledged by its node.
     Reserved,
     /// Held by its team.
     Charged,
-    /// After the last heartbeat of a lost node, at the operator's charge.
-    Unreachable,
 }
 
 impl Kind {
@@ -21,24 +19,22 @@ impl Kind {
         match self {
             Self::Reserved => "reserved",
             Self::Charged => "charged",
-            Self::Unreachable => "unreachable",
         }
     }
 }
 
-/// Opens a segment for each share that an assignment holds; returns how many.
+/// Opens a segment for each share that an assignment holds.
 pub async fn open(
     tx: &mut Tx,
     assignment: AssignmentId,
     kind: Kind,
     from: Timestamp,
-    until: Option<Timestamp>,
-) -> Result<u64, sqlx::Error> {
-    let done = sqlx::query!(
+) -> Result<(), sqlx::Error> {
+    sqlx::query!(
         "INSERT INTO usage_segments (id, team_id, user_id, job_id, attempt_id, assignment_id, pool_id, node_id,
-                                     device_id, slot, mode, kind, gpus_milli, started_at, ended_at)
+                                     device_id, slot, mode, kind, gpus_milli, started_at)
          SELECT gen_random_uuid(), a.team_id, j.user_id, a.job_id, a.attempt_id, a.id, n.pool_id, a.node_id,
-                d.device_id, lower(d.slots), d.mode, $2, d.gpus_milli, $3, $4
+                d.device_id, lower(d.slots), d.mode, $2, d.gpus_milli, $3
          FROM assignments AS a
          JOIN jobs AS j ON j.id = a.job_id
          JOIN nodes AS n ON n.id = a.node_id
@@ -47,29 +43,59 @@ pub async fn open(
         assignment as AssignmentId,
         kind.as_str(),
         from,
-        until,
     )
     .execute(&mut **tx)
     .await?;
-    Ok(done.rows_affected())
+    Ok(())
 }
 
 /// Ends the open segments of an assignment at `at`, though never before they began nor before
-/// what the ledger already covers; returns how many, and where they really ended.
+/// what the ledger already covers.
 pub async fn close(
     tx: &mut Tx,
     assignment: AssignmentId,
     at: Timestamp,
-) -> Result<Option<Timestamp>, sqlx::Error> {
-    let ended = sqlx::query_scalar!(
-        r#"UPDATE usage_segments
-           SET ended_at = GREATEST(started_at, rated_until, $2)
-           WHERE assignment_id = $1 AND ended_at IS NULL
-           RETURNING ended_at AS "ended_at!""#,
+) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "UPDATE usage_segments
+         SET ended_at = GREATEST(started_at, rated_until, $2)
+         WHERE assignment_id = $1 AND ended_at IS NULL",
         assignment as AssignmentId,
         at,
     )
-    .fetch_all(&mut **tx)
+    .execute(&mut **tx)
     .await?;
-    Ok(ended.into_iter().max())
+    Ok(())
+}
+
+/// Ends the open segments of an assignment as [`close`] does, and follows each from where it
+/// really ended up to `until` with one that is `unreachable`, at the operator's charge. Each by
+/// itself: rating may have come further with one device than with another.
+pub async fn split(
+    tx: &mut Tx,
+    assignment: AssignmentId,
+    at: Timestamp,
+    until: Timestamp,
+) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "WITH ended AS (
+             UPDATE usage_segments
+             SET ended_at = GREATEST(started_at, rated_until, $2)
+             WHERE assignment_id = $1 AND ended_at IS NULL
+             RETURNING team_id, user_id, job_id, attempt_id, assignment_id, pool_id, node_id, device_id, slot, mode,
+                 gpus_milli, ended_at
+         )
+         INSERT INTO usage_segments (id, team_id, user_id, job_id, attempt_id, assignment_id, pool_id, node_id,
+                                     device_id, slot, mode, kind, gpus_milli, started_at, ended_at)
+         SELECT gen_random_uuid(), e.team_id, e.user_id, e.job_id, e.attempt_id, e.assignment_id, e.pool_id, e.node_id,
+                e.device_id, e.slot, e.mode, 'unreachable', e.gpus_milli, e.ended_at, $3
+         FROM ended AS e
+         WHERE e.ended_at < $3",
+        assignment as AssignmentId,
+        at,
+        until,
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
 }

@@ -1,14 +1,19 @@
 //! What is charged of holds that are cut short: by stops, by losses, and by silence.
 
+use domain::Timestamp;
+use domain::ids::{JobId, NodeId};
 use domain::state::JobState;
 use protocol::report::{Exited, FactKind};
 use rust_decimal::Decimal;
+use server::accounting::capacity::{self, Balance};
 use server::app::idempotency::Repeat;
 use server::app::jobs;
+use server::lifecycle::end::{Loss, lose_workers};
+use server::lifecycle::Actor;
 use sqlx::PgPool;
 
 use super::fleet::Fleet;
-use super::metering::{decimal, price, total};
+use super::metering::{decimal, heard, price, run, total};
 use super::simulated::Clock;
 
 #[sqlx::test(migrations = "../migrations")]
@@ -65,6 +70,58 @@ async fn a_hold_that_its_node_never_took_is_not_charged(owner: PgPool) {
     assert_eq!(total(&fleet, "").await.0, Decimal::ZERO);
 }
 
+#[sqlx::test(migrations = "../migrations")]
+async fn each_device_of_a_fenced_hold_is_unavailable_from_where_its_own_charge_ends(owner: PgPool) {
+    let clock = Clock::at(&owner, "2026-10-01T00:00:00Z").await;
+    let fleet = Fleet::new(owner.clone()).await;
+    price(&fleet, "3.60", "2026-01-01T00:00:00Z").await;
+    let node = fleet.node("n1", 2).await;
+    heard(&fleet, node).await;
+    let job = run(&fleet, 2).await;
+    // Rating took up one of the two devices and was stopped.
+    sqlx::query!(
+        "UPDATE usage_segments SET rated_until = '2026-10-01T01:00:00Z'
+         WHERE id = (SELECT min(id::text)::uuid FROM usage_segments WHERE kind = 'charged')"
+    )
+    .execute(&owner)
+    .await
+    .expect("rated");
+    clock.set("2026-10-01T02:00:00Z").await;
+    fence(&fleet, job, node, "2026-10-01T00:30:00Z").await;
+    let mut found = segments(&fleet).await;
+    found.sort();
+    assert_eq!(
+        found,
+        [
+            ("charged".to_owned(), 0, 1800),
+            ("charged".to_owned(), 0, 3600),
+            ("unreachable".to_owned(), 1800, 7200),
+            ("unreachable".to_owned(), 3600, 7200),
+        ]
+    );
+    let balance = balance(&fleet, "2026-10-01T00:00:00Z", "2026-10-01T02:00:00Z").await;
+    assert_eq!(balance.difference(), Decimal::ZERO);
+    assert_eq!(seconds(&balance.charged), decimal("5400"));
+    assert_eq!(seconds(&balance.unavailable), decimal("9000"));
+    assert_eq!(seconds(&balance.idle), Decimal::ZERO);
+}
+
+async fn fence(fleet: &Fleet, job: JobId, node: NodeId, heard_at: &str) {
+    let loss = Loss {
+        node_id: node,
+        last_heartbeat_at: Some(time(heard_at)),
+        message: "for a test".to_owned(),
+        spare_granted: false,
+    };
+    let mut tx = fleet.app.db.begin_system().await.expect("a transaction");
+    let timers = &fleet.app.config.timers;
+    let fenced = lose_workers(&mut tx, timers, job, &loss, &Actor::System)
+        .await
+        .expect("fenced");
+    assert!(fenced);
+    tx.commit().await.expect("committed");
+}
+
 /// Kind, beginning and end of all segments, in seconds since the day began, but for empty ones.
 async fn segments(fleet: &Fleet) -> Vec<(String, i64, i64)> {
     sqlx::query!(
@@ -80,4 +137,19 @@ async fn segments(fleet: &Fleet) -> Vec<(String, i64, i64)> {
     .into_iter()
     .map(|row| (row.kind, row.from, row.to))
     .collect()
+}
+
+async fn balance(fleet: &Fleet, from: &str, to: &str) -> Balance {
+    let mut tx = fleet.app.db.begin_system().await.expect("a transaction");
+    capacity::balance(&mut tx, fleet.pool, time(from), time(to))
+        .await
+        .expect("a balance")
+}
+
+fn seconds(part: &capacity::Part) -> Decimal {
+    (part.milli_micros / Decimal::from(1_000_000_000_i64)).normalize()
+}
+
+fn time(text: &str) -> Timestamp {
+    text.parse().expect("a time")
 }
