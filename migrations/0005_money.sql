@@ -70,8 +70,10 @@ CREATE INDEX ledger_entries_by_team ON ledger_entries (team_id, started_at);
 CREATE INDEX ledger_entries_by_job ON ledger_entries (job_id);
 CREATE INDEX ledger_entries_by_time ON ledger_entries (started_at);
 -- What of the charged segments no ledger entry covers yet, cut at full hours and at changes of
--- price, so that each piece has one price or none; of open segments what lies before `open_until`. Rating copies it into the ledger,
--- and reports add it to the ledger, so that the two can never differ in their arithmetic.
+-- price, so that each piece has one price or none; of open segments what lies before `open_until`
+-- and before their node's last heartbeat: what comes after that is the operator's if the node is
+-- lost, and no figure that was shown may shrink. Rating copies it into the ledger, and reports
+-- add it to the ledger, so that the two can never differ in their arithmetic.
 CREATE FUNCTION allotment.unrated_pieces(open_until timestamptz) RETURNS TABLE (
     segment_id uuid, team_id uuid, user_id uuid, job_id uuid, pool_id uuid, mode text,
     started_at timestamptz, ended_at timestamptz, gpu_milli_micros numeric,
@@ -86,8 +88,10 @@ CREATE FUNCTION allotment.unrated_pieces(open_until timestamptz) RETURNS TABLE (
             round((price.per_gpu_hour * held.gpu_milli_micros)::numeric(76, 30) / 3600000000000, 18),
             price.currency
         FROM usage_segments AS s
+        JOIN nodes AS n ON n.id = s.node_id
         CROSS JOIN LATERAL (
-            SELECT COALESCE(s.rated_until, s.started_at) AS began, COALESCE(s.ended_at, open_until) AS ended
+            SELECT COALESCE(s.rated_until, s.started_at) AS began,
+                COALESCE(s.ended_at, LEAST(open_until, n.last_heartbeat_at)) AS ended
         ) AS span
         CROSS JOIN LATERAL (
             SELECT cuts.at AS started_at, LEAD(cuts.at, 1, span.ended) OVER (ORDER BY cuts.at) AS ended_at

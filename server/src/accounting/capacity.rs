@@ -28,7 +28,7 @@ pub struct Balance {
     pub capacity: Part,
     /// Held by teams, and charged.
     pub charged: Part,
-    /// Granted, and not yet acknowledged by its node.
+    /// Granted and not yet acknowledged by its node, or held since that was last heard of.
     pub reserved: Part,
     /// There, whole, and held by nobody.
     pub idle: Part,

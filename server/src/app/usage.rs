@@ -239,11 +239,11 @@ pub struct CapacityUsage {
     pub to: Timestamp,
     /// Held by teams: charged and reserved.
     pub allocated: CapacityPart,
-    /// Of that granted, and not yet acknowledged by its node.
+    /// Of that granted and not yet acknowledged by its node, or held since that was last heard of.
     pub reserved: CapacityPart,
     /// There, whole, and held by nobody.
     pub idle: CapacityPart,
-    /// Failed, cordoned or unreachable, with what was held on lost nodes.
+    /// Failed, cordoned or unreachable, with what was held on nodes that are lost or do not answer.
     pub unavailable: CapacityPart,
     /// All that was there.
     pub capacity: CapacityPart,

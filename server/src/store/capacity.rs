@@ -72,9 +72,9 @@ pub struct Span {
     pub available: Decimal,
     /// Held by teams.
     pub charged: Decimal,
-    /// Granted, and not yet acknowledged.
+    /// Granted and not yet acknowledged, or held since the last heartbeat of a node that answers.
     pub reserved: Decimal,
-    /// Held on lost nodes after their last heartbeat.
+    /// Held after the last heartbeat of nodes that are lost or do not answer.
     pub unreachable: Decimal,
     /// Of what was held: while it could be given out.
     pub held_available: Decimal,
@@ -108,13 +108,28 @@ pub async fn spans(
                JOIN spans AS s ON c.started_at < s.ended_at AND COALESCE(c.ended_at, s.ended_at) > s.started_at
                WHERE c.pool_id = $1
            ),
+           known AS (
+               SELECT u.device_id, u.gpus_milli, part.kind, part.started_at, part.ended_at
+               FROM usage_segments AS u
+               JOIN nodes AS n ON n.id = u.node_id
+               CROSS JOIN LATERAL (
+                   SELECT GREATEST(u.started_at, u.rated_until, COALESCE(n.last_heartbeat_at, 'infinity')) AS at
+               ) AS heard
+               -- What is open counts as what it is up to its node's last heartbeat. The rest is
+               -- charged once the node is heard of again, and the operator's if it is lost.
+               CROSS JOIN LATERAL (
+                   SELECT u.kind, u.started_at, COALESCE(u.ended_at, heard.at) AS ended_at
+                   UNION ALL
+                   SELECT CASE WHEN n.reachability = 'ready' THEN 'reserved' ELSE 'unreachable' END, heard.at, $3
+                   WHERE u.ended_at IS NULL
+               ) AS part
+               WHERE u.pool_id = $1 AND u.started_at < $3 AND (u.ended_at IS NULL OR u.ended_at > $2)
+           ),
            held AS (
                SELECT u.device_id, u.kind, u.gpus_milli, s.started_at AS span,
-                   GREATEST(u.started_at, s.started_at) AS started_at,
-                   LEAST(COALESCE(u.ended_at, s.ended_at), s.ended_at) AS ended_at
-               FROM usage_segments AS u
-               JOIN spans AS s ON u.started_at < s.ended_at AND COALESCE(u.ended_at, s.ended_at) > s.started_at
-               WHERE u.pool_id = $1
+                   GREATEST(u.started_at, s.started_at) AS started_at, LEAST(u.ended_at, s.ended_at) AS ended_at
+               FROM known AS u
+               JOIN spans AS s ON u.started_at < s.ended_at AND u.ended_at > s.started_at
            ),
            there AS (
                SELECT span, sum(1000 * trunc(EXTRACT(EPOCH FROM ended_at - started_at) * 1000000)) AS capacity,

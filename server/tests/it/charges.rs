@@ -2,14 +2,15 @@
 
 use domain::Timestamp;
 use domain::ids::{JobId, NodeId};
-use domain::state::JobState;
+use domain::state::{JobState, Reachability};
 use protocol::report::{Exited, FactKind};
 use rust_decimal::Decimal;
 use server::accounting::capacity::{self, Balance};
 use server::app::idempotency::Repeat;
 use server::app::jobs;
 use server::lifecycle::end::{Loss, lose_workers};
-use server::lifecycle::Actor;
+use server::lifecycle::{Actor, nodes::set_reachability};
+use server::store;
 use sqlx::PgPool;
 
 use super::fleet::Fleet;
@@ -71,6 +72,64 @@ async fn a_hold_that_its_node_never_took_is_not_charged(owner: PgPool) {
 }
 
 #[sqlx::test(migrations = "../migrations")]
+async fn what_is_shown_of_a_silent_node_is_what_will_stand_when_it_is_fenced(owner: PgPool) {
+    let clock = Clock::at(&owner, "2026-10-01T00:00:00Z").await;
+    let fleet = Fleet::new(owner.clone()).await;
+    price(&fleet, "3.60", "2026-01-01T00:00:00Z").await;
+    let node = fleet.node("n1", 1).await;
+    heard(&fleet, node).await;
+    let job = run(&fleet, 1).await;
+    clock.set("2026-10-01T00:10:00Z").await;
+    heard(&fleet, node).await;
+    clock.set("2026-10-01T00:30:00Z").await;
+    reach(&fleet, node, Reachability::Unreachable).await;
+    let shown = async || {
+        let job = fleet.job(job).await;
+        assert_eq!(
+            (job.gpu_seconds, job.cost.map(|c| c.amount)),
+            (decimal("600"), Some(decimal("0.60"))),
+        );
+        assert_eq!(total(&fleet, "").await, (decimal("600"), decimal("0.60")));
+        let balance = balance(&fleet, "2026-10-01T00:00:00Z", "2026-10-01T00:30:00Z").await;
+        assert_eq!(balance.difference(), Decimal::ZERO);
+        assert_eq!(
+            (seconds(&balance.charged), seconds(&balance.idle)),
+            (decimal("600"), Decimal::ZERO)
+        );
+        assert_eq!(seconds(&balance.unavailable), decimal("1200"));
+    };
+    shown().await;
+    fence(&fleet, job, node, "2026-10-01T00:10:00Z").await;
+    shown().await;
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn what_is_shown_of_a_silent_node_that_answers_again_only_grows(owner: PgPool) {
+    let clock = Clock::at(&owner, "2026-10-01T00:00:00Z").await;
+    let fleet = Fleet::new(owner.clone()).await;
+    price(&fleet, "3.60", "2026-01-01T00:00:00Z").await;
+    let node = fleet.node("n1", 1).await;
+    heard(&fleet, node).await;
+    let job = run(&fleet, 1).await;
+    clock.set("2026-10-01T00:10:00Z").await;
+    heard(&fleet, node).await;
+    clock.set("2026-10-01T00:20:00Z").await;
+    assert_eq!(total(&fleet, "").await.0, decimal("600"));
+    // A node that is only late counts as allocated up to now, and as charged up to its word.
+    let late = balance(&fleet, "2026-10-01T00:00:00Z", "2026-10-01T00:20:00Z").await;
+    assert_eq!(late.difference(), Decimal::ZERO);
+    assert_eq!(
+        (seconds(&late.charged), seconds(&late.reserved)),
+        (decimal("600"), decimal("600"))
+    );
+    assert_eq!(seconds(&late.unavailable), Decimal::ZERO);
+    heard(&fleet, node).await;
+    assert_eq!(total(&fleet, "").await.0, decimal("1200"));
+    fleet.exit(job, 0).await;
+    assert_eq!(total(&fleet, "").await, (decimal("1200"), decimal("1.20")));
+}
+
+#[sqlx::test(migrations = "../migrations")]
 async fn each_device_of_a_fenced_hold_is_unavailable_from_where_its_own_charge_ends(owner: PgPool) {
     let clock = Clock::at(&owner, "2026-10-01T00:00:00Z").await;
     let fleet = Fleet::new(owner.clone()).await;
@@ -104,6 +163,18 @@ async fn each_device_of_a_fenced_hold_is_unavailable_from_where_its_own_charge_e
     assert_eq!(seconds(&balance.charged), decimal("5400"));
     assert_eq!(seconds(&balance.unavailable), decimal("9000"));
     assert_eq!(seconds(&balance.idle), Decimal::ZERO);
+}
+
+async fn reach(fleet: &Fleet, node: NodeId, to: Reachability) {
+    let mut tx = fleet.app.db.begin_system().await.expect("a transaction");
+    let row = store::nodes::lock(&mut tx, node)
+        .await
+        .expect("a row")
+        .expect("a node");
+    set_reachability(&mut tx, &row, to, "for a test", &Actor::System)
+        .await
+        .expect("a step");
+    tx.commit().await.expect("committed");
 }
 
 async fn fence(fleet: &Fleet, job: JobId, node: NodeId, heard_at: &str) {

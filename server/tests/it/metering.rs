@@ -291,6 +291,9 @@ async fn a_simulated_day_adds_up_to_the_device_second_and_the_cent(owner: PgPool
         clock.pass_ms(step).await;
     }
     clock.set("2026-10-06T00:00:00Z").await;
+    for node in nodes {
+        heard(&fleet, node).await;
+    }
     let day = |by: &str| ask("2026-10-05T00:00:00Z", "2026-10-06T00:00:00Z", by);
     let total = of_all(&fleet.app, &fleet.root(), &day(""))
         .await

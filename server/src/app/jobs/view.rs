@@ -54,7 +54,7 @@ pub struct Job {
     pub exit_code: Option<i32>,
     /// Where it runs or last ran, by worker.
     pub placement: Vec<PlacedWorker>,
-    /// GPU-seconds charged so far.
+    /// GPU-seconds charged so far: up to when its nodes were last heard of.
     #[serde(with = "rust_decimal_number")]
     #[schema(value_type = f64, minimum = 0)]
     pub gpu_seconds: Decimal,

@@ -191,20 +191,23 @@ async fn fence_all(app: &App, row: &NodeRow, actor: &Actor) -> Result<(), AppErr
         .collect();
     tx.commit().await?;
     held.dedup();
-    let loss = Loss {
-        node_id: row.id,
-        last_heartbeat_at: row.last_heartbeat_at,
-        message: format!("node {} was declared dead by {}", row.name, actor.name()),
-        spare_granted: false,
-    };
     for job in held {
         let mut tx = app.db.begin_system().await?;
         // The job first, as everywhere; then the node: one that has answered keeps its work.
         jobs::lock(&mut tx, job).await?;
-        let node = nodes::lock_by_name(&mut tx, &row.name).await?;
-        if node.is_none_or(|node| node.reachability != Reachability::Lost) {
+        let Some(node) = nodes::lock_by_name(&mut tx, &row.name)
+            .await?
+            .filter(|node| node.reachability == Reachability::Lost)
+        else {
             return Ok(());
-        }
+        };
+        let loss = Loss {
+            node_id: node.id,
+            // As it is now: up to there the hold was shown as charged.
+            last_heartbeat_at: node.last_heartbeat_at,
+            message: format!("node {} was declared dead by {}", row.name, actor.name()),
+            spare_granted: false,
+        };
         lose_workers(&mut tx, &app.config.timers, job, &loss, actor).await?;
         tx.commit().await?;
     }
