@@ -47,6 +47,10 @@ async fn answer_ready(State(app): State<App>) -> Response {
     }
     let stall = Duration::from_millis(app.config.timers.stall_ms.unsigned_abs());
     match app.pulse.scheduler_age() {
+        age if app.pulse.plans_refused() && age.is_none_or(|age| age > stall) => text(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "every plan of the scheduler is refused, its log says why",
+        ),
         None => text(
             StatusCode::SERVICE_UNAVAILABLE,
             "the scheduler has not finished a cycle yet",

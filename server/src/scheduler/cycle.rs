@@ -34,6 +34,8 @@ const REFUSALS_MAX: u32 = 3;
 pub enum Turn {
     /// It is done.
     Done,
+    /// The plan for the present world was refused: until another is not, no work can be done.
+    Stuck,
     /// Another leader has raised the epoch.
     Fenced,
 }
@@ -52,6 +54,8 @@ pub struct Cycle {
     /// Jobs that others follow and that have ended well.
     followed: settle::Followed,
     fresh: bool,
+    /// Whether the last plan was refused by the checker.
+    stuck: bool,
     last_check: Instant,
     last_thought: Instant,
     next_moment: Option<Timestamp>,
@@ -70,6 +74,7 @@ impl Cycle {
             refusals: 0,
             followed: settle::Followed::default(),
             fresh: true,
+            stuck: false,
             last_check: Instant::now(),
             last_thought: Instant::now(),
             next_moment: None,
@@ -96,9 +101,10 @@ impl Cycle {
             return Ok(Turn::Done);
         }
         let due = self.next_moment.is_some_and(|at| at <= self.mirror.now);
-        let idle = self.last_thought.elapsed() >= IDLE_LIMIT && self.anybody_waits();
+        let unsettled = self.stuck || self.anybody_waits();
+        let idle = self.last_thought.elapsed() >= IDLE_LIMIT && unsettled;
         if !(changed || due || idle) {
-            return Ok(Turn::Done);
+            return Ok(if self.stuck { Turn::Stuck } else { Turn::Done });
         }
         let turn = self.plan_and_commit().await?;
         self.last_thought = Instant::now();
@@ -153,6 +159,7 @@ impl Cycle {
             Thought::Fault { culprit, messages } => return self.strike(culprit, &messages).await,
         };
         self.strikes.clear();
+        self.stuck = false;
         let waiting = f64::from(u32::try_from(plan.waiting.len()).unwrap_or(u32::MAX));
         metrics::gauge!("allotment_jobs_waiting").set(waiting);
         let outcome =
@@ -192,8 +199,9 @@ impl Cycle {
             count = messages.len(),
             "plan refused, nothing was committed"
         );
+        self.stuck = true;
         let Some(culprit) = culprit else {
-            return Ok(Turn::Done);
+            return Ok(Turn::Stuck);
         };
         let strikes = self.strikes.entry(culprit.clone()).or_default();
         *strikes += 1;
@@ -214,7 +222,7 @@ impl Cycle {
             }
             self.strikes.remove(&culprit);
         }
-        Ok(Turn::Done)
+        Ok(Turn::Stuck)
     }
 
     /// Wakes whoever acts on the commit, and stores why the rest waits.

@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 
 use domain::ids::JobId;
 use domain::state::{JobState, NodeIntent};
+use protocol::report::FactKind;
+use serde_json::json;
 use server::app::idempotency::Repeat;
 use server::app::jobs;
 use server::lifecycle::{self, Actor};
 use server::scheduler::world::{Memory, Mirror};
-use server::scheduler::{self, translate};
+use server::scheduler::{self, Turn, translate};
 use server::store;
 use sqlx::PgPool;
 
-use super::fleet::Fleet;
+use super::fleet::{Fleet, exited};
 use super::machine::eventually;
 
 /// A job that runs on the one GPU of the one node.
@@ -139,3 +141,62 @@ async fn waiting_for_locks(owner: &PgPool) -> i64 {
     .expect("a number")
 }
 
+#[sqlx::test(migrations = "../migrations")]
+async fn a_loop_whose_every_plan_is_refused_is_not_done_until_the_world_is_right_again(
+    owner: PgPool,
+) {
+    let fleet = Fleet::with_policy(owner, json!({ "sharing": ["exclusive", "time_slice"] })).await;
+    fleet.node("n1", 1).await;
+    let spec = json!({ "name": "f", "command": ["true"], "per_worker": { "gpus": 0.25, "sharing": ["time_slice"] } });
+    let (one, two) = (
+        fleet.submit_spec(spec.clone()).await.expect("accepted").id,
+        fleet.submit_spec(spec).await.expect("accepted").id,
+    );
+    fleet.turn().await;
+    for job in [one, two] {
+        fleet.run(job).await;
+    }
+    let waits = fleet.submit(1).await.id;
+    // A device in two modes at once: no plan for such a world is right, whoever waits.
+    mode_of(&fleet, one, "mps").await;
+    let mut leader = fleet.lead().await;
+    for turn in 0..3 {
+        let turned = leader.turn().await.expect("a turn");
+        assert_ne!(turned, Turn::Done, "turn {turn}");
+    }
+    assert_eq!(fleet.job(waits).await.reason, None, "nothing was committed");
+    mode_of(&fleet, one, "time_slice").await;
+    let mut leader = fleet.lead().await;
+    assert_eq!(leader.turn().await.expect("a turn"), Turn::Done);
+    assert!(fleet.job(waits).await.reason.is_some());
+}
+
+async fn mode_of(fleet: &Fleet, job: JobId, mode: &str) {
+    sqlx::query!(
+        "UPDATE assignment_devices SET mode = $2
+         WHERE assignment_id IN (SELECT id FROM assignments WHERE job_id = $1)",
+        job as JobId,
+        mode
+    )
+    .execute(&fleet.owner)
+    .await
+    .expect("changed");
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_stop_that_crosses_a_refusal_ends_the_attempt(owner: PgPool) {
+    let fleet = Fleet::new(owner).await;
+    fleet.node("n1", 1).await;
+    let job = fleet.submit(1).await.id;
+    fleet.turn().await;
+    jobs::cancel(&fleet.app, &fleet.ada(), Repeat::none(), job)
+        .await
+        .expect("cancelled");
+    let refused = FactKind::Refused {
+        invalid: false,
+        message: "no room on the disk".to_owned(),
+    };
+    fleet.report(job, &[refused, exited(0)]).await;
+    assert_eq!(fleet.job(job).await.state, JobState::Cancelled);
+    assert_eq!(fleet.most_holders().await, 0);
+}
