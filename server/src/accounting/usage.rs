@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use domain::Timestamp;
-use domain::ids::{JobId, TeamId};
+use domain::ids::{AttemptId, JobId, TeamId};
 use domain::money::{Currency, Money, SHOWN_DECIMALS, round_lines};
 use rust_decimal::Decimal;
 
-use crate::store::ledger::{self, Grouping, Line, Window};
+use crate::store::ledger::{self, AttemptLine, Grouping, Line, Window};
 use crate::store::{self, Tx};
 
 /// Thousandths of a GPU times microseconds in a GPU-second.
@@ -89,7 +89,11 @@ fn round_report(lines: Vec<Line>, cut: bool) -> Report {
         &pick(|line| gpu_seconds(line.unpriced_milli_micros)),
         GPU_SECOND_DECIMALS,
     );
-    let costs = round_costs(&lines);
+    let exact: Vec<_> = lines
+        .iter()
+        .map(|line| (line.amount, line.currency.as_ref()))
+        .collect();
+    let costs = round_costs(&exact);
     let total = Sum {
         gpu_seconds: seconds.iter().sum::<Decimal>().normalize(),
         unpriced_gpu_seconds: unpriced.iter().sum::<Decimal>().normalize(),
@@ -111,17 +115,17 @@ fn round_report(lines: Vec<Line>, cut: bool) -> Report {
     Report { lines, total, cut }
 }
 
-/// The rounded costs of lines, each currency's by themselves.
-fn round_costs(lines: &[Line]) -> Vec<Option<Money>> {
+/// Rounded costs of exact ones, each currency's by themselves.
+fn round_costs(exact: &[(Decimal, Option<&Currency>)]) -> Vec<Option<Money>> {
     let mut by_currency: BTreeMap<&Currency, Vec<usize>> = BTreeMap::new();
-    for (index, line) in lines.iter().enumerate() {
-        if let Some(currency) = &line.currency {
+    for (index, (_, currency)) in exact.iter().enumerate() {
+        if let Some(currency) = currency {
             by_currency.entry(currency).or_default().push(index);
         }
     }
-    let mut costs = vec![None; lines.len()];
+    let mut costs = vec![None; exact.len()];
     for (currency, indices) in by_currency {
-        let amounts: Vec<Decimal> = indices.iter().map(|index| lines[*index].amount).collect();
+        let amounts: Vec<Decimal> = indices.iter().map(|index| exact[*index].0).collect();
         for (index, amount) in indices.iter().zip(round_lines(&amounts, SHOWN_DECIMALS)) {
             costs[*index] = Some(Money {
                 amount,
@@ -169,6 +173,34 @@ pub async fn of_jobs(tx: &mut Tx, jobs: &[JobId]) -> Result<BTreeMap<JobId, Sum>
                 currency,
             });
         }
+    }
+    Ok(sums)
+}
+
+/// What each attempt of a job has used so far; one that has used nothing is absent. They add up
+/// to the job's use: lines of one statement, rounded together.
+pub async fn of_attempts(tx: &mut Tx, job: JobId) -> Result<BTreeMap<AttemptId, Sum>, sqlx::Error> {
+    let now = store::clock(tx).await?;
+    let lines = ledger::of_attempts(tx, job, now).await?;
+    let pick = |of: fn(&AttemptLine) -> Decimal| -> Vec<Decimal> {
+        let exact: Vec<Decimal> = lines.iter().map(|line| gpu_seconds(of(line))).collect();
+        round_lines(&exact, GPU_SECOND_DECIMALS)
+    };
+    let seconds = pick(|line| line.gpu_milli_micros);
+    let unpriced = pick(|line| line.unpriced_milli_micros);
+    let exact: Vec<_> = lines
+        .iter()
+        .map(|line| (line.amount, line.currency.as_ref()))
+        .collect();
+    let costs = round_costs(&exact);
+    let mut sums = BTreeMap::new();
+    for (at, cost) in costs.into_iter().enumerate() {
+        let sum: &mut Sum = sums
+            .entry(lines[at].attempt_id)
+            .or_insert_with(Sum::nothing);
+        sum.gpu_seconds = (sum.gpu_seconds + seconds[at]).normalize();
+        sum.unpriced_gpu_seconds = (sum.unpriced_gpu_seconds + unpriced[at]).normalize();
+        sum.cost = sum.cost.take().or(cost);
     }
     Ok(sums)
 }

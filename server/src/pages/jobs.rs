@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use axum::extract::{Query, State};
 use axum::response::Response;
+use domain::money::Money;
 use domain::name::Name;
+use rust_decimal::Decimal;
 use serde::Deserialize;
 use web::format::Cost;
 use web::parts::Team;
@@ -137,7 +139,7 @@ fn row(job: Job, teams: &Teams, now: domain::Timestamp) -> JobRow {
     JobRow {
         id: job.id.to_string(),
         why: short(&job),
-        cost: cost_of(&job),
+        cost: cost_of(job.cost.as_ref(), job.gpu_seconds),
         gpus_milli: job.spec.per_worker.gpus().milli() * i64::from(job.spec.workers),
         ran_seconds: ran_seconds(&job, now),
         team: teams.shown(&job.team),
@@ -155,13 +157,13 @@ pub fn ran_seconds(job: &Job, now: domain::Timestamp) -> Option<i64> {
     job.started_at.map(|at| (until - at).num_seconds().max(0))
 }
 
-/// What a job cost so far; use without a price says so.
-pub fn cost_of(job: &Job) -> Cost {
-    match &job.cost {
+/// What use cost so far; use without a price says so.
+pub fn cost_of(cost: Option<&Money>, gpu_seconds: Decimal) -> Cost {
+    match cost {
         Some(money) => Cost::priced(money.clone()),
         None => Cost {
             priced: None,
-            unpriced: !job.gpu_seconds.is_zero(),
+            unpriced: !gpu_seconds.is_zero(),
         },
     }
 }

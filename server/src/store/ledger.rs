@@ -1,7 +1,7 @@
 //! The ledger: money derived from segments and prices, and what was used, with what is not in it yet.
 
 use domain::Timestamp;
-use domain::ids::{JobId, SegmentId, TeamId};
+use domain::ids::{AttemptId, JobId, SegmentId, TeamId};
 use domain::money::Currency;
 use rust_decimal::Decimal;
 
@@ -244,6 +244,47 @@ pub async fn of_jobs(
            GROUP BY job_id, currency
            ORDER BY job_id, currency NULLS LAST"#,
         jobs as &[JobId],
+        now,
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
+/// What one attempt has used so far, exact.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttemptLine {
+    /// The attempt.
+    pub attempt_id: AttemptId,
+    /// Thousandths of a GPU times microseconds.
+    pub gpu_milli_micros: Decimal,
+    /// The part of it that no price covers.
+    pub unpriced_milli_micros: Decimal,
+    /// What the rest costs.
+    pub amount: Decimal,
+    /// In which currency; absent where nothing is priced.
+    pub currency: Option<Currency>,
+}
+
+/// What the attempts of a job have used so far.
+pub async fn of_attempts(
+    tx: &mut Tx,
+    job: JobId,
+    now: Timestamp,
+) -> Result<Vec<AttemptLine>, sqlx::Error> {
+    sqlx::query_as!(
+        AttemptLine,
+        r#"SELECT s.attempt_id AS "attempt_id!: AttemptId", sum(p.gpu_milli_micros) AS "gpu_milli_micros!",
+               COALESCE(sum(p.gpu_milli_micros) FILTER (WHERE p.amount IS NULL), 0) AS "unpriced_milli_micros!",
+               round(COALESCE(sum(p.amount), 0), 12) AS "amount!", p.currency AS "currency: Currency"
+           FROM (
+               SELECT segment_id, gpu_milli_micros, amount, currency FROM ledger_entries WHERE job_id = $1
+               UNION ALL
+               SELECT segment_id, gpu_milli_micros, amount, currency FROM allotment.unrated_pieces($2) WHERE job_id = $1
+           ) AS p
+           JOIN usage_segments AS s ON s.id = p.segment_id
+           GROUP BY s.attempt_id, p.currency
+           ORDER BY s.attempt_id, p.currency NULLS LAST"#,
+        job as JobId,
         now,
     )
     .fetch_all(&mut **tx)

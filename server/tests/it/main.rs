@@ -26,4 +26,5 @@ mod sessions;
 mod setup;
 mod simulated;
 mod slow;
+mod telling;
 mod walls;

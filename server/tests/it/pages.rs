@@ -13,20 +13,20 @@ use crate::fixture;
 const PASSWORD: &str = "correct horse battery 9";
 
 /// A browser without scripts: it keeps cookies and sends forms.
-struct Browser {
+pub struct Browser {
     router: axum::Router,
     cookies: Vec<(String, String)>,
 }
 
 /// A page as it came.
-struct Page {
-    status: StatusCode,
-    location: Option<String>,
-    html: String,
+pub struct Page {
+    pub status: StatusCode,
+    pub location: Option<String>,
+    pub html: String,
 }
 
 impl Browser {
-    fn new(app: &App) -> Self {
+    pub fn new(app: &App) -> Self {
         let router = server::pages::router(app.clone()).layer(
             axum::middleware::from_fn_with_state(app.clone(), server::front::context::carry),
         );
@@ -36,7 +36,7 @@ impl Browser {
         }
     }
 
-    async fn get(&mut self, path: &str) -> Page {
+    pub async fn get(&mut self, path: &str) -> Page {
         let request = self.request("GET", path).body(Body::empty());
         self.send(request.expect("a request")).await
     }
@@ -101,7 +101,7 @@ impl Browser {
         }
     }
 
-    async fn sign_in(&mut self, name: &str) {
+    pub async fn sign_in(&mut self, name: &str) {
         let token = token(&self.get("/signin").await.html);
         let form = format!(
             "csrf={token}&username={name}&password={}&next=/users",
@@ -126,7 +126,7 @@ fn token(html: &str) -> String {
     rest.split('"').next().expect("it ends").to_owned()
 }
 
-async fn add_person(owner: &PgPool, name: &str, platform_role: Option<&str>) {
+pub async fn add_person(owner: &PgPool, name: &str, platform_role: Option<&str>) {
     let hash = server::app::passwords::hash(PASSWORD.to_owned())
         .await
         .expect("a hash");

@@ -1,13 +1,17 @@
 //! What happened to a job: its events and its attempts.
 
 use domain::ids::{AttemptId, JobId};
+use domain::money::{Currency, Money};
 use domain::state::{AttemptEnd, AttemptState};
 use domain::{MilliGpu, Timestamp};
+use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::find;
+use super::view::rust_decimal_number;
+use super::{find, view};
+use crate::accounting::usage::{self, Sum};
 use crate::app::authorise::Action;
 use crate::app::page::{self, Page, PageAsk};
 use crate::app::{App, AppError, Asker};
@@ -76,6 +80,12 @@ pub struct Attempt {
     /// When all its workers had left.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub ended_at: Option<Timestamp>,
+    /// GPU-seconds charged so far; those of all attempts add up to the job's.
+    #[serde(with = "rust_decimal_number")]
+    #[schema(value_type = f64, minimum = 0)]
+    pub gpu_seconds: Decimal,
+    /// What they cost so far; null where no price covers any of it.
+    pub cost: Option<Money>,
 }
 
 /// A job's events, the first one first.
@@ -123,14 +133,20 @@ pub async fn attempts(app: &App, asker: &Asker, id: JobId) -> Result<Page<Attemp
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let job = find(&mut tx, asker, Action::ListJobAttempts, id).await?;
     let rows = attempt_rows::of_job(&mut tx, job.team_id, id).await?;
+    let mut used = usage::of_attempts(&mut tx, id).await?;
+    let currency = view::currency(&mut tx).await?;
     tx.commit().await?;
+    let items = rows.into_iter().map(|row| {
+        let used = used.remove(&row.id).unwrap_or_else(Sum::nothing);
+        shown(row, used, currency.as_ref())
+    });
     Ok(Page {
-        items: rows.into_iter().map(shown).collect(),
+        items: items.collect(),
         next_cursor: None,
     })
 }
 
-fn shown(row: AttemptRow) -> Attempt {
+fn shown(row: AttemptRow, used: Sum, currency: Option<&Currency>) -> Attempt {
     Attempt {
         id: row.id,
         number: row.number,
@@ -145,5 +161,7 @@ fn shown(row: AttemptRow) -> Attempt {
         started_at: row.started_at,
         stop_asked_at: row.stop_asked_at,
         ended_at: row.ended_at,
+        gpu_seconds: used.gpu_seconds,
+        cost: view::cost(used, currency),
     }
 }

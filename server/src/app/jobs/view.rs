@@ -99,9 +99,7 @@ pub(super) async fn show(tx: &mut Tx, rows: Vec<JobRow>) -> Result<Vec<Job>, App
     let ids: Vec<JobId> = rows.iter().map(|row| row.id).collect();
     let mut places = places(tx, &ids).await?;
     let mut used = usage::of_jobs(tx, &ids).await?;
-    let currency = job_usage::currency(tx)
-        .await?
-        .and_then(|code| code.parse().ok());
+    let currency = currency(tx).await?;
     rows.into_iter()
         .map(|row| {
             let placement = places.remove(&row.id).unwrap_or_default();
@@ -120,17 +118,6 @@ fn shown(
     let spec = row.spec().map_err(|e| {
         AppError::Internal(anyhow::Error::new(e).context(format!("spec of job {}", row.id)))
     })?;
-    let nothing = || {
-        currency.map(|currency| Money {
-            amount: money::round(Decimal::ZERO, SHOWN_DECIMALS),
-            currency: currency.clone(),
-        })
-    };
-    let cost = if used.gpu_seconds.is_zero() {
-        nothing()
-    } else {
-        used.cost
-    };
     Ok(Job {
         id: row.id,
         name: row.name,
@@ -148,9 +135,26 @@ fn shown(
         exit_code: row.exit_code,
         placement,
         gpu_seconds: used.gpu_seconds,
-        cost,
+        cost: cost(used, currency),
         version: row.version,
     })
+}
+
+/// What use costs; what was not used costs nothing, in the currency in use.
+pub(super) fn cost(used: Sum, currency: Option<&Currency>) -> Option<Money> {
+    if !used.gpu_seconds.is_zero() {
+        return used.cost;
+    }
+    currency.map(|currency| Money {
+        amount: money::round(Decimal::ZERO, SHOWN_DECIMALS),
+        currency: currency.clone(),
+    })
+}
+
+/// The currency in use, where there is one.
+pub(super) async fn currency(tx: &mut Tx) -> Result<Option<Currency>, sqlx::Error> {
+    let code = job_usage::currency(tx).await?;
+    Ok(code.and_then(|code| code.parse().ok()))
 }
 
 async fn places(

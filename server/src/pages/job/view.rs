@@ -12,7 +12,7 @@ use web::draw::Span;
 use web::messages::{Messages, Phrase};
 use web::parts::{EventLine, State as Shown};
 use web::shell::Section;
-use web::views::{AttemptRow, JobActions, JobView, PlacedWorker};
+use web::views::{AttemptRow, CostLine, JobActions, JobView, PlacedWorker};
 
 use super::super::jobs::{Teams, cost_of, ran_seconds};
 use super::super::visit::Visit;
@@ -64,11 +64,9 @@ pub async fn show_job(
             .map(|attempt| attempt_row(attempt, &job, shell.now))
             .collect(),
         events: events.iter().filter_map(event_line).collect(),
-        costs: Vec::new(),
-        cost: cost_of(&job),
-        gpu_milli_seconds: (job.gpu_seconds * Decimal::from(1000))
-            .to_i64()
-            .unwrap_or(i64::MAX),
+        costs: attempts.iter().map(cost_line).collect(),
+        cost: cost_of(job.cost.as_ref(), job.gpu_seconds),
+        gpu_milli_seconds: milli(job.gpu_seconds),
         price: price(&app, asker, &job, shell.now).await?,
         command: words::join(&job.spec.command),
         asked: asked(&shell.t, &job),
@@ -144,6 +142,21 @@ fn attempt_row(attempt: &Attempt, job: &Job, now: Timestamp) -> AttemptRow {
         nodes,
         ending: why::ending_of(attempt),
     }
+}
+
+/// What an attempt cost, as a line of the job's statement.
+fn cost_line(attempt: &Attempt) -> CostLine {
+    CostLine {
+        attempt: attempt.number.unsigned_abs(),
+        gpu_milli_seconds: milli(attempt.gpu_seconds),
+        cost: cost_of(attempt.cost.as_ref(), attempt.gpu_seconds),
+    }
+}
+
+fn milli(gpu_seconds: Decimal) -> i64 {
+    (gpu_seconds * Decimal::from(1000))
+        .to_i64()
+        .unwrap_or(i64::MAX)
 }
 
 /// An event as a line; the steps of single workers would drown the rest.

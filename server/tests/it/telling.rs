@@ -1,0 +1,63 @@
+//! What people are told of a job: why it waits, and what each of its runs cost.
+
+use domain::money::Money;
+use rust_decimal::Decimal;
+use serde_json::json;
+use server::app::jobs;
+use sqlx::PgPool;
+
+use super::fleet::Fleet;
+use super::metering::{decimal, price};
+use super::pages::{Browser, add_person};
+use super::simulated::Clock;
+
+#[sqlx::test(migrations = "../migrations")]
+async fn the_costs_of_a_jobs_runs_stand_on_its_page_and_add_up_to_its_own(owner: PgPool) {
+    let clock = Clock::at(&owner, "2026-10-01T00:00:00Z").await;
+    let fleet = Fleet::new(owner.clone()).await;
+    price(&fleet, "3.60", "2026-01-01T00:00:00Z").await;
+    fleet.node("n1", 1).await;
+    let spec = json!({ "name": "j", "command": ["train"], "per_worker": { "gpus": 1 },
+                       "retries": { "limit": 1, "on": ["failure"] } });
+    let job = fleet.submit_spec(spec).await.expect("accepted").id;
+    fleet.turn().await;
+    fleet.run(job).await;
+    clock.set("2026-10-01T01:00:00.001Z").await;
+    fleet.exit(job, 1).await;
+    server::accounting::rating::rate_due(&fleet.app.db)
+        .await
+        .expect("rated");
+    clock.set("2026-10-01T02:00:00Z").await;
+    fleet.turn().await;
+    fleet.run(job).await;
+    clock.set("2026-10-01T04:00:00.001Z").await;
+    let attempts = jobs::attempts(&fleet.app, &fleet.ada(), job)
+        .await
+        .expect("attempts")
+        .items;
+    let lines: Vec<_> = attempts
+        .iter()
+        .map(|a| (a.gpu_seconds, money(a.cost.as_ref())))
+        .collect();
+    assert_eq!(
+        lines,
+        [
+            (decimal("3600.001"), decimal("3.60")),
+            (decimal("7200.001"), decimal("7.20"))
+        ]
+    );
+    let whole = fleet.job(job).await;
+    assert_eq!(whole.gpu_seconds, decimal("10800.002"));
+    assert_eq!(money(whole.cost.as_ref()), decimal("10.80"));
+    add_person(&owner, "boss", Some("admin")).await;
+    let mut browser = Browser::new(&fleet.app);
+    browser.sign_in("boss").await;
+    let page = browser.get(&format!("/jobs/{job}")).await.html;
+    for words in ["Attempt 1", "Attempt 2", "3.60", "7.20", "10.80"] {
+        assert!(page.contains(words), "{words} in {page}");
+    }
+}
+
+fn money(cost: Option<&Money>) -> Decimal {
+    cost.expect("it is priced").amount
+}
