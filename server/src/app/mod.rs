@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use domain::ids::ReplicaId;
-use tokio::sync::{Mutex, Notify};
+use tokio::sync::Notify;
 
 use crate::config::Config;
-use crate::scheduler::world::Mirror;
 use crate::store::Database;
 
 pub mod asker;
@@ -23,6 +22,7 @@ pub mod logs;
 pub mod nodes;
 pub mod page;
 pub mod passwords;
+pub mod planner;
 pub mod planning;
 pub mod pool_policy;
 pub mod pools;
@@ -65,8 +65,8 @@ pub struct App {
     pub feed: Arc<feed::Feed>,
     /// Where changes of rights are handed on to logs that are followed.
     pub rights: Arc<rights::Board>,
-    /// The world as this replica last read it, for questions to the planner; absent before the first.
-    pub mirror: Arc<Mutex<Option<Mirror>>>,
+    /// What this replica keeps for questions to the planner.
+    pub planner: Arc<planner::Planner>,
 }
 
 /// One hint per loop. Whoever commits a change that a loop should see calls it after the commit.
@@ -113,7 +113,7 @@ impl App {
             pulse: Arc::default(),
             feed: Arc::default(),
             rights: Arc::default(),
-            mirror: Arc::default(),
+            planner: Arc::default(),
         }
     }
 }

@@ -14,9 +14,8 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::authorise::{Action, Target, authorise};
-use super::jobs;
-use super::{App, AppError, Asker};
-use crate::scheduler::world::Mirror;
+use super::planner::{self, live};
+use super::{App, AppError, Asker, jobs};
 use crate::scheduler::{discreet, translate};
 use crate::store::{self, Tx};
 
@@ -122,34 +121,6 @@ pub struct Holders {
     pub free: MilliGpu,
 }
 
-/// The fleet and the rules without any work, as this replica knows them now.
-pub(super) async fn fleet(app: &App) -> Result<World, AppError> {
-    let mut kept = app.mirror.lock().await;
-    let mirror = refreshed(app, &mut kept).await?;
-    Ok(translate::fleet(&mirror.records, mirror.now))
-}
-
-/// Everything, as this replica knows it now.
-pub(super) async fn live(app: &App) -> Result<World, AppError> {
-    let mut kept = app.mirror.lock().await;
-    let mirror = refreshed(app, &mut kept).await?;
-    let memory = mirror.recall(&app.db).await?;
-    Ok(translate::world(&mirror.records, mirror.now, &memory))
-}
-
-/// This replica's mirror of the world, brought up to date. One that could not be is loaded anew
-/// next time.
-async fn refreshed<'m>(app: &App, kept: &'m mut Option<Mirror>) -> Result<&'m Mirror, AppError> {
-    let mirror = match kept.take() {
-        Some(mut mirror) => {
-            mirror.refresh(&app.db).await?;
-            mirror
-        }
-        None => Mirror::load(&app.db).await?,
-    };
-    Ok(kept.insert(mirror))
-}
-
 /// A spec as a workload that somebody asks about.
 pub(super) fn workload(world: &World, team: &str, asker: &Asker, spec: &JobSpec) -> Workload {
     translate::waiting(
@@ -174,12 +145,14 @@ pub async fn dry_run(
     let own = store::teams::names_of(&mut tx, &asker.scope().teams).await?;
     tx.commit().await?;
     let asked = workload(&world, team.name.as_str(), asker, &spec);
+    let seat = app.planner.sit_down().await?;
     let (world, outcome) = tokio::task::spawn_blocking(move || {
         let outcome = engine::dry_run(&world, asked);
         (world, outcome)
     })
     .await
     .map_err(|error| AppError::Internal(anyhow::Error::new(error).context("plan a dry run")))?;
+    drop(seat);
     let mut answer = answer(&world, team.name.as_str(), outcome, &own);
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     answer.cost_per_hour = price(&mut tx, &world, &answer.placement).await?;
@@ -315,11 +288,18 @@ pub async fn explain(app: &App, asker: &Asker, id: JobId) -> Result<Explanation,
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let job = jobs::find(&mut tx, asker, Action::ExplainJob, id).await?;
     tx.commit().await?;
-    let world = live(app).await?;
     let name = id.to_string();
-    let waits = matches!(job.state, JobState::Queued | JobState::Suspended);
-    let asked = world.workload(&name).filter(|_| waits).cloned();
-    let Some(asked) = asked else {
+    let thought = match job.state {
+        JobState::Queued | JobState::Suspended => Some(planner::think(app).await?),
+        _ => None,
+    };
+    let asked = thought
+        .as_ref()
+        .and_then(|thought| Some((thought, thought.world.workload(&name)?)));
+    let Some((thought, asked)) = asked else {
+        let mut tx = app.db.begin_person(&asker.scope()).await?;
+        let at = store::clock(&mut tx).await?;
+        tx.commit().await?;
         return Ok(Explanation {
             job: id,
             state: job.state,
@@ -330,21 +310,14 @@ pub async fn explain(app: &App, asker: &Asker, id: JobId) -> Result<Explanation,
                 job.message
             },
             holders: Holders::default(),
-            at: world.now,
+            at,
         });
     };
-    let holders = holders(&world, &asked);
-    let at = world.now;
-    let (world, plan) = tokio::task::spawn_blocking(move || {
-        let plan = engine::plan(&world);
-        (world, plan)
-    })
-    .await
-    .map_err(|error| AppError::Internal(anyhow::Error::new(error).context("explain a job")))?;
-    let waiting = plan
+    let waiting = thought
+        .plan
         .waiting_for(&name)
-        .map(|w| discreet::verdict(&world, &asked.team, w));
-    let message = match (&waiting, plan.start_of(&name)) {
+        .map(|w| discreet::verdict(&thought.world, &asked.team, w));
+    let message = match (&waiting, thought.plan.start_of(&name)) {
         (Some(waiting), _) => waiting.message.clone(),
         (None, Some(_)) => "it starts with the next plan".to_owned(),
         (None, None) => job.message,
@@ -354,8 +327,8 @@ pub async fn explain(app: &App, asker: &Asker, id: JobId) -> Result<Explanation,
         state: job.state,
         waiting: waiting.map(|w| serde_json::to_value(w).unwrap_or_default()),
         message,
-        holders,
-        at,
+        holders: holders(&thought.world, asked),
+        at: thought.world.now,
     })
 }
 

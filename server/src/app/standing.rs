@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use domain::MilliGpu;
 use domain::state::JobState;
 
-use super::{App, AppError, Asker, planning};
+use super::{App, AppError, Asker, planner};
 use crate::store;
 
 /// What a team has of a pool now, with all below it.
@@ -37,7 +37,7 @@ pub async fn standings(app: &App, asker: &Asker) -> Result<Vec<Standing>, AppErr
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let own = store::teams::names_of(&mut tx, &asker.scope().teams).await?;
     tx.commit().await?;
-    let mut world = planning::live(app).await?;
+    let mut world = planner::live(app).await?;
     // What waits holds nothing: without it a plan starts nothing and its shares are the present ones.
     world.workloads.retain(|work| !work.placed.is_empty());
     let plan = tokio::task::spawn_blocking(move || engine::plan(&world))

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use domain::Timestamp;
 use domain::ids::JobId;
 use domain::state::JobState;
-use engine::plan::Plan;
+use engine::plan::{Plan, Waiting};
 use engine::world::{WorkloadState, World};
 
 use super::commit::{self, Outcome};
@@ -25,6 +25,9 @@ const IDLE_LIMIT: Duration = Duration::from_secs(10);
 const STRIKES_MAX: u32 = 3;
 /// Most verdicts stored in one turn, so that a long queue does not make one long transaction.
 const VERDICTS_MAX: usize = 500;
+/// How old a stored verdict's figures may grow while its cause and its sentence stay: with each
+/// start every rank behind it moves, and a long queue would be written anew in each turn.
+const VERDICT_AGE_MAX: Duration = Duration::from_secs(5);
 
 /// Turns in a row that may be refused whole and planned again at once.
 const REFUSALS_MAX: u32 = 3;
@@ -45,8 +48,8 @@ pub struct Cycle {
     app: App,
     epoch: Epoch,
     mirror: Mirror,
-    /// What was last stored for each waiting job.
-    verdicts: BTreeMap<JobId, (String, String)>,
+    /// What was last stored for each waiting job, and when.
+    verdicts: BTreeMap<JobId, (Waiting, Instant)>,
     /// Turns that a workload has spoiled.
     strikes: BTreeMap<String, u32>,
     /// Turns in a row of which everything was refused.
@@ -259,20 +262,20 @@ impl Cycle {
                 continue;
             };
             let waiting = discreet::verdict(world, &job.row.team, waiting);
-            let told = (waiting.code.as_str().to_owned(), waiting.message.clone());
-            if self.verdicts.get(&id) == Some(&told) {
-                present.insert(id, told);
-            } else if verdicts.len() < VERDICTS_MAX {
-                let whole = serde_json::to_value(&waiting).unwrap_or_default();
-                verdicts.push(Verdict {
-                    id,
-                    code: told.0.clone(),
-                    message: told.1.clone(),
-                    whole,
-                });
-                present.insert(id, told);
-            } else {
-                self.fresh = true;
+            match self.verdicts.remove(&id) {
+                Some(told) if still_told(&told, &waiting) => {
+                    present.insert(id, told);
+                }
+                _ if verdicts.len() < VERDICTS_MAX => {
+                    verdicts.push(Verdict {
+                        id,
+                        code: waiting.code.as_str().to_owned(),
+                        message: waiting.message.clone(),
+                        whole: serde_json::to_value(&waiting).unwrap_or_default(),
+                    });
+                    present.insert(id, (waiting, Instant::now()));
+                }
+                _ => self.fresh = true,
             }
         }
         if !verdicts.is_empty() {
@@ -288,6 +291,12 @@ impl Cycle {
         }
         Ok(())
     }
+}
+
+/// Whether what was told of a waiting job will do for now.
+fn still_told((told, at): &(Waiting, Instant), waiting: &Waiting) -> bool {
+    let same = (told.code, &told.message) == (waiting.code, &waiting.message);
+    told == waiting || (same && at.elapsed() < VERDICT_AGE_MAX)
 }
 
 /// The next moment at which a plan may come out otherwise although no row changes.

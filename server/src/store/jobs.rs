@@ -318,8 +318,8 @@ pub struct Verdict {
     pub whole: Value,
 }
 
-/// Stores verdicts on jobs that still wait, where code or sentence changed. Versions stay: a
-/// verdict is no change that a person could collide with.
+/// Stores verdicts on jobs that still wait, where they changed. Versions stay: a verdict is no
+/// change that a person could collide with.
 pub async fn set_waiting(tx: &mut Tx, verdicts: &[Verdict]) -> Result<u64, sqlx::Error> {
     let ids: Vec<JobId> = verdicts.iter().map(|v| v.id).collect();
     let codes: Vec<String> = verdicts.iter().map(|v| v.code.clone()).collect();
@@ -328,7 +328,8 @@ pub async fn set_waiting(tx: &mut Tx, verdicts: &[Verdict]) -> Result<u64, sqlx:
     let changed = sqlx::query!(
         "UPDATE jobs AS j SET waiting = v.whole, reason = v.code, message = v.message
          FROM unnest($1::uuid[], $2::text[], $3::text[], $4::jsonb[]) AS v (id, code, message, whole)
-         WHERE j.id = v.id AND j.state = 'queued' AND (j.reason IS DISTINCT FROM v.code OR j.message <> v.message)",
+         WHERE j.id = v.id AND j.state = 'queued'
+           AND (j.reason IS DISTINCT FROM v.code OR j.message <> v.message OR j.waiting IS DISTINCT FROM v.whole)",
         &ids as &[JobId],
         &codes,
         &messages,

@@ -1,15 +1,67 @@
 //! What people are told of a job: why it waits, and what each of its runs cost.
 
+use domain::ids::JobId;
 use domain::money::Money;
+use domain::state::JobState;
 use rust_decimal::Decimal;
 use serde_json::json;
-use server::app::jobs;
+use server::app::{jobs, planning};
 use sqlx::PgPool;
 
 use super::fleet::Fleet;
 use super::metering::{decimal, price};
 use super::pages::{Browser, add_person};
 use super::simulated::Clock;
+
+/// A job that waits for another one's only device, as the scheduler has found.
+async fn waiting(fleet: &Fleet) -> JobId {
+    fleet.node("n1", 1).await;
+    let holder = fleet.submit(1).await.id;
+    fleet.turn().await;
+    fleet.run(holder).await;
+    let waits = fleet.submit(1).await.id;
+    fleet.turn().await;
+    assert_eq!(fleet.job(waits).await.state, JobState::Queued);
+    waits
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_waiting_jobs_page_tells_what_the_scheduler_found_last(owner: PgPool) {
+    let fleet = Fleet::new(owner.clone()).await;
+    let job = waiting(&fleet).await;
+    sqlx::query!(
+        r#"UPDATE jobs SET waiting = waiting || '{"scope": "what was stored"}' WHERE id = $1"#,
+        job as JobId
+    )
+    .execute(&owner)
+    .await
+    .expect("marked");
+    add_person(&owner, "boss", Some("admin")).await;
+    let mut browser = Browser::new(&fleet.app);
+    browser.sign_in("boss").await;
+    let page = browser.get(&format!("/jobs/{job}")).await;
+    assert!(page.html.contains("what was stored"), "{}", page.html);
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_job_is_explained_from_one_plan_until_the_world_changes(owner: PgPool) {
+    let fleet = Fleet::new(owner).await;
+    let job = waiting(&fleet).await;
+    fleet.settled().await;
+    let explain = async || {
+        planning::explain(&fleet.app, &fleet.ada(), job)
+            .await
+            .expect("explained")
+    };
+    let first = explain().await;
+    assert_eq!(
+        first.waiting.as_ref().map(|waiting| &waiting["code"]),
+        Some(&json!(fleet.job(job).await.reason)),
+    );
+    assert_eq!(explain().await.at, first.at, "the same plan");
+    fleet.submit(1).await;
+    assert!(explain().await.at > first.at, "another world");
+}
 
 #[sqlx::test(migrations = "../migrations")]
 async fn the_costs_of_a_jobs_runs_stand_on_its_page_and_add_up_to_its_own(owner: PgPool) {

@@ -10,6 +10,7 @@ use domain::state::JobState;
 use domain::{MilliGpu, Timestamp};
 use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::accounting::usage::{self, Sum};
@@ -62,6 +63,10 @@ pub struct Job {
     pub cost: Option<Money>,
     /// Rises with each change; the ETag.
     pub version: i64,
+    /// Why it waits as the scheduler last found, whole; for its page. Who asks by REST asks for
+    /// an explanation.
+    #[serde(skip)]
+    pub waiting: Option<Value>,
 }
 
 /// Where one worker runs.
@@ -137,6 +142,7 @@ fn shown(
         gpu_seconds: used.gpu_seconds,
         cost: cost(used, currency),
         version: row.version,
+        waiting: row.waiting,
     })
 }
 

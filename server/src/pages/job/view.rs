@@ -21,7 +21,7 @@ use super::steer::read_id;
 use super::{log, why};
 use crate::app::jobs::{self, Attempt, Event, Job};
 use crate::app::page::PageAsk;
-use crate::app::{App, Asker, planning, prices};
+use crate::app::{App, Asker, prices};
 
 /// What a job's page may be asked with.
 #[derive(Debug, Default, Deserialize)]
@@ -44,17 +44,13 @@ pub async fn show_job(
         .await?
         .items;
     let attempts = jobs::attempts(&app, asker, id).await?.items;
-    let waiting = match job.state {
-        JobState::Queued | JobState::Suspended => planning::explain(&app, asker, id).await?.waiting,
-        _ => None,
-    };
     let teams = Teams::load(&app, asker).await?;
     let shell = visit.shell(&app, Section::Jobs).await?;
     let live = !job.state.terminal();
     let view = JobView {
         id: id.to_string(),
         team: teams.shown(&job.team),
-        why: why::explain(&job, waiting.as_ref(), attempts.last()),
+        why: why::explain(&job, job.waiting.as_ref(), attempts.last()),
         gpus_milli: job.spec.per_worker.gpus().milli() * i64::from(job.spec.workers),
         ran_seconds: ran_seconds(&job, shell.now),
         placement: if live { placement(&job) } else { Vec::new() },

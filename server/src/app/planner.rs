@@ -1,0 +1,143 @@
+//! The planner as people ask it: the world as a replica last read it, one question at a time.
+
+use std::sync::Arc;
+
+use chrono::TimeDelta;
+use engine::plan::Plan;
+use engine::world::World;
+use tokio::sync::{Mutex, MutexGuard, Semaphore, SemaphorePermit};
+
+use super::{App, AppError};
+use crate::scheduler::translate;
+use crate::scheduler::world::{Mirror, Refresh};
+
+/// People who may wait for an answer of one replica's planner. A plan of a large fleet takes
+/// parts of a second: who comes behind so many would have given up before it is their turn.
+const ASKERS_MAX: usize = 32;
+/// How long a plan is told of a world in which nothing changes: ageing and back-offs move, and
+/// the scheduler itself looks again no later than this.
+const FRESH_FOR: TimeDelta = TimeDelta::seconds(10);
+/// When somebody who was turned away may try again.
+const RETRY_AFTER_SECONDS: u64 = 1;
+
+/// What a replica keeps for questions to the planner.
+#[derive(Debug)]
+pub struct Planner {
+    sight: Mutex<Sight>,
+    /// Held by whoever plans; with what was thought last.
+    desk: Mutex<Option<Arc<Thought>>>,
+    line: Semaphore,
+}
+
+/// The world in memory; absent before the first question.
+#[derive(Debug, Default)]
+struct Sight {
+    mirror: Option<Mirror>,
+    /// Rises when anything in it changes.
+    revision: u64,
+}
+
+/// A plan, and the world that it was made for.
+#[derive(Debug)]
+pub(super) struct Thought {
+    pub(super) world: World,
+    pub(super) plan: Plan,
+    revision: u64,
+}
+
+/// The right to plan: one is given out at a time.
+pub(super) struct Seat<'p> {
+    desk: MutexGuard<'p, Option<Arc<Thought>>>,
+    _place: SemaphorePermit<'p>,
+}
+
+impl Default for Planner {
+    fn default() -> Self {
+        Self {
+            sight: Mutex::default(),
+            desk: Mutex::default(),
+            line: Semaphore::new(ASKERS_MAX),
+        }
+    }
+}
+
+impl Planner {
+    /// Waits until nobody else plans on this replica; refused where the line is too long.
+    pub(super) async fn sit_down(&self) -> Result<Seat<'_>, AppError> {
+        let place = self.line.try_acquire().map_err(|_| AppError::TooMany {
+            retry_after_seconds: RETRY_AFTER_SECONDS,
+        })?;
+        Ok(Seat {
+            desk: self.desk.lock().await,
+            _place: place,
+        })
+    }
+}
+
+/// The fleet and the rules without any work, as this replica knows them now.
+pub(super) async fn fleet(app: &App) -> Result<World, AppError> {
+    let mut sight = app.planner.sight.lock().await;
+    let mirror = sight.refresh(app).await?;
+    Ok(translate::fleet(&mirror.records, mirror.now))
+}
+
+/// Everything, as this replica knows it now.
+pub(super) async fn live(app: &App) -> Result<World, AppError> {
+    let mut sight = app.planner.sight.lock().await;
+    sight.world(app).await
+}
+
+/// What the scheduler would decide now: planned anew only where the world has changed, or time
+/// may have changed it.
+pub(super) async fn think(app: &App) -> Result<Arc<Thought>, AppError> {
+    let mut seat = app.planner.sit_down().await?;
+    let (world, revision) = {
+        let mut sight = app.planner.sight.lock().await;
+        let now = sight.refresh(app).await?.now;
+        if let Some(known) = seat.desk.as_ref()
+            && known.revision == sight.revision
+            && now < known.world.now + FRESH_FOR
+        {
+            return Ok(Arc::clone(known));
+        }
+        (sight.world(app).await?, sight.revision)
+    };
+    let thought = tokio::task::spawn_blocking(move || {
+        let plan = engine::plan(&world);
+        Arc::new(Thought {
+            world,
+            plan,
+            revision,
+        })
+    })
+    .await
+    .map_err(|error| AppError::Internal(anyhow::Error::new(error).context("plan for people")))?;
+    *seat.desk = Some(Arc::clone(&thought));
+    Ok(thought)
+}
+
+impl Sight {
+    /// The mirror, brought up to date. One that could not be is loaded anew next time.
+    async fn refresh(&mut self, app: &App) -> Result<&Mirror, AppError> {
+        let mirror = match self.mirror.take() {
+            Some(mut mirror) => {
+                if mirror.refresh(&app.db).await? == Refresh::Changed {
+                    self.revision += 1;
+                }
+                mirror
+            }
+            None => {
+                let mirror = Mirror::load(&app.db).await?;
+                self.revision += 1;
+                mirror
+            }
+        };
+        Ok(self.mirror.insert(mirror))
+    }
+
+    async fn world(&mut self, app: &App) -> Result<World, AppError> {
+        let mirror = self.refresh(app).await?;
+        let memory = mirror.recall(&app.db).await?;
+        Ok(translate::world(&mirror.records, mirror.now, &memory))
+    }
+}
