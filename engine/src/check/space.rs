@@ -17,8 +17,6 @@ fn view(facts: &Facts<'_>, standing: &Standing<'_>, when: &str) -> Vec<String> {
     let mut faults = Vec::new();
     let mut hosts: BTreeMap<&str, (i64, i64)> = BTreeMap::new();
     let mut users: BTreeMap<(&str, u32), Vec<(&Workload, &PlacedDevice)>> = BTreeMap::new();
-    // A node that the world itself overbooks is not the plan's fault; what the plan adds there is.
-    let mut added: BTreeSet<&str> = BTreeSet::new();
     for (work, workers) in standing {
         for worker in workers {
             let Some(node) = facts.nodes.get(worker.node.as_str()) else {
@@ -35,17 +33,10 @@ fn view(facts: &Facts<'_>, standing: &Standing<'_>, when: &str) -> Vec<String> {
             }
         }
     }
-    for (_, workers) in facts.starts.iter().chain(&facts.growth).chain(&facts.kept) {
-        for worker in workers {
-            added.extend(
-                facts
-                    .nodes
-                    .get(worker.node.as_str())
-                    .map(|n| n.name.as_str()),
-            );
-        }
-    }
-    for (name, (cpus, memory)) in hosts.into_iter().filter(|(name, _)| added.contains(name)) {
+    // What the world itself overbooks, as when a pool's policy was narrowed under running
+    // work, is not the plan's fault; what the plan adds there is.
+    let (nodes, devices) = added(facts);
+    for (name, (cpus, memory)) in hosts.into_iter().filter(|(name, _)| nodes.contains(name)) {
         let node = facts.nodes[name];
         if cpus > node.cpus.milli() {
             faults.push(format!(
@@ -60,12 +51,33 @@ fn view(facts: &Facts<'_>, standing: &Standing<'_>, when: &str) -> Vec<String> {
             ));
         }
     }
+    let users = users.into_iter().filter(|(at, _)| devices.contains(at));
     for ((name, index), users) in users {
         faults.extend(
             device(facts, name, index, &users).map(|what| format!("{when}: {name}/{index} {what}")),
         );
     }
     faults
+}
+
+/// The nodes and devices on which the plan puts something that was not there.
+fn added<'w>(facts: &Facts<'w>) -> (BTreeSet<&'w str>, BTreeSet<(&'w str, u32)>) {
+    let new = facts.starts.iter().chain(&facts.growth).chain(&facts.kept);
+    let new = new.flat_map(|(_, workers)| workers);
+    let moved = facts.remaining.iter().flat_map(|(work, workers)| {
+        workers
+            .iter()
+            .filter(|worker| !work.placed.contains(worker))
+    });
+    let (mut nodes, mut devices) = (BTreeSet::new(), BTreeSet::new());
+    for worker in new.chain(moved) {
+        let Some(node) = facts.nodes.get(worker.node.as_str()) else {
+            continue;
+        };
+        nodes.insert(node.name.as_str());
+        devices.extend(worker.devices.iter().map(|d| (node.name.as_str(), d.index)));
+    }
+    (nodes, devices)
 }
 
 fn device(

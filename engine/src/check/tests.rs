@@ -1,7 +1,7 @@
 use super::violations;
 use crate::plan::{DevicePlace, Plan, Preemption, Reason, Start, WorkerPlace};
 use crate::rig::{Rig, before};
-use crate::world::Workload;
+use crate::world::{PlacedDevice, Pool, Workload};
 use domain::MilliGpu;
 use domain::sharing::SharingMode;
 
@@ -97,4 +97,56 @@ fn a_team_over_its_limit_is_found() {
     });
     plan.starts.push(start("new", &[1]));
     assert!(found(&rig, &plan, "over its limit"));
+}
+
+/// A pool's policy may be narrowed under running work: that is nobody's plan.
+#[test]
+fn what_the_world_overbooks_itself_is_forgiven_and_what_a_plan_adds_there_is_not() {
+    let part = |name: &str| {
+        Workload::waiting(name, "t", 0, before(90)).fraction(
+            SharingMode::TimeSlice,
+            MilliGpu::from_milli(100),
+            None,
+        )
+    };
+    let mut rig = Rig::new()
+        .pool(Pool {
+            time_slices: 2,
+            ..Pool::new("p").sharing(&[SharingMode::TimeSlice])
+        })
+        .nodes(1, 1)
+        .team("t", 1);
+    for name in ["a", "b", "c"] {
+        let mut work = part(name).running_on("n1", &[], before(80));
+        let device =
+            PlacedDevice::fraction(0, SharingMode::TimeSlice, MilliGpu::from_milli(100), 0);
+        work.placed[0].devices = vec![device];
+        rig = rig.work(work);
+    }
+    let world = rig.work(part("new")).world().clone();
+    let mut plan = crate::plan(&world);
+    assert_eq!(violations(&world, &plan), Vec::<String>::new());
+    assert!(plan.starts.is_empty());
+    let device = crate::plan::DevicePlace {
+        index: 0,
+        mode: SharingMode::TimeSlice,
+        mig: None,
+        start: None,
+        gpus: MilliGpu::from_milli(100),
+        memory_mib: Some(100),
+    };
+    plan.waiting.clear();
+    plan.starts.push(crate::plan::Start {
+        workload: "new".to_owned(),
+        workers: 1,
+        placement: vec![WorkerPlace {
+            node: "n1".to_owned(),
+            devices: vec![device],
+        }],
+    });
+    assert!(
+        violations(&world, &plan)
+            .iter()
+            .any(|what| what.contains("sharers"))
+    );
 }
