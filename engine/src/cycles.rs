@@ -190,5 +190,26 @@ pub fn advance(world: &mut World, next: Option<Timestamp>) {
             _ => {}
         }
     }
-    world.workloads.retain(|w| !ended.contains(&w.name));
+    let (gone, left) = std::mem::take(&mut world.workloads)
+        .into_iter()
+        .partition(|w| ended.contains(&w.name));
+    world.workloads = left;
+    remember(world, &gone);
+}
+
+/// Keeps in mind what kind of work there was.
+fn remember(world: &mut World, gone: &[Workload]) {
+    let pools: BTreeMap<String, String> = match gone.first() {
+        None => return,
+        Some(_) => world
+            .nodes
+            .iter()
+            .map(|n| (n.name.clone(), n.pool.clone()))
+            .collect(),
+    };
+    for work in gone.iter().filter(|w| !w.name.contains(RELEASED)) {
+        if let Some(pool) = work.placed.first().and_then(|p| pools.get(&p.node)) {
+            world.remember(pool, work);
+        }
+    }
 }

@@ -327,7 +327,7 @@ fn part_milli(milli: i64, memory: Option<i64>, device_memory: i64) -> i64 {
 }
 
 impl Need {
-    fn of(asked: &PerWorker) -> Self {
+    pub fn of(asked: &PerWorker) -> Self {
         let gpus = asked.gpus();
         if asked.mig_profile.is_some() {
             Self::Instances

@@ -11,6 +11,7 @@ use std::rc::Rc;
 use domain::sharing::SharingMode;
 
 use crate::index::{Amount, DEVICE, Index, bit};
+use crate::place::{Classes, Prices};
 use crate::world::{Placed, WorkloadState};
 
 /// One of the two views of space.
@@ -21,7 +22,7 @@ pub(crate) enum View {
 }
 
 /// Which views a placement must fit in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Sight {
     /// Both: it starts now.
     Start,
@@ -60,7 +61,7 @@ pub(crate) struct Slot {
 }
 
 /// What stands on one device in one view.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Load {
     pub sharers: u32,
     pub milli: i64,
@@ -71,7 +72,7 @@ pub(crate) struct Load {
 }
 
 /// A node in both views.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Space {
     pub cpus: [i64; 2],
     pub memory: [i64; 2],
@@ -80,6 +81,20 @@ pub(crate) struct Space {
     pub given: [i64; 2],
     /// Whole devices that nothing stands on, as bits.
     pub free: [u64; 2],
+}
+
+impl Space {
+    /// The space as newcomers see it: whose a device is matters only where it is shared
+    /// within a team.
+    pub fn look(&self) -> Self {
+        let mut look = self.clone();
+        for load in look.loads.iter_mut().flatten() {
+            if load.mode != Some(SharingMode::Mps) {
+                load.team = 0;
+            }
+        }
+        look
+    }
 }
 
 /// What a team holds in a pool, with all below it.
@@ -140,6 +155,10 @@ pub(crate) struct Ledger<'i, 'w> {
     /// Evictions that each team suffers in this cycle.
     evicted: Vec<u32>,
     journal: Vec<Step>,
+    /// The nodes that look alike, and what is known of them.
+    pub classes: Classes,
+    /// What placements cost, in pools that waste little, by pool.
+    pub prices: Vec<Option<Prices>>,
     /// Whether nodes count whatever their state and devices though they failed.
     bare: bool,
 }
@@ -218,6 +237,12 @@ impl<'i, 'w> Ledger<'i, 'w> {
             standing: vec![Standing::Idle; index.works.len()],
             evicted: vec![0; index.teams.len()],
             journal: Vec::new(),
+            classes: Classes::default(),
+            prices: if bare {
+                index.pools.iter().map(|_| None).collect()
+            } else {
+                Prices::of(index)
+            },
             bare,
         }
     }
@@ -411,6 +436,7 @@ impl<'i, 'w> Ledger<'i, 'w> {
 
     fn put(&mut self, view: View, work: usize, slot: &Slot, sign: i64) {
         let facts = &self.index.works[work];
+        self.classes.mark(slot.node);
         let space = &mut self.spaces[slot.node];
         let node = &self.index.nodes[slot.node];
         let v = view as usize;

@@ -4,6 +4,7 @@ mod consolidate;
 mod cycle;
 mod dry_run;
 mod explain;
+mod fragmentation;
 mod index;
 mod ledger;
 mod mig;

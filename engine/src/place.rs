@@ -1,7 +1,9 @@
 //! Where a gang goes: hard filters, then a score per node with a derived order whose last field is the node.
 
+mod classes;
 mod device;
 mod domains;
+mod price;
 mod score;
 
 use std::rc::Rc;
@@ -13,8 +15,10 @@ use crate::ledger::{Ledger, Sight, Slot, Standing, View};
 use crate::whole::Promise;
 use crate::world::NodeState;
 
+pub(crate) use classes::Classes;
 pub(crate) use device::joins;
 pub(crate) use domains::domains_of;
+pub(crate) use price::Prices;
 
 /// What is asked of a placement.
 #[derive(Debug, Clone, Copy)]
@@ -159,18 +163,30 @@ pub(crate) fn modes<'a>(
     accepted.filter(move |mode| suits(*mode) && offered.contains(mode) && machine.drives(*mode))
 }
 
+/// The nodes that a placement may choose from.
+#[derive(Debug, Clone, Copy)]
+enum Field<'f> {
+    /// All of the pool, taken class by class.
+    Pool,
+    /// These, which have been found to fit.
+    Nodes(&'f [usize]),
+}
+
 /// Finds a place for all workers, or for none. The ledger is as before when it returns.
 pub(crate) fn place(ledger: &mut Ledger<'_, '_>, query: Query<'_>) -> Option<Vec<Rc<Slot>>> {
     let index = ledger.index;
     let any_state = ledger.is_bare();
+    let promise = Promise::of(ledger, query);
+    let promise = promise.as_ref();
+    if promise.is_none() && classes::suit(index, query) {
+        return fill(ledger, query, Field::Pool, None);
+    }
     let all = query.only.unwrap_or(&index.pools[query.pool].nodes);
     let nodes: Vec<usize> = all
         .iter()
         .copied()
         .filter(|&n| fit(index, query.work, n, any_state).is_ok())
         .collect();
-    let promise = Promise::of(ledger, query);
-    let promise = promise.as_ref();
     let topology = &index.works[query.work].row.topology;
     let require = topology.require.as_deref().filter(|_| !query.relaxed);
     let prefer = topology
@@ -184,7 +200,7 @@ pub(crate) fn place(ledger: &mut Ledger<'_, '_>, query: Query<'_>) -> Option<Vec
     if let Some(label) = prefer {
         for domain in &outer {
             for inner in domains::within(ledger, query, domain, label) {
-                if let Some(slots) = fill(ledger, query, &inner, promise) {
+                if let Some(slots) = fill(ledger, query, Field::Nodes(&inner), promise) {
                     return Some(slots);
                 }
             }
@@ -194,7 +210,7 @@ pub(crate) fn place(ledger: &mut Ledger<'_, '_>, query: Query<'_>) -> Option<Vec
         let found = match prefer {
             // No one domain holds all: as few as possible, the emptiest first.
             Some(label) => fill_domains(ledger, query, domain, label, promise),
-            None => fill(ledger, query, domain, promise),
+            None => fill(ledger, query, Field::Nodes(domain), promise),
         };
         if found.is_some() {
             return found;
@@ -207,11 +223,11 @@ pub(crate) fn place(ledger: &mut Ledger<'_, '_>, query: Query<'_>) -> Option<Vec
 fn fill(
     ledger: &mut Ledger<'_, '_>,
     query: Query<'_>,
-    nodes: &[usize],
+    field: Field<'_>,
     promise: Option<&Promise>,
 ) -> Option<Vec<Rc<Slot>>> {
     let mark = ledger.mark();
-    let placed = fill_some(ledger, query, nodes, query.workers, &mut promise.cloned());
+    let placed = fill_some(ledger, query, field, query.workers, &mut promise.cloned());
     ledger.rollback(mark);
     (placed.len() == query.workers as usize).then_some(placed)
 }
@@ -229,7 +245,13 @@ fn fill_domains(
     let mut placed = Vec::new();
     for domain in domains::emptiest_first(ledger, query, nodes, label) {
         let missing = query.workers - placed.len() as u32;
-        placed.extend(fill_some(ledger, query, &domain, missing, &mut promise));
+        placed.extend(fill_some(
+            ledger,
+            query,
+            Field::Nodes(&domain),
+            missing,
+            &mut promise,
+        ));
         if placed.len() == query.workers as usize {
             break;
         }
@@ -242,10 +264,11 @@ fn fill_domains(
 fn fill_some(
     ledger: &mut Ledger<'_, '_>,
     query: Query<'_>,
-    nodes: &[usize],
+    field: Field<'_>,
     most: u32,
     promise: &mut Option<Promise>,
 ) -> Vec<Rc<Slot>> {
+    let index = ledger.index;
     let mut placed: Vec<Rc<Slot>> = Vec::new();
     let mut taken = if query.relaxed {
         Vec::new()
@@ -255,37 +278,29 @@ fn fill_some(
     let apart = if query.relaxed {
         None
     } else {
-        apart(ledger.index, query.work)
+        apart(index, query.work)
     };
-    let mut nodes = nodes.to_vec();
     while placed.len() < most as usize {
-        // What does not fit now does not fit later in this gang either.
-        nodes.retain(|&node| device::room(ledger, query, node));
-        let candidates = nodes.iter().copied().filter(|&node| {
-            apart.is_none_or(|label| {
-                !taken.contains(&ledger.index.nodes[node].row.labels.get(label))
-            }) && promise.as_ref().is_none_or(|promise| promise.admits(node))
-        });
-        let best = candidates.filter_map(|node| {
-            let (parts, linked) = device::choose(ledger, query, node)?;
-            Some((score::score(ledger, query, node, linked), parts, node))
-        });
-        let Some((_, parts, node)) = best.max_by(|a, b| a.0.cmp(&b.0)) else {
+        let free = |node: usize| {
+            apart.is_none_or(|label| !taken.contains(&index.nodes[node].row.labels.get(label)))
+                && promise.as_ref().is_none_or(|promise| promise.admits(node))
+        };
+        let Some((node, parts)) = classes::best(ledger, query, field, &free) else {
             break;
         };
         let slot = Rc::new(Slot {
             node,
             parts,
-            amount: ledger.index.charge_on(query.work, node),
+            amount: index.charge_on(query.work, node),
         });
         for &view in query.sight.views() {
             ledger.occupy(view, query.work, &slot);
         }
         if let Some(promise) = promise {
-            promise.take(ledger.index, node);
+            promise.take(index, node);
         }
         if let Some(label) = apart {
-            taken.push(ledger.index.nodes[node].row.labels.get(label));
+            taken.push(index.nodes[node].row.labels.get(label));
         }
         placed.push(slot);
     }

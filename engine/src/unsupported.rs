@@ -3,7 +3,7 @@
 use domain::sharing::SharingMode;
 use domain::spec::{JobSpec, NvlinkRule, PerWorker};
 
-use crate::world::{Backfill, MigMode, Strategy, Workload, World};
+use crate::world::{Backfill, MigMode, Workload, World};
 
 /// A value that is well-formed, and not supported yet.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -29,9 +29,6 @@ fn refuse(field: String, value: impl Into<String>, remedy: &str) -> Option<Unsup
 pub fn unsupported(world: &World) -> Option<Unsupported> {
     for pool in &world.pools {
         let at = |key: &str| format!("pools[{}].{key}", pool.name);
-        if pool.strategy == Strategy::LeastFragmentation {
-            return refuse(at("strategy"), "least_fragmentation", "use pack or spread");
-        }
         if let Some(mode) = pool
             .sharing
             .iter()

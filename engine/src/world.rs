@@ -6,6 +6,7 @@ mod workload;
 
 use std::collections::BTreeMap;
 
+use domain::spec::PerWorker;
 use domain::{MilliGpu, Timestamp};
 
 pub use node::{MigInstance, Node, NodeState};
@@ -35,6 +36,9 @@ pub struct World {
     pub services: Vec<Service>,
     /// Capacity booked ahead.
     pub bookings: Vec<Booking>,
+    /// What work used to ask for, for placement that keeps room for its like. Not part of
+    /// scenario files: on paper the past is what has run since the first cycle.
+    pub history: Vec<Past>,
 }
 
 impl World {
@@ -50,6 +54,27 @@ impl World {
             workloads: Vec::new(),
             services: Vec::new(),
             bookings: Vec::new(),
+            history: Vec::new(),
+        }
+    }
+
+    /// Adds work that has ended in a pool to the history.
+    pub fn remember(&mut self, pool: &str, work: &Workload) {
+        let workers = i64::from(work.workers);
+        let like = |past: &&mut Past| {
+            past.pool == pool
+                && past.per_worker == work.per_worker
+                && past.selector == work.selector
+        };
+        if let Some(past) = self.history.iter_mut().find(like) {
+            past.workers += workers;
+        } else if self.history.len() < PASTS_MAX {
+            self.history.push(Past {
+                pool: pool.to_owned(),
+                per_worker: work.per_worker.clone(),
+                selector: work.selector.clone(),
+                workers,
+            });
         }
     }
 
@@ -198,6 +223,22 @@ pub struct Service {
     pub min_replicas: u32,
     /// The most replicas that it grows to.
     pub max_replicas: u32,
+}
+
+/// The most kinds of past work that are told apart: beyond the frequent ones they change no mix.
+pub const PASTS_MAX: usize = 1000;
+
+/// Workers of one kind that have been there and are gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Past {
+    /// The pool that they ran in.
+    pub pool: String,
+    /// What each asked for.
+    pub per_worker: PerWorker,
+    /// The labels that its node had to have.
+    pub selector: BTreeMap<String, String>,
+    /// How many there were.
+    pub workers: i64,
 }
 
 /// Capacity booked ahead by people, lent out until it begins.

@@ -4,6 +4,7 @@ use domain::MilliGpu;
 use domain::sharing::SharingMode;
 use engine::check::violations;
 use engine::rig::{Rig, before, eager};
+use engine::world::Strategy as Placing;
 use engine::world::{Pool, PreemptionPolicy, Quota, Team, WithinTeam, Workload, World};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -65,17 +66,26 @@ fn policy() -> impl Strategy<Value = PreemptionPolicy> {
     )
 }
 
+fn strategy() -> impl Strategy<Value = Placing> {
+    prop_oneof![
+        Just(Placing::Pack),
+        Just(Placing::Spread),
+        Just(Placing::LeastFragmentation)
+    ]
+}
+
 /// Two departments of two teams each, some nodes, and waiting jobs of all kinds.
 fn world() -> impl Strategy<Value = World> {
     let quota = (0..4_i64, prop::option::weighted(0.3, 4..9_i64), 0..4_i64);
     let teams = prop::collection::vec(quota, 4);
     let nodes = prop::collection::vec(1..5_u32, 1..4);
     let jobs = prop::collection::vec(job(), 1..14);
-    (policy(), any::<bool>(), teams, nodes, jobs).prop_map(
-        |(policy, whole, quotas, nodes, jobs)| {
+    (policy(), strategy(), any::<bool>(), teams, nodes, jobs).prop_map(
+        |(policy, strategy, whole, quotas, nodes, jobs)| {
             let sharing = [SharingMode::Exclusive, SharingMode::TimeSlice];
             let mut rig = Rig::new().pool(Pool {
                 whole_node_guarantees: whole,
+                strategy,
                 ..Pool::new("p").sharing(&sharing).preemption(policy)
             });
             rig = rig.with(|w| w.cycle_seconds = CYCLE_SECONDS);

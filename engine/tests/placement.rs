@@ -22,6 +22,83 @@ fn packing_takes_the_fullest_node_that_fits_and_spreading_the_emptiest() {
 }
 
 #[test]
+fn packing_weighs_links_against_fill_exactly() {
+    // 21 of 26 devices given is 80.77 points; 16 of 26 and links are 81.54.
+    let node = |name: &str| Node::new(name, "p", 26).host(64, 524_288);
+    let busy = |name: &str, node: &str, devices: u32| {
+        let devices: Vec<u32> = (0..devices).collect();
+        Workload::waiting(name, "t", devices.len() as i64, before(60)).running_on(
+            node,
+            &devices,
+            before(50),
+        )
+    };
+    let linked = Node {
+        nvlink: vec![(0..26).collect()],
+        ..node("n2")
+    };
+    let rig = Rig::new()
+        .team("t", 60)
+        .node(node("n1"))
+        .node(linked)
+        .work(busy("a", "n1", 21))
+        .work(busy("b", "n2", 16));
+    let two = Workload::waiting("new", "t", 2, before(10));
+    assert_eq!(rig.work(two).place("new"), "n2:16,17");
+}
+
+/// A pool that wastes little, and shares devices.
+fn wasting_little() -> Rig {
+    let mut pool = Pool::new("p").sharing(&[SharingMode::Exclusive, SharingMode::TimeSlice]);
+    pool.strategy = Strategy::LeastFragmentation;
+    Rig::new().pool(pool).team("t", 64)
+}
+
+fn part(name: &str, milli: i64) -> Workload {
+    Workload::waiting(name, "t", 0, before(10)).fraction(
+        SharingMode::TimeSlice,
+        MilliGpu::from_milli(milli),
+        None,
+    )
+}
+
+#[test]
+fn little_waste_spares_whole_nodes_for_the_requests_that_are_seen() {
+    let eight = Workload::waiting("eight", "t", 8, before(5));
+    let busy =
+        Workload::waiting("busy", "t", 3, before(60)).running_on("n2", &[0, 1, 2], before(50));
+    let rig = wasting_little().nodes(2, 8).work(busy);
+    let one = || Workload::waiting("one", "t", 1, before(10));
+    let both = rig.clone().work(one()).work(eight);
+    assert_eq!(both.place("one"), "n2:3");
+    assert_eq!(both.place("eight"), "n1:0,1,2,3,4,5,6,7");
+    // Requests that are gone by now show as well as those that wait.
+    let past = rig.with(|w| w.remember("p", &Workload::waiting("past", "t", 8, before(99))));
+    assert_eq!(past.work(one()).place("one"), "n2:3");
+}
+
+#[test]
+fn little_waste_puts_a_part_where_the_parts_that_come_can_use_the_rest() {
+    // Parts of 600 and of 400 are seen: 400 goes beside 600, not beside another 400.
+    let running = |name: &str, milli: i64, device: u32| {
+        let mut work = part(name, milli).running_on("n1", &[], before(50));
+        work.placed[0].devices = vec![engine::world::PlacedDevice::fraction(
+            device,
+            SharingMode::TimeSlice,
+            MilliGpu::from_milli(milli),
+            81_559 * milli / 1000,
+        )];
+        work
+    };
+    let rig = wasting_little()
+        .nodes(1, 3)
+        .work(running("a", 400, 0))
+        .work(running("b", 600, 1))
+        .work(part("new", 400));
+    assert_eq!(rig.place("new"), "n1:1");
+}
+
+#[test]
 fn a_gang_is_placed_whole_or_not_at_all() {
     let gang = |workers| Workload::waiting("new", "t", 2, before(10)).workers(workers);
     assert_eq!(

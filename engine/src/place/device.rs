@@ -97,54 +97,52 @@ fn part(
     } else {
         machine.failed | machine.mig
     };
+    let prices = ledger.prices[query.pool].as_ref();
+    let cost = |part: &Part| {
+        prices.map_or(0, |p| {
+            p.cost(ledger, query, node, std::slice::from_ref(part))
+        })
+    };
     let mut best: Option<(Choice, Part)> = None;
     for (rank, mode) in modes(ledger.index, query.work, node).enumerate() {
         for index in (0..machine.row.gpus).filter(|&i| out & bit(i) == 0) {
             let mut left = DEVICE;
             let mut fresh = true;
+            let part = Part {
+                index,
+                mode,
+                milli,
+                memory,
+            };
             let fits = query.sight.views().iter().all(|&view| {
                 let load = &ledger.spaces[node].loads[view as usize][index as usize];
                 left = left.min(DEVICE - load.milli);
                 fresh &= load.sharers == 0;
-                joins(
-                    ledger,
-                    query.work,
-                    node,
-                    load,
-                    &Part {
-                        index,
-                        mode,
-                        milli,
-                        memory,
-                    },
-                )
+                joins(ledger, query.work, node, load, &part)
             });
+            if !fits {
+                continue;
+            }
             let choice = Choice {
+                cost: cost(&part),
                 fresh,
                 left,
                 rank,
                 index,
             };
-            if fits && best.as_ref().is_none_or(|(least, _)| choice < *least) {
-                best = Some((
-                    choice,
-                    Part {
-                        index,
-                        mode,
-                        milli,
-                        memory,
-                    },
-                ));
+            if best.as_ref().is_none_or(|(least, _)| choice < *least) {
+                best = Some((choice, part));
             }
         }
     }
     best.map(|(_, part)| (vec![part], false))
 }
 
-/// A device for a fraction; the least is taken: shared already, the fullest,
-/// the mode that the workload likes best, the lowest index.
+/// A device for a fraction; the least is taken: where least is wasted, shared already, the
+/// fullest, the mode that the workload likes best, the lowest index.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Choice {
+    cost: i64,
     fresh: bool,
     left: i64,
     rank: usize,

@@ -1,10 +1,8 @@
-//! The score of a node for one worker: what the pool's strategy prefers, finer criteria, the node.
-
-use std::cmp::Reverse;
+//! The merit of a node for one worker: what the pool's strategy prefers, then finer criteria.
 
 use super::Query;
 use crate::index::{DEVICE, Need};
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Part};
 use crate::world::Strategy;
 
 /// Points of a node that is full.
@@ -14,26 +12,43 @@ const LINKED: i64 = 20;
 /// Finer than a point: parts of a full node.
 const FINE: i64 = 1_000_000;
 
-/// The larger is better.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Score {
-    /// Replicas of the same service there, where the pool spreads.
-    together: Reverse<usize>,
+/// What a node is worth to a worker, but for which node it is; the larger is better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Merit {
     /// Work without GPUs keeps off nodes with devices.
     plain: bool,
-    points: i64,
+    /// Parts of a point, or of a GPU that is not wasted.
+    pub points: i64,
+    linked: bool,
     devices: i64,
     cores: i64,
-    node: Reverse<usize>,
 }
 
-pub(super) fn score(ledger: &Ledger<'_, '_>, query: Query<'_>, node: usize, linked: bool) -> Score {
+/// The merit of a node for one worker on these devices of it.
+pub(super) fn merit(
+    ledger: &Ledger<'_, '_>,
+    query: Query<'_>,
+    node: usize,
+    parts: &[Part],
+    linked: bool,
+) -> Merit {
     let index = ledger.index;
     let machine = index.nodes[node].row;
     let space = &ledger.spaces[node];
     let views = || query.sight.views().iter().map(|&v| v as usize);
     let usable = i64::from(machine.gpus) - i64::from(index.nodes[node].failed.count_ones());
     let given = views().map(|v| space.given[v]).max().unwrap_or(0);
+    let plain = index.works[query.work].need == Need::Nothing;
+    if let Some(prices) = &ledger.prices[query.pool] {
+        let taken: i64 = parts.iter().map(|part| part.milli).sum();
+        return Merit {
+            plain: plain && machine.gpus == 0,
+            points: -prices.cost(ledger, query, node, parts),
+            linked,
+            devices: given + taken - usable * DEVICE,
+            cores: 0,
+        };
+    }
     let cores = views()
         .map(|v| machine.cpus.milli() - space.cpus[v])
         .max()
@@ -47,39 +62,35 @@ pub(super) fn score(ledger: &Ledger<'_, '_>, query: Query<'_>, node: usize, link
     };
     let devices = fill(given, usable * DEVICE);
     let cores = fill(cores, machine.cpus.milli());
-    let plain = index.works[query.work].need == Need::Nothing;
     let full = if plain { cores } else { devices };
-    let bonus = if linked { LINKED } else { 0 };
+    let bonus = if linked { LINKED * FINE } else { 0 };
     let spread = index.pools[query.pool].row.strategy == Strategy::Spread;
     let sign = if spread { -1 } else { 1 };
-    Score {
-        together: Reverse(if spread {
-            replicas_there(ledger, query.work, node)
-        } else {
-            0
-        }),
+    Merit {
         plain: plain && machine.gpus == 0,
         points: if spread {
-            FULL * (FINE - full) / FINE + bonus
+            FULL * (FINE - full) + bonus
         } else {
-            (FULL * full / FINE + bonus).min(FULL)
+            (FULL * full + bonus).min(FULL * FINE)
         },
+        linked: false,
         devices: sign * devices,
         cores: sign * cores,
-        node: Reverse(node),
     }
 }
 
-fn replicas_there(ledger: &Ledger<'_, '_>, work: usize, node: usize) -> usize {
-    let Some(service) = ledger.index.works[work].service else {
-        return 0;
-    };
-    let others = ledger.index.services[service]
-        .replicas
-        .iter()
-        .filter(|&&other| other != work);
-    others
-        .flat_map(|&other| ledger.slots(other))
-        .filter(|slot| slot.node == node)
-        .count()
+/// How many replicas of the same service a node has, where the pool spreads them.
+pub(super) fn together(ledger: &Ledger<'_, '_>, query: Query<'_>, node: usize) -> usize {
+    let spread = ledger.index.pools[query.pool].row.strategy == Strategy::Spread;
+    match ledger.index.works[query.work].service {
+        Some(service) if spread => {
+            let others = ledger.index.services[service].replicas.iter();
+            others
+                .filter(|&&other| other != query.work)
+                .flat_map(|&other| ledger.slots(other))
+                .filter(|slot| slot.node == node)
+                .count()
+        }
+        _ => 0,
+    }
 }

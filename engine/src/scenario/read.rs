@@ -34,6 +34,7 @@ pub(super) fn world(root: &Tree) -> Read<World> {
         workloads: fields.require("workloads")?.list(WORKLOADS_MAX, workload)?,
         services: fields.or("services", Vec::new(), |f| f.list(WORKLOADS_MAX, service))?,
         bookings: fields.or("bookings", Vec::new(), |f| f.list(WORKLOADS_MAX, booking))?,
+        history: Vec::new(),
     };
     fields.finish()?;
     Ok(world)

@@ -1,0 +1,315 @@
+//! Nodes that look alike to a placement: they are scored once for each shape of work, not one by one.
+//!
+//! A class is what a worker can tell of a node: its make, and what stands on it. Labels and
+//! names are not part of it; work that asks for them is tried node by node, with the same
+//! scores. Nodes change their class when something is put on them or taken away, which is
+//! looked up when the next worker is placed.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
+
+use domain::sharing::SharingMode;
+
+use super::score::{Merit, merit, together};
+use super::{Field, Query, apart, device, fit};
+use crate::fragmentation::ROOM_TAKEN;
+use crate::index::{Index, Need};
+use crate::ledger::{Ledger, Part, Sight, Space};
+use crate::world::Strategy;
+
+/// A node that is in no class yet.
+const NONE: usize = usize::MAX;
+/// Scores that are kept at most; each takes some hundred bytes.
+const SCORES_MAX: usize = 4_000_000;
+
+/// The classes of a ledger's nodes, and what is known of them.
+#[derive(Debug, Default)]
+pub(crate) struct Classes {
+    /// The make of each node: all that does not change in a cycle, but for names and labels.
+    makes: Vec<usize>,
+    /// The class of each node, as of when it was last looked up.
+    of: Vec<usize>,
+    /// Nodes to be looked up again.
+    changed: Vec<usize>,
+    stale: Vec<bool>,
+    ids: HashMap<Look, usize>,
+    classes: Vec<Class>,
+    /// The classes that have nodes, by pool.
+    live: Vec<BTreeSet<usize>>,
+    known: HashMap<Asked, Vec<Known>>,
+    /// Room for requests for several devices, and idle thousandths, by pool.
+    room: Vec<Vec<i64>>,
+    idle: Vec<i64>,
+}
+
+/// What a worker can tell of a node.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Look {
+    make: usize,
+    set: usize,
+    space: Space,
+}
+
+#[derive(Debug, Default)]
+struct Class {
+    nodes: BTreeSet<usize>,
+    room: Vec<i64>,
+    idle: i64,
+}
+
+/// What makes two queries alike.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Asked {
+    shape: usize,
+    pool: usize,
+    /// Where devices are shared within a team only.
+    team: Option<usize>,
+    sight: Sight,
+    relaxed: bool,
+}
+
+/// What decides between nodes, the larger the better: no replicas of the same service, merit, name.
+type Rank = (Reverse<usize>, Merit, Reverse<usize>);
+
+#[derive(Debug, Clone)]
+enum Known {
+    Nothing,
+    Unfit,
+    Fit(Rc<Scored>),
+}
+
+/// The best devices of a node of the class.
+#[derive(Debug)]
+struct Scored {
+    merit: Merit,
+    parts: Vec<Part>,
+    /// The requests for several devices that it takes room from.
+    takes: u64,
+}
+
+/// Whether a query looks at nothing that nodes of one class differ in.
+pub(super) fn suit(index: &Index<'_>, query: Query<'_>) -> bool {
+    let row = index.works[query.work].row;
+    let bound = row.topology.require.is_some()
+        || row.topology.prefer.is_some() && query.workers > 1
+        || apart(index, query.work).is_some();
+    let replica = row.service.is_some() && index.pools[query.pool].row.strategy == Strategy::Spread;
+    query.only.is_none() && !by_node(index, query.work) && (query.relaxed || !bound) && !replica
+}
+
+/// Whether work asks for labels or a name.
+fn by_node(index: &Index<'_>, work: usize) -> bool {
+    let row = index.works[work].row;
+    !row.selector.is_empty() || row.node.is_some()
+}
+
+/// The best node for one worker, and its devices there.
+pub(super) fn best(
+    ledger: &mut Ledger<'_, '_>,
+    query: Query<'_>,
+    field: Field<'_>,
+    free: &dyn Fn(usize) -> bool,
+) -> Option<(usize, Vec<Part>)> {
+    let mut classes = std::mem::take(&mut ledger.classes);
+    classes.refresh(ledger);
+    let found = classes.best(ledger, query, field, free);
+    ledger.classes = classes;
+    found
+}
+
+impl Classes {
+    /// Notes that something was put on a node or taken from it.
+    pub fn mark(&mut self, node: usize) {
+        if let Some(stale) = self.stale.get_mut(node)
+            && !*stale
+        {
+            *stale = true;
+            self.changed.push(node);
+        }
+    }
+
+    /// Forgets everything: prices have changed.
+    pub fn forget(&mut self) {
+        *self = Self::default();
+    }
+
+    fn best(
+        &mut self,
+        ledger: &Ledger<'_, '_>,
+        query: Query<'_>,
+        field: Field<'_>,
+        free: &dyn Fn(usize) -> bool,
+    ) -> Option<(usize, Vec<Part>)> {
+        let prices = ledger.prices[query.pool].as_ref();
+        let scarce = prices.map_or(0, |p| {
+            p.scarce(&self.room[query.pool], self.idle[query.pool])
+        });
+        let known = self.known.entry(Asked::of(ledger, query)).or_default();
+        known.resize(self.classes.len(), Known::Nothing);
+        let mut best: Option<(Rank, usize)> = None;
+        let mut consider = |class: usize, node: usize| {
+            if matches!(known[class], Known::Nothing) {
+                known[class] = scored(ledger, query, node);
+            }
+            let Known::Fit(scored) = &known[class] else {
+                return;
+            };
+            let mut merit = scored.merit;
+            merit.points -= ROOM_TAKEN * i64::from((scored.takes & scarce).count_ones());
+            let key = (Reverse(together(ledger, query, node)), merit, Reverse(node));
+            if best.as_ref().is_none_or(|(least, _)| key > *least) {
+                best = Some((key, class));
+            }
+        };
+        match field {
+            Field::Pool => {
+                for &class in &self.live[query.pool] {
+                    if let Some(&node) = self.classes[class].nodes.first() {
+                        consider(class, node);
+                    }
+                }
+            }
+            Field::Nodes(nodes) => {
+                for &node in nodes.iter().filter(|&&node| free(node)) {
+                    consider(self.of[node], node);
+                }
+            }
+        }
+        let ((_, _, Reverse(node)), class) = best?;
+        match &known[class] {
+            Known::Fit(scored) => Some((node, scored.parts.clone())),
+            Known::Nothing | Known::Unfit => None,
+        }
+    }
+
+    /// Looks up the nodes that have changed.
+    fn refresh(&mut self, ledger: &Ledger<'_, '_>) {
+        let nodes = ledger.index.nodes.len();
+        let kept = self.known.len() * self.classes.len();
+        if self.of.len() != nodes || self.classes.len() > 4 * nodes + 1000 || kept > SCORES_MAX {
+            let makes = std::mem::take(&mut self.makes);
+            *self = Self {
+                makes: if makes.len() == nodes {
+                    makes
+                } else {
+                    makes_of(ledger.index)
+                },
+                of: vec![NONE; nodes],
+                changed: (0..nodes).collect(),
+                stale: vec![true; nodes],
+                live: vec![BTreeSet::new(); ledger.index.pools.len()],
+                room: vec![Vec::new(); ledger.index.pools.len()],
+                idle: vec![0; ledger.index.pools.len()],
+                ..Self::default()
+            };
+        }
+        for node in std::mem::take(&mut self.changed) {
+            self.stale[node] = false;
+            let class = self.class(ledger, node);
+            let before = std::mem::replace(&mut self.of[node], class);
+            if before != class {
+                if before != NONE {
+                    self.leave(ledger.index.nodes[node].pool, before, node);
+                }
+                self.enter(ledger.index.nodes[node].pool, class, node);
+            }
+        }
+    }
+
+    /// The class of a node as it is now.
+    fn class(&mut self, ledger: &Ledger<'_, '_>, node: usize) -> usize {
+        let prices = ledger.prices[ledger.index.nodes[node].pool].as_ref();
+        let look = Look {
+            make: self.makes[node],
+            set: prices.map_or(0, |prices| prices.set(node)),
+            space: ledger.spaces[node].look(),
+        };
+        let fresh = self.classes.len();
+        let class = *self.ids.entry(look).or_insert(fresh);
+        if class == fresh {
+            self.classes.push(Class {
+                nodes: BTreeSet::new(),
+                room: prices.map_or(Vec::new(), |prices| prices.room(ledger, node)),
+                idle: prices.map_or(0, |prices| prices.idle(ledger, node)),
+            });
+        }
+        class
+    }
+
+    fn enter(&mut self, pool: usize, class: usize, node: usize) {
+        let entered = &mut self.classes[class];
+        if entered.nodes.is_empty() {
+            self.live[pool].insert(class);
+        }
+        entered.nodes.insert(node);
+        self.idle[pool] += entered.idle;
+        self.room[pool].resize(entered.room.len(), 0);
+        for (sum, room) in self.room[pool].iter_mut().zip(&entered.room) {
+            *sum += room;
+        }
+    }
+
+    fn leave(&mut self, pool: usize, class: usize, node: usize) {
+        let left = &mut self.classes[class];
+        left.nodes.remove(&node);
+        if left.nodes.is_empty() {
+            self.live[pool].remove(&class);
+        }
+        self.idle[pool] -= left.idle;
+        for (sum, room) in self.room[pool].iter_mut().zip(&left.room) {
+            *sum -= room;
+        }
+    }
+}
+
+impl Asked {
+    fn of(ledger: &Ledger<'_, '_>, query: Query<'_>) -> Self {
+        let facts = &ledger.index.works[query.work];
+        let pool = ledger.index.pools[query.pool].row;
+        let apart = matches!(facts.need, Need::Part { .. })
+            && pool.sharing.contains(&SharingMode::Mps)
+            && !pool.mps_across_teams;
+        Self {
+            shape: facts.shape,
+            pool: query.pool,
+            team: apart.then_some(facts.team),
+            sight: query.sight,
+            relaxed: query.relaxed,
+        }
+    }
+}
+
+fn scored(ledger: &Ledger<'_, '_>, query: Query<'_>, node: usize) -> Known {
+    let any_state = ledger.is_bare();
+    // What asks for labels comes with nodes that were found to have them.
+    let unfit = !by_node(ledger.index, query.work)
+        && fit(ledger.index, query.work, node, any_state).is_err();
+    if unfit || !device::room(ledger, query, node) {
+        return Known::Unfit;
+    }
+    let Some((parts, linked)) = device::choose(ledger, query, node) else {
+        return Known::Unfit;
+    };
+    let prices = ledger.prices[query.pool].as_ref();
+    Known::Fit(Rc::new(Scored {
+        merit: merit(ledger, query, node, &parts, linked),
+        takes: prices.map_or(0, |prices| prices.takes_room(ledger, query, node, &parts)),
+        parts,
+    }))
+}
+
+/// Numbers for what nodes are made of.
+fn makes_of(index: &Index<'_>) -> Vec<usize> {
+    let mut found = BTreeMap::new();
+    let mut makes = Vec::with_capacity(index.nodes.len());
+    for node in &index.nodes {
+        let row = node.row;
+        let host = (row.cpus, row.memory_mib, row.state as u8, node.pool);
+        let devices = (row.gpus, &row.gpu_model, row.gpu_memory_mib, node.failed);
+        let layout = (&row.nvlink, &row.numa, &row.mig, &row.drives);
+        let fresh = found.len();
+        makes.push(*found.entry((host, devices, layout)).or_insert(fresh));
+    }
+    makes
+}
