@@ -13,6 +13,7 @@ use crate::place::{Query, place};
 use crate::plan::{DevicePlace, Nomination, Plan, Preemption, Resize, Start, WorkerPlace};
 use crate::preempt;
 use crate::quota;
+use crate::start;
 use crate::world::{Backfill, PoolState, World};
 use crate::{shares, verdict};
 
@@ -86,8 +87,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
 
     /// Whether a workload may start in a pool at all.
     pub fn usable(&self, work: usize, pool: usize) -> bool {
-        let facts = &self.index.pools[pool];
-        facts.row.state == PoolState::Open && facts.rows[self.index.works[work].team].written
+        start::usable(self.index, work, pool)
     }
 
     /// Whether a pool's nodes, whatever their state, could ever hold a workload.
@@ -215,21 +215,11 @@ impl<'i, 'w> Cycle<'i, 'w> {
         if self.failed.contains(&key) {
             return None;
         }
-        let each = self.index.charge_least(work, pool);
-        for workers in (facts.row.workers_least()..=facts.row.workers).rev() {
-            if quota::allowed(&self.ledger, work, pool, each * Amount::from(workers)).is_err() {
-                continue;
-            }
-            let query = Query::start(self.index, work, pool).workers(workers);
-            if let Some(slots) = place(&mut self.ledger, query) {
-                let amount = slots.iter().map(|s| s.amount).sum();
-                if quota::allowed(&self.ledger, work, pool, amount).is_ok() {
-                    return Some(slots);
-                }
-            }
+        let found = start::room_now(&mut self.ledger, work, pool);
+        if found.is_none() {
+            self.failed.insert(key);
         }
-        self.failed.insert(key);
-        None
+        found
     }
 
     /// Makes room for waiting work by victims, in order.

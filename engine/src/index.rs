@@ -1,5 +1,6 @@
 //! A world with its names turned into dense numbers, in the order of the names, so that no decision depends on the order of rows.
 
+mod admit;
 mod shape;
 
 use std::collections::{BTreeMap, HashMap};
@@ -14,7 +15,7 @@ use crate::world::{
     Charge, Node, NodeState, Placed, Pool, Stopped, Team, Workload, WorkloadState, World,
 };
 
-use shape::Shape;
+use admit::Numbers;
 
 /// A charged amount in a pool's units; one thousandth of a GPU is `PoolFacts::unit` of them.
 pub(crate) type Amount = i128;
@@ -33,6 +34,7 @@ pub(crate) struct Index<'w> {
     pub works: Vec<WorkFacts<'w>>,
     pub services: Vec<ServiceFacts>,
     pub by_name: HashMap<&'w str, usize>,
+    numbers: Numbers<'w>,
 }
 
 /// A pool with its nodes, its totals and its teams' rows.
@@ -123,7 +125,7 @@ impl<'w> Index<'w> {
             .enumerate()
             .map(|(id, row)| PoolFacts::of(row, id, &nodes, &teams))
             .collect();
-        let mut services: BTreeMap<&str, ServiceFacts> = world
+        let services: BTreeMap<&str, ServiceFacts> = world
             .services
             .iter()
             .map(|s| {
@@ -141,70 +143,35 @@ impl<'w> Index<'w> {
             .enumerate()
             .map(|(i, name)| (*name, i))
             .collect();
-        let classes: HashMap<&str, (i64, bool)> = world
-            .classes
-            .iter()
-            .map(|c| (c.name.as_str(), (c.priority, c.preemptible)))
-            .collect();
-        let mut shapes: HashMap<Shape<'_>, usize> = HashMap::new();
-        let mut works = Vec::with_capacity(world.workloads.len());
-        for row in sorted(&world.workloads, |w| w.name.as_str()) {
-            let Some(&team) = team_ids.get(row.team.as_str()) else {
-                continue;
-            };
-            let (priority, preemptible) = classes
-                .get(row.class.as_str())
-                .copied()
-                .unwrap_or((0, true));
-            let fresh = shapes.len();
-            let service = row
-                .service
-                .as_deref()
-                .and_then(|s| service_ids.get(s).copied());
-            if let Some(name) = &row.service
-                && let Some(facts) = services.get_mut(name.as_str())
-            {
-                facts.replicas.push(works.len());
-            }
-            works.push(WorkFacts {
-                row,
-                team,
-                service,
-                priority,
-                preemptible: row.preemptible.unwrap_or(preemptible),
-                pools: if row.pools.is_empty() {
-                    (0..pools.len()).collect()
-                } else {
-                    distinct(
-                        row.pools
-                            .iter()
-                            .filter_map(|p| pool_ids.get(p.as_str()).copied()),
-                    )
-                },
-                need: Need::of(&row.per_worker),
-                cpus: row.per_worker.cpus.milli(),
-                memory: row.per_worker.memory_mib,
-                shape: *shapes.entry(Shape::of(row)).or_insert(fresh),
-            });
-        }
-        let by_name = works
-            .iter()
-            .enumerate()
-            .map(|(i, w): (usize, &WorkFacts<'_>)| (w.row.name.as_str(), i));
-        let by_name = by_name.collect();
+        let numbers = Numbers {
+            pools: pool_ids,
+            teams: team_ids,
+            services: service_ids,
+            classes: world
+                .classes
+                .iter()
+                .map(|c| (c.name.as_str(), (c.priority, c.preemptible)))
+                .collect(),
+            shapes: HashMap::new(),
+        };
         let roots = (0..teams.len())
             .filter(|&t| teams[t].parent.is_none())
             .collect();
-        Self {
+        let mut index = Self {
             world,
             pools,
             nodes,
             teams,
             roots,
-            works,
+            works: Vec::with_capacity(world.workloads.len()),
             services: services.into_values().collect(),
-            by_name,
+            by_name: HashMap::with_capacity(world.workloads.len()),
+            numbers,
+        };
+        for row in sorted(&world.workloads, |w| w.name.as_str()) {
+            index.admit(row);
         }
+        index
     }
 
     /// What one worker counts for on a node, were it placed there.
@@ -470,14 +437,4 @@ fn numbered<'w, T>(rows: &[&'w T], name: impl Fn(&'w T) -> &'w str) -> HashMap<&
         .enumerate()
         .map(|(id, row)| (name(row), id))
         .collect()
-}
-
-fn distinct(ids: impl Iterator<Item = usize>) -> Vec<usize> {
-    let mut seen = Vec::new();
-    for id in ids {
-        if !seen.contains(&id) {
-            seen.push(id);
-        }
-    }
-    seen
 }

@@ -123,6 +123,8 @@ pub(crate) enum Standing {
     Nominated,
     /// It leaves, by this plan or an earlier one.
     Leaving,
+    /// It is over.
+    Gone,
 }
 
 enum Step {
@@ -161,6 +163,40 @@ pub(crate) struct Ledger<'i, 'w> {
     pub prices: Vec<Option<Prices>>,
     /// Whether nodes count whatever their state and devices though they failed.
     bare: bool,
+}
+
+/// A state without its index.
+pub(crate) struct Paused<'w> {
+    pub spaces: Vec<Space>,
+    held: Vec<Vec<Held>>,
+    users: HashMap<(usize, usize, &'w str), Amount>,
+    slots: Vec<Vec<Rc<Slot>>>,
+    standing: Vec<Standing>,
+    evicted: Vec<u32>,
+    classes: Classes,
+    prices: Vec<Option<Prices>>,
+    bare: bool,
+}
+
+impl<'w> Paused<'w> {
+    /// Goes on over the same index, which may know more work by now.
+    pub fn resume<'i>(self, index: &'i Index<'w>) -> Ledger<'i, 'w> {
+        let mut ledger = Ledger {
+            index,
+            spaces: self.spaces,
+            held: self.held,
+            users: self.users,
+            slots: self.slots,
+            standing: self.standing,
+            evicted: self.evicted,
+            journal: Vec::new(),
+            classes: self.classes,
+            prices: self.prices,
+            bare: self.bare,
+        };
+        ledger.admit();
+        ledger
+    }
 }
 
 impl<'i, 'w> Ledger<'i, 'w> {
@@ -401,6 +437,49 @@ impl<'i, 'w> Ledger<'i, 'w> {
         let before = self.slots[work].clone();
         self.slots[work].extend(added.iter().cloned());
         self.journal.push(Step::Slots(work, before));
+    }
+
+    /// A workload is over and gives back all that it holds.
+    pub fn end(&mut self, work: usize) {
+        let slots = std::mem::take(&mut self.slots[work]);
+        for slot in &slots {
+            self.vacate(View::Now, work, slot);
+            self.vacate(View::Later, work, slot);
+        }
+        if let Some(first) = slots.first() {
+            let amount = slots.iter().map(|s| s.amount).sum::<Amount>();
+            let pool = self.index.nodes[first.node].pool;
+            self.count(pool, work, -amount, -(slots.len() as i64));
+        }
+        self.journal.push(Step::Slots(work, slots));
+        self.stand(work, Standing::Gone);
+    }
+
+    /// Makes room in the tables for work that the index has taken in since.
+    fn admit(&mut self) {
+        self.slots.resize(self.index.works.len(), Vec::new());
+        self.standing.resize(self.index.works.len(), Standing::Idle);
+    }
+
+    /// Prices placements anew, by all work that the index knows by now.
+    pub fn price(&mut self) {
+        self.prices = Prices::of(self.index);
+        self.classes = Classes::default();
+    }
+
+    /// What is left when the index is let go, to go on with later; no going back beyond it.
+    pub fn pause(self) -> Paused<'w> {
+        Paused {
+            spaces: self.spaces,
+            held: self.held,
+            users: self.users,
+            slots: self.slots,
+            standing: self.standing,
+            evicted: self.evicted,
+            classes: self.classes,
+            prices: self.prices,
+            bare: self.bare,
+        }
     }
 
     fn count(&mut self, pool: usize, work: usize, amount: Amount, workers: i64) {

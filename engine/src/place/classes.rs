@@ -129,11 +129,6 @@ impl Classes {
         }
     }
 
-    /// Forgets everything: prices have changed.
-    pub fn forget(&mut self) {
-        *self = Self::default();
-    }
-
     fn best(
         &mut self,
         ledger: &Ledger<'_, '_>,
