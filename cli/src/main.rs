@@ -5,6 +5,7 @@ mod commands;
 mod failure;
 mod login;
 mod plan;
+mod simulate;
 mod table;
 
 use std::process::ExitCode;
@@ -39,6 +40,7 @@ enum Command {
     Quota(platform::Quota),
     Usage(platform::Usage),
     Plan(plan::PlanFile),
+    Simulate(simulate::Simulate),
 }
 
 fn main() -> ExitCode {
@@ -73,6 +75,7 @@ fn run(command: Command) -> Result<(), Failure> {
             Command::Quota(c) => c.run().await,
             Command::Usage(c) => c.run().await,
             Command::Plan(c) => c.run(),
+            Command::Simulate(c) => c.run(),
         }
     })
 }

@@ -1,0 +1,66 @@
+//! Small traces whose figures are known.
+
+use std::path::PathBuf;
+
+use super::{Report, Trace};
+
+const CLUSTER: &str = "
+now: 2026-01-05T00:00:00Z
+pools: [{name: p, preemption: {grace_seconds: 0}}]
+nodes:
+  - {name: n1, pool: p, gpus: 2, gpu_memory_mib: 81559, cpus: 64, memory_mib: 524288}
+classes: [{name: normal, priority: 0, preemptible: true}]
+teams:
+  - {name: a, quotas: {p: {guaranteed: 2}}}
+  - {name: b, quotas: {p: {guaranteed: 0}}}
+workloads: []
+";
+
+fn replayed(name: &str, jobs: &str, until: Option<i64>) -> Report {
+    let folder: PathBuf =
+        std::env::temp_dir().join(format!("allot-trace-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (scenario, trace) = (folder.join("cluster.yaml"), folder.join("jobs.csv"));
+    std::fs::write(&scenario, CLUSTER).unwrap();
+    std::fs::write(&trace, jobs).unwrap();
+    let read = Trace::read(&scenario, &trace, None, 42);
+    std::fs::remove_dir_all(&folder).unwrap();
+    read.unwrap().replay(until)
+}
+
+#[test]
+fn jobs_wait_for_those_before_them_and_all_end() {
+    let jobs = "name,team,submitted,run_seconds,gpus\n\
+                j1,a,0,100,2\nj2,a,10,100,2\nj3,a,20,50,1\n";
+    let report = replayed("queue", jobs, None);
+    assert_eq!((report.ended, report.running, report.waiting), (3, 0, 0));
+    // j2 waits for j1 until 100, j3 for j2 until 200.
+    assert_eq!((report.waits.most, report.waits.p50), (180, 90));
+    assert_eq!(report.seconds, 250);
+    // 2 × 100 + 2 × 100 + 50 GPU-seconds of 2 × 250.
+    assert!((report.allocation_percent - 90.0).abs() < 1e-9);
+    assert!((report.utilisation_percent - 90.0).abs() < 1e-9);
+    assert_eq!(report.evictions(), 0);
+}
+
+#[test]
+fn a_borrower_that_gives_way_loses_its_work_and_runs_it_again() {
+    let jobs = "name,team,submitted,run_seconds,gpus,restart_seconds\n\
+                guest,b,0,1000,2,0\nowner,a,100,50,2,0\n";
+    let report = replayed("reclaim", jobs, None);
+    assert_eq!((report.ended, report.evictions()), (2, 1));
+    assert_eq!(report.preemptions["reclaim"], (1, 200));
+    // The owner starts a cycle after its coming; the guest runs all of it again after that.
+    assert_eq!(report.seconds, 101 + 50 + 1000);
+    let page = report.page("a <b>");
+    assert!(page.contains("<h1>a &lt;b&gt;</h1>") && page.contains("<polyline"));
+}
+
+#[test]
+fn a_replay_can_be_cut_off() {
+    let jobs = "name,team,submitted,run_seconds,gpus\nj1,a,0,1000,2\nj2,a,10,100,2\n";
+    let report = replayed("cut", jobs, Some(500));
+    assert_eq!((report.running, report.waiting, report.ended), (1, 1, 0));
+    assert_eq!(report.waits.unstarted, 1);
+    assert_eq!(report.json()["allocation_percent"], 100.0);
+}

@@ -1,0 +1,38 @@
+# `./dev bench NAME`: a benchmark, built with optimisation, and its table.
+
+bench_build() {
+    # Another profile, another folder: what `build` and `test` have built stays as it is.
+    cargo build --quiet --release -p cli
+}
+
+# B1: the placement experiment on every openb list, in both orders of ties. The lists are those
+# of the paper on fragmentation gradient descent; OPENB says where they are.
+bench_placement() {
+    local lists=${OPENB:-$PWD/../shared/data/openb} nodes pods ties name
+    nodes=$lists/openb_node_list_gpu_node.csv
+    [ -r "$nodes" ] || fail "the openb lists are not in $lists; set OPENB to the folder that has them"
+    bench_build
+    printf '%-14s %-8s %8s %8s %8s %8s %8s %8s\n' list ties 80 90 95 100 130 "s"
+    for pods in "$lists"/openb_pod_list_*.csv; do
+        name=$(basename "$pods" .csv)
+        for ties in lex reverse; do
+            SECONDS=0
+            target/release/allot simulate --openb "$nodes" "$pods" --strategy "${STRATEGY:-least_fragmentation}" \
+                --seeds "${SEEDS:-42..51}" --ratio 1.3 --ties "$ties" --json |
+                "$python" -c 'import json, sys
+a = json.load(sys.stdin)["allocation_percent"]
+name, ties = sys.argv[1:]
+print(f"{name:14} {ties:8}", *(f"{a[at]:8.2f}" for at in ("80", "90", "95", "100", "130")), end=" ")' \
+                    "${name#openb_pod_list_}" "$ties"
+            printf '%8d\n' "$SECONDS"
+        done
+    done
+}
+
+bench() { # NAME
+    case $1 in
+        placement) bench_placement ;;
+        all) bench_placement ;;
+        *) fail "there is no benchmark $1; there are: placement, all" ;;
+    esac
+}
