@@ -4,10 +4,13 @@
 //! arithmetic, and is slow and plain where they are quick. A server refuses to commit a
 //! plan in which it finds anything.
 
+mod bookings;
 mod facts;
 mod placement;
 mod quota;
+mod reservations;
 mod space;
+mod time;
 mod victims;
 mod whole;
 
@@ -30,6 +33,8 @@ pub fn violations(world: &World, plan: &Plan) -> Vec<String> {
     faults.extend(quota::faults(&facts, plan));
     faults.extend(victims::faults(&facts, plan));
     faults.extend(whole::faults(&facts));
+    faults.extend(reservations::faults(&facts, plan));
+    faults.extend(bookings::faults(&facts));
     faults
 }
 
@@ -43,6 +48,7 @@ fn unknown(facts: &Facts<'_>, plan: &Plan) -> Vec<String> {
         .chain(plan.preemptions.iter().map(|p| &p.workload))
         .chain(plan.migrations.iter().map(|m| &m.workload))
         .chain(plan.nominations.iter().map(|n| &n.workload))
+        .chain(plan.reservations.iter().map(|r| &r.workload))
         .chain(plan.waiting.iter().map(|w| &w.workload));
     named
         .filter(|name| !facts.works.contains_key(name.as_str()))

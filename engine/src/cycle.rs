@@ -1,20 +1,26 @@
 //! One cycle, from harmless to harmful: kept room, starts, drains, room made by victims, growth, verdicts.
 
+mod booked;
 mod kept;
 mod moves;
+mod reserve;
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
+use domain::Timestamp;
+
+use crate::backfill::{self, Timeline};
+use crate::bookings::{self, Bookings};
 use crate::index::{Amount, Index};
 use crate::ledger::{Ledger, Slot, Standing};
 use crate::order::Picker;
 use crate::place::{Query, place};
-use crate::plan::{DevicePlace, Nomination, Plan, Preemption, Resize, Start, WorkerPlace};
+use crate::plan::{DevicePlace, Nomination, Plan, Preemption, Reason, Resize, Start, WorkerPlace};
 use crate::preempt;
 use crate::quota;
 use crate::start;
-use crate::world::{Backfill, PoolState, World};
+use crate::world::{Backfill, Booking, PoolState, World};
 use crate::{shares, verdict};
 
 /// Decides everything for one moment. The same world gives the same plan, byte for byte,
@@ -31,8 +37,16 @@ pub(crate) struct Cycle<'i, 'w> {
     bare: Ledger<'i, 'w>,
     /// Whether a shape could ever be held by a pool.
     formable: HashMap<(usize, usize), bool>,
-    /// Shapes that failed in this cycle; free room only shrinks while work starts.
-    failed: HashSet<(usize, usize, usize)>,
+    /// Shapes that failed in this cycle, and the soonest end with which they did; free room
+    /// only shrinks while work starts, and what ends later meets more.
+    failed: HashMap<(usize, usize, usize), Timestamp>,
+    /// The future of each pool in which somebody waits for it.
+    timelines: Vec<Option<Timeline<'i, 'w>>>,
+    bookings: Bookings,
+    /// Expected starts that are known, by pool, team, shape and length.
+    told: HashMap<(usize, usize, usize, Option<i64>), Option<Timestamp>>,
+    /// Pools in which a start that was kept is not needed any more.
+    freed: Vec<bool>,
     /// The order in which work was looked at and not started, by pool.
     pub passed: Vec<Vec<usize>>,
     /// The head that nothing may pass, by pool.
@@ -44,12 +58,18 @@ pub(crate) struct Cycle<'i, 'w> {
 
 impl<'i, 'w> Cycle<'i, 'w> {
     pub fn of(index: &'i Index<'w>) -> Self {
+        let ledger = Ledger::of(index);
+        let bookings = Bookings::of(&ledger);
         Self {
             index,
-            ledger: Ledger::of(index),
+            ledger,
             bare: Ledger::bare(index),
             formable: HashMap::new(),
-            failed: HashSet::new(),
+            failed: HashMap::new(),
+            timelines: index.pools.iter().map(|_| None).collect(),
+            bookings,
+            told: HashMap::new(),
+            freed: vec![false; index.pools.len()],
             passed: vec![Vec::new(); index.pools.len()],
             heads: vec![None; index.pools.len()],
             explained: 0,
@@ -80,9 +100,14 @@ impl<'i, 'w> Cycle<'i, 'w> {
         self.keep_room();
         self.in_pools(Self::start_in);
         self.drain();
+        self.look_again();
         self.in_pools(Self::consolidate_in);
         self.in_pools(Self::displace_in);
+        self.clear_booked();
+        self.look_again();
+        self.start_again();
         self.grow();
+        self.tell_reservations();
     }
 
     /// Whether a workload may start in a pool at all.
@@ -132,6 +157,8 @@ impl<'i, 'w> Cycle<'i, 'w> {
     }
 
     fn start(&mut self, work: usize, slots: Vec<Rc<Slot>>) {
+        let end = backfill::end_from(self.index, work, self.index.world.now);
+        self.stands(work, self.index.nodes[slots[0].node].pool, &slots, end);
         let placement = self.places(&slots);
         let workload = self.index.works[work].row.name.clone();
         self.plan.starts.push(Start {
@@ -163,11 +190,13 @@ impl<'i, 'w> Cycle<'i, 'w> {
                     if strict && !blocked && self.could_start(work, pool) {
                         self.heads[pool] = Some(work);
                     }
+                    self.reserve(work, pool);
                     self.passed[pool].push(work);
                     given_back.push(work);
                 }
             }
         }
+        self.mend(pool);
         given_back
     }
 
@@ -212,21 +241,32 @@ impl<'i, 'w> Cycle<'i, 'w> {
     fn find_start(&mut self, work: usize, pool: usize) -> Option<Vec<Rc<Slot>>> {
         let facts = &self.index.works[work];
         let key = (pool, facts.team, facts.shape);
-        if self.failed.contains(&key) {
+        let end = backfill::end_from(self.index, work, self.index.world.now);
+        if self.failed.get(&key).is_some_and(|failed| end >= *failed)
+            || self.plainly_held(work, pool, end)
+        {
             return None;
         }
-        let found = start::room_now(&mut self.ledger, work, pool);
-        if found.is_none() {
-            self.failed.insert(key);
+        let mut failed = Timestamp::MIN_UTC;
+        for workers in (facts.row.workers_least()..=facts.row.workers).rev() {
+            if let Some(slots) = start::room_of(&mut self.ledger, work, pool, workers) {
+                failed = end;
+                if let Some(slots) = self.let_pass(work, pool, slots, end) {
+                    return Some(slots);
+                }
+            }
         }
-        found
+        let before = self.failed.get(&key).copied().unwrap_or(failed);
+        self.failed.insert(key, failed.min(before));
+        None
     }
 
     /// Makes room for waiting work by victims, in order.
     fn displace_in(&mut self, pool: usize, works: &[usize]) -> Vec<usize> {
         let mut given_back = Vec::new();
         let rules = preempt::Rules::of(self.index, pool);
-        if !rules.any() || self.heads[pool].is_some() {
+        let booked = !bookings::lasting(self.index, pool).is_empty();
+        if !(rules.any() || booked) || self.heads[pool].is_some() {
             return works.to_vec();
         }
         let mut picker = Picker::of(self.index, pool, works);
@@ -242,12 +282,21 @@ impl<'i, 'w> Cycle<'i, 'w> {
             let room = if hopeless.contains(&key) || !self.formable(work, pool) {
                 None
             } else {
-                preempt::make_room(&mut self.ledger, work, pool, &rules)
+                self.room_for(work, pool, &rules)
             };
+            let holds = room.as_ref().is_none_or(|(room, _)| {
+                let leaving: Vec<(usize, usize)> =
+                    room.victims.iter().map(|v| (v.work, v.keep)).collect();
+                self.room_holds(work, pool, &room.slots, &leaving, &[])
+            });
+            if !holds {
+                given_back.push(work);
+                continue;
+            }
             match room {
-                Some(room) => {
+                Some((room, booking)) => {
                     hopeless.clear();
-                    self.displace(work, room);
+                    self.displace(work, room, booking);
                 }
                 None => {
                     hopeless.insert(key);
@@ -258,16 +307,20 @@ impl<'i, 'w> Cycle<'i, 'w> {
         given_back
     }
 
-    fn displace(&mut self, work: usize, room: preempt::Room) {
+    fn displace(&mut self, work: usize, room: preempt::Room, booking: Option<&Booking>) {
         let gainer = self.index.works[work].row.name.clone();
+        let (by, reason) = match booking {
+            Some(booking) => (&booking.name, Some(Reason::Reservation)),
+            None => (&gainer, None),
+        };
         let mut waits_for = Vec::new();
         for victim in &room.victims {
             let slots = self.ledger.slots(victim.work).to_vec();
             let workload = self.index.works[victim.work].row.name.clone();
             self.plan.preemptions.push(Preemption {
                 workload: workload.clone(),
-                gainer: Some(gainer.clone()),
-                reason: victim.reason(),
+                gainer: Some(by.clone()),
+                reason: reason.unwrap_or(victim.reason()),
                 lost_gpu_seconds: preempt::lost_gpu_seconds(
                     self.index,
                     victim.work,
@@ -280,6 +333,8 @@ impl<'i, 'w> Cycle<'i, 'w> {
             waits_for.push(workload);
         }
         let placement = self.places(&room.slots);
+        let pool = self.index.nodes[room.slots[0].node].pool;
+        self.stands_later(work, pool, &room.slots);
         self.ledger.nominate(work, room.slots);
         self.plan.nominations.push(Nomination {
             workload: gainer,
@@ -336,7 +391,9 @@ impl<'i, 'w> Cycle<'i, 'w> {
                 continue;
             };
             let amount = slots.iter().map(|s| s.amount).sum();
-            if quota::allowed(&self.ledger, work, pool, amount).is_ok() {
+            if quota::allowed(&self.ledger, work, pool, amount).is_ok()
+                && self.growth_holds(work, pool, &slots)
+            {
                 let placement = self.places(&slots);
                 self.ledger.grow(work, &slots);
                 let workload = row.name.clone();

@@ -9,6 +9,7 @@ use domain::MilliGpu;
 use domain::sharing::SharingMode;
 use domain::spec::PerWorker;
 
+use crate::bookings;
 use crate::mig;
 use crate::quota::{self, Row};
 use crate::world::{
@@ -123,7 +124,7 @@ impl<'w> Index<'w> {
         let pools: Vec<PoolFacts<'_>> = pool_rows
             .iter()
             .enumerate()
-            .map(|(id, row)| PoolFacts::of(row, id, &nodes, &teams))
+            .map(|(id, row)| PoolFacts::of(world, row, id, &nodes, &teams))
             .collect();
         let services: BTreeMap<&str, ServiceFacts> = world
             .services
@@ -343,7 +344,13 @@ pub(crate) fn bit(index: u32) -> u64 {
 }
 
 impl<'w> PoolFacts<'w> {
-    fn of(row: &'w Pool, id: usize, all: &[NodeFacts<'w>], teams: &[TeamFacts<'w>]) -> Self {
+    fn of(
+        world: &World,
+        row: &'w Pool,
+        id: usize,
+        all: &[NodeFacts<'w>],
+        teams: &[TeamFacts<'w>],
+    ) -> Self {
         let nodes: Vec<usize> = (0..all.len()).filter(|&n| all[n].pool == id).collect();
         let counted = || nodes.iter().map(|&n| &all[n]).filter(|n| n.counts());
         let devices: i128 = counted()
@@ -368,7 +375,8 @@ impl<'w> PoolFacts<'w> {
                 a / gcd(a, b) * b
             }
         };
-        let rows = quota::rows(row, teams, milli * unit, unit);
+        let booked = bookings::booked_now(world, row, teams);
+        let rows = quota::rows(row, teams, &booked, milli * unit, unit);
         Self {
             row,
             nodes,

@@ -239,6 +239,11 @@ impl<'i, 'w> Ledger<'i, 'w> {
         ledger
     }
 
+    /// A state in which nothing runs, of what is there now.
+    pub fn empty(index: &'i Index<'w>) -> Self {
+        Self::without_work(index, false)
+    }
+
     /// A state in which nothing runs and everything registered is there.
     pub fn bare(index: &'i Index<'w>) -> Self {
         Self::without_work(index, true)

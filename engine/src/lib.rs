@@ -1,5 +1,7 @@
 //! Decisions: from a world, its policies and a moment to a plan; no I/O, clock, async, randomness or floats.
 
+mod backfill;
+mod bookings;
 mod consolidate;
 mod cycle;
 mod dry_run;

@@ -3,6 +3,7 @@
 mod classes;
 mod device;
 mod domains;
+mod exact;
 mod price;
 mod score;
 
@@ -18,6 +19,7 @@ use crate::world::NodeState;
 pub(crate) use classes::Classes;
 pub(crate) use device::joins;
 pub(crate) use domains::domains_of;
+pub(crate) use exact::stands_free;
 pub(crate) use price::Prices;
 
 /// What is asked of a placement.

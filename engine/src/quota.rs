@@ -20,18 +20,22 @@ pub(crate) struct Row {
     pub weight: i128,
     /// GPU-seconds of the past, in thousandths.
     pub past_use: i128,
+    /// What bookings of the team itself add to the guarantee now.
+    pub booked: Amount,
 }
 
-/// The rows of all teams for one pool.
+/// The rows of all teams for one pool; `booked` is what each team has booked now, in thousandths.
 pub(crate) fn rows(
     pool: &Pool,
     teams: &[TeamFacts<'_>],
+    booked: &[i64],
     capacity: Amount,
     unit: Amount,
 ) -> Vec<Row> {
     let mut rows: Vec<Row> = teams
         .iter()
-        .map(|team| {
+        .zip(booked)
+        .map(|(team, &booked)| {
             let quota = team.row.quotas.get(&pool.name);
             let units = |amount: domain::MilliGpu| Amount::from(amount.milli()) * unit;
             Row {
@@ -50,19 +54,28 @@ pub(crate) fn rows(
                     .copied()
                     .unwrap_or(0)
                     .into(),
+                booked: Amount::from(booked) * unit,
             }
         })
         .collect();
+    // What is booked is added to the guarantees of its team and of all above it.
+    for team in 0..teams.len() {
+        let more = rows[team].booked;
+        for &above in &teams[team].path {
+            rows[above].guaranteed += more;
+        }
+    }
     // Deepest first, so that a parent without a row finds its children's sums.
     let mut order: Vec<usize> = (0..teams.len()).collect();
     order.sort_by_key(|&t| std::cmp::Reverse(teams[t].path.len()));
     for &team in &order {
         if !rows[team].written {
-            rows[team].guaranteed = teams[team]
+            let below: Amount = teams[team]
                 .children
                 .iter()
                 .map(|&c| rows[c].guaranteed)
                 .sum();
+            rows[team].guaranteed = below + rows[team].booked;
         }
         if !teams[team].row.past_use.contains_key(&pool.name) {
             rows[team].past_use = teams[team].children.iter().map(|&c| rows[c].past_use).sum();

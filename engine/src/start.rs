@@ -20,20 +20,24 @@ pub(crate) fn room_now(
     work: usize,
     pool: usize,
 ) -> Option<Vec<Rc<Slot>>> {
-    let index = ledger.index;
-    let row = index.works[work].row;
-    let each = index.charge_least(work, pool);
-    for workers in (row.workers_least()..=row.workers).rev() {
-        if quota::allowed(ledger, work, pool, each * Amount::from(workers)).is_err() {
-            continue;
-        }
-        let query = Query::start(index, work, pool).workers(workers);
-        if let Some(slots) = place(ledger, query) {
-            let amount = slots.iter().map(|s| s.amount).sum();
-            if quota::allowed(ledger, work, pool, amount).is_ok() {
-                return Some(slots);
-            }
-        }
-    }
-    None
+    let row = ledger.index.works[work].row;
+    (row.workers_least()..=row.workers)
+        .rev()
+        .find_map(|workers| room_of(ledger, work, pool, workers))
+}
+
+/// Room for so many of its workers.
+pub(crate) fn room_of(
+    ledger: &mut Ledger<'_, '_>,
+    work: usize,
+    pool: usize,
+    workers: u32,
+) -> Option<Vec<Rc<Slot>>> {
+    let query = Query::start(ledger.index, work, pool).workers(workers);
+    let least = ledger.index.charge_least(work, pool) * Amount::from(workers);
+    quota::allowed(ledger, work, pool, least).ok()?;
+    let slots = place(ledger, query)?;
+    let amount = slots.iter().map(|s| s.amount).sum();
+    quota::allowed(ledger, work, pool, amount).ok()?;
+    Some(slots)
 }

@@ -3,7 +3,7 @@
 use domain::sharing::SharingMode;
 use domain::spec::{JobSpec, NvlinkRule, PerWorker};
 
-use crate::world::{Backfill, MigMode, Workload, World};
+use crate::world::{MigMode, Workload, World};
 
 /// A value that is well-formed, and not supported yet.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -48,26 +48,12 @@ pub fn unsupported(world: &World) -> Option<Unsupported> {
             };
             return refuse(at("mig_mode"), value, "leave it out");
         }
-        if pool.backfill == Backfill::Conservative {
-            return refuse(
-                at("backfill"),
-                "conservative",
-                "use none or strict, or leave it out",
-            );
-        }
     }
     if let Some(node) = world.nodes.iter().find(|n| !n.mig.is_empty()) {
         return refuse(
             format!("nodes[{}].mig", node.name),
             "devices in MIG mode",
             "leave them out of MIG mode",
-        );
-    }
-    if let Some(booking) = world.bookings.first() {
-        return refuse(
-            "bookings".to_owned(),
-            booking.name.clone(),
-            "leave bookings out",
         );
     }
     world.workloads.iter().find_map(|w| {

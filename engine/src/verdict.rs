@@ -92,7 +92,7 @@ fn one(
     };
     cycle.explained += 1;
     let counts = pool
-        .map(|pool| counts::of(cycle, work, pool))
+        .map(|pool| counts::of(cycle, work, pool, verdict.code))
         .unwrap_or_default();
     let need = need(index, work, pool);
     let have = pool.map_or(0, |pool| index.pools[pool].milli(verdict.have.max(0)));
@@ -165,7 +165,7 @@ fn in_pool(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize, memo: &mut Memo)
     let index = cycle.index;
     let facts = &index.works[work];
     let delayed = Rules::of(index, pool).delayed(index, work);
-    let head = cycle.heads[pool] == Some(work);
+    let head = cycle.heads[pool] == Some(work) || cycle.waits_for_time(work, pool);
     let key = (facts.team, facts.shape, facts.priority, delayed, pool);
     if let Some(known) = memo.get(&key).filter(|_| !head) {
         return known.clone();
@@ -211,7 +211,11 @@ fn judge(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize, head: bool) -> Ver
     };
     let query = Query::start(index, work, pool).workers(least);
     if place(&mut cycle.ledger, query).is_some() {
-        return here(Code::BehindInOrder);
+        return here(if cycle.held_back(work, pool) {
+            Code::HeldForReservation
+        } else {
+            Code::BehindInOrder
+        });
     }
     if place(
         &mut cycle.ledger,

@@ -1,11 +1,14 @@
 //! Laws that hold for every world: they are tried on small random ones.
 
-use domain::MilliGpu;
 use domain::sharing::SharingMode;
+use domain::{MilliGpu, Timestamp};
 use engine::check::violations;
+use engine::plan::Plan;
 use engine::rig::{Rig, before, eager};
 use engine::world::Strategy as Placing;
-use engine::world::{Pool, PreemptionPolicy, Quota, Team, WithinTeam, Workload, World};
+use engine::world::{
+    Backfill, Booking, Pool, PreemptionPolicy, Quota, Reclaim, Team, WithinTeam, Workload, World,
+};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
@@ -27,6 +30,7 @@ struct Job {
     part: bool,
     class: usize,
     minutes: i64,
+    length: Option<i64>,
 }
 
 fn job() -> impl Strategy<Value = Job> {
@@ -38,16 +42,43 @@ fn job() -> impl Strategy<Value = Job> {
         prop::bool::weighted(0.2),
         0..4_usize,
         1..600_i64,
+        prop::option::weighted(0.6, 1..300_i64),
     )
-        .prop_map(|(team, gpus, workers, elastic, part, class, minutes)| Job {
-            team,
-            gpus,
-            workers,
-            elastic,
-            part,
-            class,
-            minutes,
-        })
+        .prop_map(
+            |(team, gpus, workers, elastic, part, class, minutes, length)| Job {
+                team,
+                gpus,
+                workers,
+                elastic,
+                part,
+                class,
+                minutes,
+                length,
+            },
+        )
+}
+
+fn backfill() -> impl Strategy<Value = Backfill> {
+    prop_oneof![
+        3 => Just(Backfill::Easy),
+        2 => Just(Backfill::Conservative),
+        1 => Just(Backfill::None),
+        1 => Just(Backfill::Strict),
+    ]
+}
+
+/// Capacity booked for a team, from some minutes after noon for some minutes.
+fn booking() -> impl Strategy<Value = Booking> {
+    (0..4_usize, 1..5_i64, -30..120_i64, 1..120_i64).prop_map(|(team, gpus, from, length)| {
+        Booking {
+            name: "booked".to_owned(),
+            team: format!("t{team}"),
+            pool: "p".to_owned(),
+            gpus: MilliGpu::whole(gpus),
+            from: before(-from),
+            to: before(-from - length),
+        }
+    })
 }
 
 fn policy() -> impl Strategy<Value = PreemptionPolicy> {
@@ -80,35 +111,47 @@ fn world() -> impl Strategy<Value = World> {
     let teams = prop::collection::vec(quota, 4);
     let nodes = prop::collection::vec(1..5_u32, 1..4);
     let jobs = prop::collection::vec(job(), 1..14);
-    (policy(), strategy(), any::<bool>(), teams, nodes, jobs).prop_map(
-        |(policy, strategy, whole, quotas, nodes, jobs)| {
-            let sharing = [SharingMode::Exclusive, SharingMode::TimeSlice];
-            let mut rig = Rig::new().pool(Pool {
-                whole_node_guarantees: whole,
-                strategy,
-                ..Pool::new("p").sharing(&sharing).preemption(policy)
-            });
-            rig = rig.with(|w| w.cycle_seconds = CYCLE_SECONDS);
-            for gpus in nodes {
-                rig = rig.nodes(1, gpus);
-            }
-            rig = rig.tenant(Team::new("d0")).tenant(Team::new("d1"));
-            for (i, (guaranteed, limit, weight)) in quotas.into_iter().enumerate() {
-                let mut row =
-                    Quota::guaranteed(MilliGpu::whole(guaranteed)).weighing(weight * 1000);
-                row.limit = limit.map(MilliGpu::whole);
-                rig = rig.tenant(
-                    Team::new(&format!("t{i}"))
-                        .under(&format!("d{}", i / 2))
-                        .quota("p", row),
-                );
-            }
-            for (i, job) in jobs.into_iter().enumerate() {
-                rig = rig.work(made(i, &job));
-            }
-            rig.world().clone()
-        },
+    let time = (backfill(), prop::option::weighted(0.4, booking()));
+    (
+        policy(),
+        strategy(),
+        any::<bool>(),
+        teams,
+        nodes,
+        jobs,
+        time,
     )
+        .prop_map(
+            |(policy, strategy, whole, quotas, nodes, jobs, (backfill, booking))| {
+                let sharing = [SharingMode::Exclusive, SharingMode::TimeSlice];
+                let mut rig = Rig::new().pool(Pool {
+                    whole_node_guarantees: whole,
+                    strategy,
+                    backfill,
+                    ..Pool::new("p").sharing(&sharing).preemption(policy)
+                });
+                rig = rig.with(|w| w.cycle_seconds = CYCLE_SECONDS);
+                rig = rig.with(|w| w.bookings.extend(booking));
+                for gpus in nodes {
+                    rig = rig.nodes(1, gpus);
+                }
+                rig = rig.tenant(Team::new("d0")).tenant(Team::new("d1"));
+                for (i, (guaranteed, limit, weight)) in quotas.into_iter().enumerate() {
+                    let mut row =
+                        Quota::guaranteed(MilliGpu::whole(guaranteed)).weighing(weight * 1000);
+                    row.limit = limit.map(MilliGpu::whole);
+                    rig = rig.tenant(
+                        Team::new(&format!("t{i}"))
+                            .under(&format!("d{}", i / 2))
+                            .quota("p", row),
+                    );
+                }
+                for (i, job) in jobs.into_iter().enumerate() {
+                    rig = rig.work(made(i, &job));
+                }
+                rig.world().clone()
+            },
+        )
 }
 
 fn made(i: usize, job: &Job) -> Workload {
@@ -131,7 +174,46 @@ fn made(i: usize, job: &Job) -> Workload {
     if job.elastic {
         work.min_workers = Some(1);
     }
+    work.time_limit_seconds = job.length.map(|minutes| minutes * 60);
     work
+}
+
+/// One team's queue, first come first served, whose jobs end when they say; nobody is displaced.
+fn queue() -> impl Strategy<Value = World> {
+    let nodes = prop::collection::vec(1..5_u32, 1..4);
+    let jobs = prop::collection::vec((1..5_i64, 1..4_u32, 1..300_i64), 2..12);
+    (nodes, jobs).prop_map(|(nodes, jobs)| {
+        let still = PreemptionPolicy {
+            reclaim: Reclaim::Never,
+            ..PreemptionPolicy::default()
+        };
+        let mut rig = Rig::new()
+            .pool(Pool::new("p").preemption(still))
+            .team("t", 0);
+        for gpus in nodes {
+            rig = rig.nodes(1, gpus);
+        }
+        for (i, (gpus, workers, minutes)) in jobs.into_iter().enumerate() {
+            let submitted = before(600 - i as i64);
+            let mut job =
+                Workload::waiting(&format!("j{i:02}"), "t", gpus, submitted).workers(workers);
+            job.time_limit_seconds = Some(minutes * 60);
+            rig = rig.work(job);
+        }
+        rig.world().clone()
+    })
+}
+
+/// The plans of a queue until all that can has run.
+fn run(world: &World, backfill: Backfill) -> Vec<Plan> {
+    let mut world = world.clone();
+    world.pools[0].backfill = backfill;
+    engine::cycles::run(world, 4 * CYCLES)
+}
+
+fn start_of(plans: &[Plan], workload: &str) -> Option<Timestamp> {
+    let started = plans.iter().find(|p| p.start_of(workload).is_some());
+    started.map(|p| p.now)
 }
 
 /// The world with its rows in another order.
@@ -147,6 +229,7 @@ fn shuffled(mut world: World, by: usize) -> World {
     turn(&mut world.teams, by + 1);
     turn(&mut world.workloads, by + 2);
     turn(&mut world.classes, by + 3);
+    turn(&mut world.bookings, by + 4);
     world
 }
 
@@ -180,6 +263,27 @@ proptest! {
         let rig = Rig::new().with(|w| *w = world.clone());
         let rest = rig.settles(CYCLES);
         prop_assert!(rest.evictions() <= world.workloads.len() * world.teams.len());
+    }
+
+    #[test]
+    fn nothing_that_passes_a_head_makes_it_start_later_than_it_was_told(world in queue(), conservative in any::<bool>()) {
+        let plans = run(&world, if conservative { Backfill::Conservative } else { Backfill::Easy });
+        for plan in &plans {
+            prop_assert!(plan.reservations.is_empty() || plan.reservations[0].start > plan.now);
+            if let Some(told) = plan.reservations.first() {
+                let start = start_of(&plans, &told.workload).expect("what reserves starts");
+                prop_assert!(start <= told.start, "{} at {start}, told {}", told.workload, told.start);
+            }
+        }
+    }
+
+    #[test]
+    fn a_head_starts_no_later_than_it_would_if_everybody_passed_it(world in queue()) {
+        let easy = run(&world, Backfill::Easy);
+        if let Some(head) = easy[0].reservations.first() {
+            let none = start_of(&run(&world, Backfill::None), &head.workload);
+            prop_assert!(start_of(&easy, &head.workload) <= none);
+        }
     }
 
     #[test]

@@ -105,16 +105,45 @@ impl<'w> Facts<'w> {
                 .or_default()
                 .push(team);
         }
-        fn nominal(team: &Team, pool: &str, children: &BTreeMap<Option<&str>, Vec<&Team>>) -> i128 {
+        fn nominal(
+            world: &World,
+            team: &Team,
+            pool: &str,
+            children: &BTreeMap<Option<&str>, Vec<&Team>>,
+        ) -> i128 {
+            let below = |of: &dyn Fn(&Team) -> i128| -> i128 {
+                let of_team = children.get(&Some(team.name.as_str()));
+                of_team.into_iter().flatten().map(|child| of(child)).sum()
+            };
             match team.quotas.get(pool) {
-                Some(row) => row.guaranteed.milli().into(),
-                None => children
-                    .get(&Some(team.name.as_str()))
-                    .into_iter()
-                    .flatten()
-                    .map(|child| nominal(child, pool, children))
-                    .sum(),
+                Some(row) => {
+                    i128::from(row.guaranteed.milli()) + booked(world, team, pool, children)
+                }
+                None => {
+                    below(&|child| nominal(world, child, pool, children))
+                        + own_booked(world, team, pool)
+                }
             }
+        }
+        /// What is booked now for a team and all below it.
+        fn booked(
+            world: &World,
+            team: &Team,
+            pool: &str,
+            children: &BTreeMap<Option<&str>, Vec<&Team>>,
+        ) -> i128 {
+            let below = children.get(&Some(team.name.as_str()));
+            let below = below.into_iter().flatten();
+            own_booked(world, team, pool)
+                + below
+                    .map(|child| booked(world, child, pool, children))
+                    .sum::<i128>()
+        }
+        fn own_booked(world: &World, team: &Team, pool: &str) -> i128 {
+            let own = world.bookings.iter().filter(|b| {
+                b.team == team.name && b.pool == pool && b.from <= world.now && world.now < b.to
+            });
+            own.map(|b| i128::from(b.gpus.milli())).sum()
         }
         let mut all = BTreeMap::new();
         for (&pool, totals) in &self.totals {
@@ -122,7 +151,7 @@ impl<'w> Facts<'w> {
                 .get(&None)
                 .into_iter()
                 .flatten()
-                .map(|t| nominal(t, pool, &children))
+                .map(|t| nominal(self.world, t, pool, &children))
                 .sum();
             let (by, of) = if roots > totals.capacity {
                 (totals.capacity, roots)
@@ -132,7 +161,7 @@ impl<'w> Facts<'w> {
             for siblings in children.values() {
                 let exact: Vec<(i128, &Team)> = siblings
                     .iter()
-                    .map(|t| (nominal(t, pool, &children) * by, *t))
+                    .map(|t| (nominal(self.world, t, pool, &children) * by, *t))
                     .collect();
                 let mut rest = exact.iter().map(|(e, _)| e).sum::<i128>() / of
                     - exact.iter().map(|(e, _)| e / of).sum::<i128>();

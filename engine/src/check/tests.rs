@@ -1,7 +1,8 @@
 use super::violations;
-use crate::plan::{DevicePlace, Plan, Preemption, Reason, Start, WorkerPlace};
-use crate::rig::{Rig, before};
-use crate::world::{PlacedDevice, Pool, Workload};
+use crate::plan::{DevicePlace, Plan, Preemption, Reason, Reservation, Start, WorkerPlace};
+use crate::rig::{Rig, before, noon};
+use crate::world::{Backfill, Booking, PlacedDevice, Pool, Workload};
+use chrono::TimeDelta;
 use domain::MilliGpu;
 use domain::sharing::SharingMode;
 
@@ -149,4 +150,67 @@ fn what_the_world_overbooks_itself_is_forgiven_and_what_a_plan_adds_there_is_not
             .iter()
             .any(|what| what.contains("sharers"))
     );
+}
+
+#[test]
+fn a_start_that_delays_one_that_is_kept_is_found() {
+    let (rig, mut plan) = rigged();
+    let rig = rig.with(|w| {
+        let mut both = w.workloads[0].clone();
+        both.name = "both".to_owned();
+        both.per_worker.gpus = Some(MilliGpu::whole(2));
+        w.workloads.push(both);
+        w.workloads[1].time_limit_seconds = Some(7200);
+        w.workloads[0].time_limit_seconds = Some(3600);
+    });
+    let keep = |hours| Reservation {
+        workload: "both".to_owned(),
+        start: noon() + TimeDelta::hours(hours),
+        nodes: vec!["n1".to_owned()],
+    };
+    let delayed = "both reserves a start at which there is no room";
+    // `old` has run for one hour of two.
+    plan.reservations = vec![keep(1)];
+    assert!(!found(&rig, &plan, delayed));
+    plan.starts = vec![start("new", &[1])];
+    assert!(!found(&rig, &plan, delayed));
+    let rig = rig.with(|w| w.workloads[0].time_limit_seconds = Some(3601));
+    assert!(found(&rig, &plan, delayed));
+    plan.reservations = vec![keep(0)];
+    assert!(found(&rig, &plan, "a start that is not ahead"));
+    plan.reservations = vec![keep(1)];
+    let rig = rig.with(|w| w.pools[0].backfill = Backfill::Strict);
+    assert!(found(&rig, &plan, "in a pool where nobody does"));
+}
+
+#[test]
+fn a_start_on_what_a_booking_will_need_is_found() {
+    let (rig, mut plan) = rigged();
+    let rig = rig.with(|w| {
+        w.workloads[0].class = "fixed".to_owned();
+        w.bookings.push(Booking {
+            name: "show".to_owned(),
+            team: "b".to_owned(),
+            pool: "p".to_owned(),
+            gpus: MilliGpu::whole(2),
+            from: noon() + TimeDelta::hours(1),
+            to: noon() + TimeDelta::hours(2),
+        });
+    });
+    plan.starts = vec![start("new", &[1])];
+    assert!(found(&rig, &plan, "what booking show will need"));
+    let rig = rig.with(|w| w.workloads[0].time_limit_seconds = Some(3600));
+    assert!(!found(&rig, &plan, "what booking show will need"));
+    plan.starts.clear();
+    plan.preemptions.push(Preemption {
+        workload: "old".to_owned(),
+        gainer: Some("show".to_owned()),
+        reason: Reason::Reservation,
+        lost_gpu_seconds: 0,
+        to_workers: 0,
+        released: vec![0],
+    });
+    assert!(found(&rig, &plan, "no booking that has begun"));
+    let rig = rig.with(|w| w.bookings[0].from = noon());
+    assert!(!found(&rig, &plan, "no booking that has begun"));
 }

@@ -99,12 +99,37 @@ fn victim<'w>(facts: &Facts<'w>, left: &ByTeam<'w>, told: &Preemption) -> Vec<St
                 wrong("and its nodes are not draining".to_owned());
             }
         }
-        Reason::Reservation => {}
+        Reason::Reservation => for_booking(facts, told, work).into_iter().for_each(wrong),
         _ => by_policy(facts, left, told, work)
             .into_iter()
             .for_each(wrong),
     }
     faults
+}
+
+/// Who leaves for a booking is in the way of one that has begun, and of another team.
+fn for_booking(facts: &Facts<'_>, told: &Preemption, work: &Workload) -> Option<String> {
+    let name = told.gainer.as_deref().unwrap_or("");
+    let pool = &facts.nodes[work.placed[0].node.as_str()].pool;
+    let now = facts.world.now;
+    let lasts = facts
+        .world
+        .bookings
+        .iter()
+        .find(|b| b.name == name && b.pool == *pool && b.from <= now && now < b.to);
+    match lasts {
+        None => Some(format!(
+            "for {name}, which is no booking that has begun in {pool}"
+        )),
+        Some(booking)
+            if facts
+                .path(&facts.works[work.name.as_str()].team)
+                .contains(&booking.team.as_str()) =>
+        {
+            Some(format!("for {name}, which is its own team's"))
+        }
+        Some(_) => None,
+    }
 }
 
 /// Whether the pool's policy lets this victim be taken for the one who gains.

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use super::Cycle;
 use crate::index::Amount;
 use crate::ledger::{Sight, Slot, Standing};
+use crate::place::stands_free;
 use crate::plan::Nomination;
 use crate::quota;
 
@@ -53,11 +54,12 @@ impl Cycle<'_, '_> {
             if quota::allowed(&self.ledger, work, pool, amount).is_err() {
                 continue;
             }
-            if !leaving && self.stands_free(work, &slots, Sight::Start) {
+            if !leaving && stands_free(&mut self.ledger, work, &slots, Sight::Start) {
                 self.start(work, slots);
-            } else if self.stands_free(work, &slots, Sight::Later) {
+            } else if stands_free(&mut self.ledger, work, &slots, Sight::Later) {
                 let waits_for = self.leavers_on(&slots, work);
                 let placement = self.places(&slots);
+                self.stands_later(work, pool, &slots);
                 self.ledger.nominate(work, slots);
                 if !leaving {
                     let workload = index.works[work].row.name.clone();
@@ -84,31 +86,6 @@ impl Cycle<'_, '_> {
                         .iter()
                         .all(|p| (node.failed | node.mig) & crate::index::bit(p.index) == 0)
             })
-    }
-
-    /// Whether exactly these devices are free in a sight.
-    fn stands_free(&mut self, work: usize, slots: &[Rc<Slot>], sight: Sight) -> bool {
-        let index = self.index;
-        let mark = self.ledger.mark();
-        let free = slots.iter().all(|slot| {
-            let (cpus, memory) = crate::place::host_free(&self.ledger, slot.node, sight);
-            let facts = &index.works[work];
-            let fits = cpus >= facts.cpus
-                && memory >= facts.memory
-                && slot.parts.iter().all(|part| {
-                    sight.views().iter().all(|&view| {
-                        let load = &self.ledger.spaces[slot.node].loads[view as usize]
-                            [part.index as usize];
-                        crate::place::joins(&self.ledger, work, slot.node, load, part)
-                    })
-                });
-            for &view in sight.views() {
-                self.ledger.occupy(view, work, slot);
-            }
-            fits
-        });
-        self.ledger.rollback(mark);
-        free
     }
 
     /// Work in its grace that stands on the nodes of these slots.

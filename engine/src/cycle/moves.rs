@@ -64,6 +64,13 @@ impl Cycle<'_, '_> {
             } else {
                 consolidate::find(&mut self.ledger, work, pool, &rules)
             };
+            let holds = moves
+                .as_ref()
+                .is_none_or(|moves| self.room_holds(work, pool, &moves.slots, &[], &moves.movers));
+            if !holds {
+                given_back.push(work);
+                continue;
+            }
             match moves {
                 Some(moves) => {
                     hopeless.clear();
@@ -86,6 +93,8 @@ impl Cycle<'_, '_> {
             self.ledger.release(mover.work, 0);
         }
         let placement = self.places(&moves.slots);
+        let pool = self.index.nodes[moves.slots[0].node].pool;
+        self.stands_later(work, pool, &moves.slots);
         self.ledger.nominate(work, moves.slots);
         for mover in moves.movers {
             let workload = self.index.works[mover.work].row.name.clone();

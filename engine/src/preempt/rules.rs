@@ -53,6 +53,15 @@ impl Rules {
         }
     }
 
+    /// As a booking has them that has begun: nothing protects what it was lent.
+    pub fn booked() -> Self {
+        Self {
+            within_team: WithinTeam::Never,
+            across_borrowers: false,
+            ..Self::lifted()
+        }
+    }
+
     /// Whether anybody may be displaced at all.
     pub fn any(&self) -> bool {
         self.within_team != WithinTeam::Never

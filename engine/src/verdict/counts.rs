@@ -6,15 +6,24 @@ use crate::cycle::Cycle;
 use crate::index::{Amount, DEVICE, Need, bit};
 use crate::ledger::{Sight, View};
 use crate::place::{self, devices_free, host_free};
+use crate::plan::Code;
 
 /// Each node of the pool is counted once, under the first reason that holds for one worker.
-pub(super) fn of(cycle: &Cycle<'_, '_>, work: usize, pool: usize) -> BTreeMap<String, u64> {
+pub(super) fn of(
+    cycle: &Cycle<'_, '_>,
+    work: usize,
+    pool: usize,
+    code: Code,
+) -> BTreeMap<String, u64> {
     let index = cycle.index;
     let mut counts = BTreeMap::from([("nodes".to_owned(), index.pools[pool].nodes.len() as u64)]);
     for &node in &index.pools[pool].nodes {
         let reason = match place::fit(index, work, node, false) {
             Err(unfit) => Some(unfit.as_str()),
-            Ok(()) => short_of(cycle, work, node),
+            Ok(()) => short_of(cycle, work, node).or_else(|| {
+                // There is room, and it is kept for another.
+                (code == Code::HeldForReservation).then_some("held_by_reservation")
+            }),
         };
         if let Some(reason) = reason {
             *counts.entry(reason.to_owned()).or_default() += 1;

@@ -6,13 +6,13 @@ use std::rc::Rc;
 use domain::{MilliGpu, Timestamp};
 use serde_json::{Value, json};
 
+use crate::backfill::{self, NEVER};
 use crate::cycle::Cycle;
 use crate::index::{Amount, Need};
 use crate::ledger::{Ledger, Sight, Slot, Standing};
 use crate::place::{Query, place};
 use crate::plan::{Code, Remedy};
 use crate::quota;
-use crate::world::WorkloadState;
 
 /// Most changes that are named; the contract's own bound.
 const REMEDIES_MAX: usize = 3;
@@ -181,31 +181,35 @@ pub(super) fn expected_start(
     pool: usize,
     code: Code,
 ) -> Option<Timestamp> {
-    let index = cycle.index;
+    if let Some((_, kept)) = cycle.reservation_of(work) {
+        return Some(kept.start()).filter(|start| *start != NEVER);
+    }
     match code {
-        Code::NotYet => return index.works[work].row.not_before,
+        Code::NotYet => cycle.index.works[work].row.not_before,
+        _ if cycle.explained > RANKED_MAX || !cycle.usable(work, pool) => None,
         Code::Topology
         | Code::Fragmented
         | Code::PreemptionNotAllowed
         | Code::InsufficientCapacity
-        | Code::OverLimit
-        | Code::AncestorOverLimit
-        | Code::NonPreemptibleOverGuarantee => {}
-        _ => return None,
+        | Code::HeldForReservation
+        | Code::BehindInOrder => cycle.told_start(work, pool),
+        Code::OverLimit | Code::AncestorOverLimit | Code::NonPreemptibleOverGuarantee => {
+            once_limits_let(cycle, work, pool)
+        }
+        _ => None,
     }
-    if cycle.explained > RANKED_MAX || !cycle.usable(work, pool) {
-        return None;
-    }
+}
+
+/// The first end after which a workload would be within its limits and have room.
+fn once_limits_let(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize) -> Option<Timestamp> {
+    let index = cycle.index;
     let mut ends = ends(&cycle.ledger, pool);
     ends.truncate(ENDS_MAX);
     let least = index.works[work].row.workers_least();
     let mark = cycle.ledger.mark();
     let mut found = None;
     for (end, ended) in ends {
-        match cycle.ledger.standing(ended) {
-            Standing::Leaving => continue,
-            _ => cycle.ledger.release(ended, 0),
-        }
+        cycle.ledger.release(ended, 0);
         let query = Query::start(index, work, pool)
             .workers(least)
             .sight(Sight::Later);
@@ -225,20 +229,14 @@ pub(super) fn expected_start(
 fn ends(ledger: &Ledger<'_, '_>, pool: usize) -> Vec<(Timestamp, usize)> {
     let index = ledger.index;
     let mut ends: Vec<(Timestamp, usize)> = (0..index.works.len())
-        .filter_map(|w| {
-            let row = index.works[w].row;
-            let here = ledger
-                .slots(w)
-                .first()
-                .is_some_and(|s| index.nodes[s.node].pool == pool);
-            let runs = matches!(ledger.standing(w), Standing::Running | Standing::Started);
-            let begun = if row.state == WorkloadState::Running {
-                row.started?
-            } else {
-                index.world.now
+        .filter_map(|work| {
+            let first = ledger.slots(work).first()?;
+            let end = match ledger.standing(work) {
+                Standing::Running => backfill::end_of_running(index, work),
+                Standing::Started => backfill::end_from(index, work, index.world.now),
+                _ => NEVER,
             };
-            let length = chrono::TimeDelta::try_seconds(row.length_seconds()?)?;
-            (here && runs).then_some((begun.checked_add_signed(length)?.max(index.world.now), w))
+            (index.nodes[first.node].pool == pool && end != NEVER).then_some((end, work))
         })
         .collect();
     ends.sort_unstable();

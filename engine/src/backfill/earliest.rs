@@ -1,0 +1,183 @@
+//! The earliest start of a workload by the ends that are known.
+
+use std::rc::Rc;
+
+use domain::Timestamp;
+
+use super::timeline::{Key, Reserved, Timeline, devices};
+use super::{NEVER, end_from};
+use crate::index::Need;
+use crate::ledger::{Sight, Slot};
+use crate::place::{Query, place, stands_free};
+
+/// Whether something else than room keeps a workload from standing between two moments.
+pub(crate) type Clear<'a> = dyn Fn(Timestamp, Timestamp) -> bool + 'a;
+
+impl Timeline<'_, '_> {
+    /// The earliest start of a workload with its least workers, beside all starts that are
+    /// kept; at most so many placements are tried one by one.
+    pub fn earliest(
+        &mut self,
+        work: usize,
+        inside: bool,
+        more: &[Timestamp],
+        clear: &Clear<'_>,
+        probes: usize,
+    ) -> Option<Reserved> {
+        let mut steps = self.ends();
+        steps.extend(more.iter().map(|&at| (at, usize::MAX)));
+        steps.sort_unstable();
+        steps.dedup();
+        let found = if self.reserved().is_empty() && more.is_empty() {
+            // Room only grows: what is found by leaps is the first.
+            self.leap(work, &steps, clear)
+        } else {
+            self.walk(work, &steps, clear, probes)
+        };
+        found.map(|(at, slots)| Reserved {
+            work,
+            at,
+            end: if at.0 == NEVER {
+                NEVER
+            } else {
+                end_from(self.index, work, at.0)
+            },
+            slots,
+            inside,
+        })
+    }
+
+    fn walk(
+        &mut self,
+        work: usize,
+        steps: &[Key],
+        clear: &Clear<'_>,
+        probes: usize,
+    ) -> Option<(Key, Vec<Rc<Slot>>)> {
+        let need = self.need(work);
+        let mut tried = 0;
+        for &step in steps {
+            self.turn(step);
+            let kept: i64 = self
+                .reserved()
+                .iter()
+                .filter(|r| r.work != work && r.stands_at(step))
+                .map(|r| devices(self.index, r))
+                .sum();
+            if self.free - kept < need {
+                continue;
+            }
+            if tried == probes {
+                return None;
+            }
+            tried += 1;
+            if let Some(slots) = self.probe(work, step, clear) {
+                return Some((step, slots));
+            }
+        }
+        None
+    }
+
+    fn leap(
+        &mut self,
+        work: usize,
+        steps: &[Key],
+        clear: &Clear<'_>,
+    ) -> Option<(Key, Vec<Rc<Slot>>)> {
+        let need = self.need(work);
+        let mut low = steps.iter().position(|&step| {
+            self.turn(step);
+            self.free >= need
+        })?;
+        let mut stride = 1;
+        let mut high = low;
+        let mut found = loop {
+            if let Some(slots) = self.probe(work, steps[high], clear) {
+                break (high, slots);
+            }
+            if high + 1 == steps.len() {
+                return None;
+            }
+            low = high + 1;
+            high = (high + stride).min(steps.len() - 1);
+            stride *= 2;
+        };
+        high = found.0;
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.probe(work, steps[middle], clear) {
+                Some(slots) => {
+                    found = (middle, slots);
+                    high = middle;
+                }
+                None => low = middle + 1,
+            }
+        }
+        Some((steps[found.0], found.1))
+    }
+
+    /// A place at a moment that is free until the workload ends.
+    fn probe(&mut self, work: usize, at: Key, clear: &Clear<'_>) -> Option<Vec<Rc<Slot>>> {
+        let index = self.index;
+        let end = end_from(index, work, at.0);
+        if !clear(at.0, end) {
+            return None;
+        }
+        let query = Query::start(index, work, self.pool)
+            .workers(index.works[work].row.workers_least())
+            .sight(Sight::Later);
+        let slots = self.beside(at, Some(work), |this| place(&mut this.scratch, query))?;
+        let Some(met) = self.met_until(work, &slots, at, end) else {
+            return Some(slots);
+        };
+        // Once more without the nodes of the start that it would meet.
+        let kept: Vec<usize> = self.reserved()[met].slots.iter().map(|s| s.node).collect();
+        let others: Vec<usize> = index.pools[self.pool]
+            .nodes
+            .iter()
+            .copied()
+            .filter(|node| !kept.contains(node))
+            .collect();
+        let slots = self.beside(at, Some(work), |this| {
+            place(&mut this.scratch, query.only(&others))
+        })?;
+        self.met_until(work, &slots, at, end)
+            .is_none()
+            .then_some(slots)
+    }
+
+    /// A start that begins while the workload would stand, and would have no room beside it.
+    fn met_until(
+        &mut self,
+        work: usize,
+        slots: &[Rc<Slot>],
+        at: Key,
+        end: Timestamp,
+    ) -> Option<usize> {
+        let later: Vec<(usize, Reserved)> = self
+            .reserved()
+            .iter()
+            .enumerate()
+            .filter(|(_, r)| r.work != work && r.at > at && (r.at.0 < end || end == NEVER))
+            .map(|(i, r)| (i, r.clone()))
+            .collect();
+        later.into_iter().find_map(|(i, other)| {
+            let meets = self.beside(other.at, Some(other.work), |this| {
+                this.occupy(work, slots);
+                let free = stands_free(&mut this.scratch, other.work, &other.slots, Sight::Later);
+                this.vacate(work, slots);
+                !free
+            });
+            meets.then_some(i)
+        })
+    }
+
+    /// Whole devices without which no placement is worth a try.
+    fn need(&self, work: usize) -> i64 {
+        let facts = &self.index.works[work];
+        match facts.need {
+            Need::Whole(count) => i64::from(count) * i64::from(facts.row.workers_least()),
+            _ => 0,
+        }
+    }
+}

@@ -1,0 +1,415 @@
+//! What stands in one pool until when, turned to any moment; and the starts that are reserved in it.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Bound;
+use std::rc::Rc;
+
+use domain::Timestamp;
+
+use super::{NEVER, after_grace, end_from, end_of_running, soon};
+use crate::index::{Index, Need};
+use crate::ledger::{Ledger, Sight, Slot, Standing, View};
+use crate::place::{Query, devices_free, place, stands_free};
+use crate::world::{NodeState, Placed, WorkloadState};
+
+/// A moment in the order of ends; the number tells ends of one moment, and those that
+/// nobody knows, apart.
+pub(super) type Key = (Timestamp, usize);
+type Slots = Rc<[Rc<Slot>]>;
+
+/// A start in the future.
+#[derive(Debug, Clone)]
+pub(crate) struct Reserved {
+    pub work: usize,
+    /// What has ended by then leaves the room.
+    pub(super) at: Key,
+    pub(super) end: Timestamp,
+    pub slots: Vec<Rc<Slot>>,
+    /// Whether it starts in its team's guarantee: a borrower's start holds back less.
+    pub inside: bool,
+}
+
+impl Reserved {
+    /// When it starts; [`NEVER`] when it waits for work whose end nobody knows.
+    pub fn start(&self) -> Timestamp {
+        self.at.0
+    }
+
+    /// Whether work that ends then stands in its way: it has begun before.
+    fn meets(&self, end: Timestamp) -> bool {
+        self.at.0 < end || end == NEVER
+    }
+
+    /// Whether it has begun and not ended at a moment.
+    pub(super) fn stands_at(&self, at: Key) -> bool {
+        self.at <= at && (self.end > at.0 || self.end == NEVER)
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Claim {
+    work: usize,
+    slots: Slots,
+}
+
+/// The future of one pool.
+pub(crate) struct Timeline<'i, 'w> {
+    pub(super) index: &'i Index<'w>,
+    pub(super) pool: usize,
+    /// What stands at the moment to which the timeline is turned, in the later view.
+    pub(super) scratch: Ledger<'i, 'w>,
+    claims: BTreeMap<Key, Claim>,
+    of_work: HashMap<usize, Vec<Key>>,
+    /// Claims up to here have ended in the scratch.
+    turned: Option<Key>,
+    /// Whole devices that nothing stands on there, on nodes where work starts.
+    pub(super) free: i64,
+    serial: usize,
+    reserved: Vec<Reserved>,
+}
+
+impl<'i, 'w> Timeline<'i, 'w> {
+    /// The future of a pool as a cycle has it so far.
+    pub fn of(ledger: &Ledger<'i, 'w>, pool: usize) -> Self {
+        let index = ledger.index;
+        let mut timeline = Self {
+            index,
+            pool,
+            scratch: Ledger::empty(index),
+            claims: BTreeMap::new(),
+            of_work: HashMap::new(),
+            turned: None,
+            free: 0,
+            serial: 0,
+            reserved: Vec::new(),
+        };
+        timeline.free = index.pools[pool]
+            .nodes
+            .iter()
+            .map(|&node| timeline.free_on(node))
+            .sum();
+        let nodes: HashMap<&str, usize> = index.pools[pool]
+            .nodes
+            .iter()
+            .map(|&n| (index.nodes[n].row.name.as_str(), n))
+            .collect();
+        for work in 0..index.works.len() {
+            let slots = ledger.slots(work);
+            let here = slots
+                .first()
+                .is_some_and(|s| index.nodes[s.node].pool == pool);
+            if here {
+                timeline.insert(work, slots, timeline.end(ledger, work));
+            }
+            let (gone, at) = timeline.leaving(ledger, work);
+            let gone: Vec<Rc<Slot>> = gone
+                .iter()
+                .filter_map(|p| {
+                    let node = *nodes.get(p.node.as_str())?;
+                    Some(Rc::new(crate::ledger::slot(index, work, p, node)))
+                })
+                .collect();
+            timeline.insert(work, &gone, at);
+        }
+        timeline
+    }
+
+    /// When what a workload holds in the cycle's state is free again.
+    fn end(&self, ledger: &Ledger<'_, '_>, work: usize) -> Timestamp {
+        match ledger.standing(work) {
+            Standing::Running => end_of_running(self.index, work),
+            Standing::Nominated => end_from(self.index, work, after_grace(self.index, self.pool)),
+            _ => end_from(self.index, work, self.index.world.now),
+        }
+    }
+
+    /// What a workload still stands on that is leaving, and until when.
+    fn leaving(&self, ledger: &Ledger<'_, '_>, work: usize) -> (&'w [Placed], Timestamp) {
+        let row = self.index.works[work].row;
+        let kept = match ledger.standing(work) {
+            Standing::Running => ledger.slots(work).len(),
+            _ => 0,
+        };
+        match row.state {
+            WorkloadState::Leaving => {
+                let soon = soon(self.index);
+                (&row.placed, row.leaves_at.map_or(soon, |at| at.max(soon)))
+            }
+            WorkloadState::Running if kept < row.placed.len() => {
+                (&row.placed[kept..], after_grace(self.index, self.pool))
+            }
+            _ => (&[], NEVER),
+        }
+    }
+
+    /// Says that a workload stands on devices until some moment.
+    pub fn insert(&mut self, work: usize, slots: &[Rc<Slot>], end: Timestamp) {
+        if slots.is_empty() {
+            return;
+        }
+        self.serial += 1;
+        let key = (end, self.serial);
+        let slots: Slots = slots.into();
+        if Some(key) > self.turned {
+            self.occupy(work, &slots);
+        }
+        self.claims.insert(key, Claim { work, slots });
+        self.of_work.entry(work).or_default().push(key);
+    }
+
+    /// Says that a workload stands on nothing; gives what it stood on, and until when.
+    pub fn remove(&mut self, work: usize) -> Vec<(Timestamp, Vec<Rc<Slot>>)> {
+        let keys = self.of_work.remove(&work).unwrap_or_default();
+        let claims: Vec<(Key, Claim)> = keys
+            .into_iter()
+            .filter_map(|key| Some((key, self.claims.remove(&key)?)))
+            .collect();
+        for (key, claim) in &claims {
+            if Some(*key) > self.turned {
+                self.vacate(work, &claim.slots);
+            }
+        }
+        let told = claims.into_iter();
+        told.map(|(key, claim)| (key.0, claim.slots.to_vec()))
+            .collect()
+    }
+
+    /// The moments at which something ends, the first first; each end that nobody knows is one.
+    pub(super) fn ends(&self) -> Vec<Key> {
+        let claims = self.claims.keys().map(|&(at, serial)| {
+            if at == NEVER {
+                (at, serial)
+            } else {
+                (at, usize::MAX)
+            }
+        });
+        let reserved = self.reserved.iter().map(|r| r.end);
+        let reserved = reserved.filter(|e| *e != NEVER).map(|e| (e, usize::MAX));
+        let mut ends: Vec<Key> = claims.chain(reserved).collect();
+        ends.sort_unstable();
+        ends.dedup();
+        ends
+    }
+
+    /// Turns to a moment: what has ended by then is gone, all else stands.
+    pub(super) fn turn(&mut self, to: Key) {
+        let to = Some(to);
+        if to == self.turned {
+            return;
+        }
+        let (low, high) = (self.turned.min(to), self.turned.max(to));
+        let low = low.map_or(Bound::Unbounded, Bound::Excluded);
+        let high = high.map_or(Bound::Unbounded, Bound::Included);
+        let between: Vec<Claim> = self
+            .claims
+            .range((low, high))
+            .map(|(_, claim)| claim.clone())
+            .collect();
+        let forward = to > self.turned;
+        for claim in between {
+            if forward {
+                self.vacate(claim.work, &claim.slots);
+            } else {
+                self.occupy(claim.work, &claim.slots);
+            }
+        }
+        self.turned = to;
+    }
+
+    pub(super) fn occupy(&mut self, work: usize, slots: &[Rc<Slot>]) {
+        for slot in slots {
+            self.free -= self.free_on(slot.node);
+            self.scratch.occupy(View::Later, work, slot);
+            self.free += self.free_on(slot.node);
+        }
+        self.tell_replica(work, slots.to_vec(), Standing::Running);
+    }
+
+    pub(super) fn vacate(&mut self, work: usize, slots: &[Rc<Slot>]) {
+        for slot in slots {
+            self.free -= self.free_on(slot.node);
+            self.scratch.vacate(View::Later, work, slot);
+            self.free += self.free_on(slot.node);
+        }
+        self.tell_replica(work, Vec::new(), Standing::Idle);
+    }
+
+    /// Replicas of one service keep apart: only of them it matters whose the devices are.
+    fn tell_replica(&mut self, work: usize, slots: Vec<Rc<Slot>>, standing: Standing) {
+        if self.index.works[work].service.is_some() {
+            self.scratch.settle(work, slots, standing);
+        }
+    }
+
+    fn free_on(&self, node: usize) -> i64 {
+        if self.index.nodes[node].row.state == NodeState::Ready {
+            i64::from(devices_free(&self.scratch, node, Sight::Later).count_ones())
+        } else {
+            0
+        }
+    }
+
+    /// The starts that are kept, in the order in which they were given.
+    pub fn reserved(&self) -> &[Reserved] {
+        &self.reserved
+    }
+
+    /// Keeps a start.
+    pub fn keep(&mut self, reserved: Reserved) {
+        self.turn(reserved.at);
+        self.reserved.push(reserved);
+    }
+
+    /// Gives up the start of a workload, if one is kept.
+    pub fn give_up(&mut self, work: usize) -> Option<(usize, Reserved)> {
+        let at = self.reserved.iter().position(|r| r.work == work)?;
+        Some((at, self.reserved.remove(at)))
+    }
+
+    /// Keeps again what was given up.
+    pub fn take_back(&mut self, (at, reserved): (usize, Reserved)) {
+        self.reserved.insert(at, reserved);
+    }
+
+    /// Whether any start stands in the way of work that ends then. Work in its guarantee
+    /// minds no borrower's.
+    pub fn binds(&self, work: usize, end: Timestamp, inside: bool) -> bool {
+        self.binding(work, end, inside).next().is_some()
+    }
+
+    fn binding(
+        &self,
+        work: usize,
+        end: Timestamp,
+        inside: bool,
+    ) -> impl Iterator<Item = (usize, &Reserved)> {
+        self.reserved
+            .iter()
+            .enumerate()
+            .filter(move |(_, r)| r.work != work && r.meets(end) && (!inside || r.inside))
+    }
+
+    /// Whether so many devices are plainly more than the one reserved start leaves free.
+    pub fn plainly_too_many(&self, work: usize, end: Timestamp, inside: bool, count: i64) -> bool {
+        let [head] = &self.reserved[..] else {
+            return false;
+        };
+        self.turned == Some(head.at)
+            && self.binds(work, end, inside)
+            && count > self.free - devices(self.index, head)
+    }
+
+    /// Whether work on these devices until some moment leaves every start that it meets
+    /// where it is; which devices those get may change.
+    pub fn passes(
+        &mut self,
+        work: usize,
+        slots: &[Rc<Slot>],
+        end: Timestamp,
+        inside: bool,
+    ) -> bool {
+        let met: Vec<usize> = self.binding(work, end, inside).map(|(i, _)| i).collect();
+        if met.is_empty() {
+            return true;
+        }
+        let before = self.reserved.clone();
+        self.insert(work, slots, end);
+        let passes = self.hold(&met);
+        self.forget_last(work);
+        if !passes {
+            self.reserved = before;
+        }
+        passes
+    }
+
+    fn forget_last(&mut self, work: usize) {
+        let keys = self.of_work.entry(work).or_default();
+        let Some(key) = keys.pop() else { return };
+        if keys.is_empty() {
+            self.of_work.remove(&work);
+        }
+        if let Some(claim) = self.claims.remove(&key)
+            && Some(key) > self.turned
+        {
+            self.vacate(work, &claim.slots);
+        }
+    }
+
+    /// Whether all starts that are kept can be.
+    pub fn holds(&mut self) -> bool {
+        let all: Vec<usize> = (0..self.reserved.len()).collect();
+        self.hold(&all)
+    }
+
+    /// Whether these starts have room at their moments; who has not is given other devices.
+    fn hold(&mut self, some: &[usize]) -> bool {
+        let mut moved = false;
+        for &at in some {
+            if self.has_room(at) {
+                continue;
+            }
+            let Some(slots) = self.place_again(at) else {
+                return false;
+            };
+            self.reserved[at].slots = slots;
+            moved = true;
+        }
+        !moved || self.reserved.len() == 1 || (0..self.reserved.len()).all(|at| self.has_room(at))
+    }
+
+    fn has_room(&mut self, at: usize) -> bool {
+        let own = self.reserved[at].clone();
+        self.beside(own.at, Some(own.work), |this| {
+            stands_free(&mut this.scratch, own.work, &own.slots, Sight::Later)
+        })
+    }
+
+    fn place_again(&mut self, at: usize) -> Option<Vec<Rc<Slot>>> {
+        let own = self.reserved[at].clone();
+        let query = Query::start(self.index, own.work, self.pool)
+            .workers(own.slots.len() as u32)
+            .sight(Sight::Later);
+        self.beside(own.at, Some(own.work), |this| {
+            place(&mut this.scratch, query)
+        })
+    }
+
+    /// Looks at a moment with all starts that have begun by then, but for one's own.
+    pub(super) fn beside<T>(
+        &mut self,
+        at: Key,
+        but: Option<usize>,
+        look: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        self.turn(at);
+        let others: Vec<Reserved> = self
+            .reserved
+            .iter()
+            .filter(|r| Some(r.work) != but && r.stands_at(at))
+            .cloned()
+            .collect();
+        for other in &others {
+            self.occupy(other.work, &other.slots);
+        }
+        let seen = look(self);
+        for other in &others {
+            self.vacate(other.work, &other.slots);
+        }
+        seen
+    }
+
+    /// The nodes on which starts that work would meet are kept.
+    pub fn nodes_met(&self, work: usize, end: Timestamp, inside: bool) -> HashSet<usize> {
+        self.binding(work, end, inside)
+            .flat_map(|(_, r)| r.slots.iter().map(|s| s.node))
+            .collect()
+    }
+}
+
+/// The whole devices that a start takes.
+pub(super) fn devices(index: &Index<'_>, reserved: &Reserved) -> i64 {
+    match index.works[reserved.work].need {
+        Need::Whole(_) => reserved.slots.iter().map(|s| s.parts.len() as i64).sum(),
+        _ => 0,
+    }
+}

@@ -1,0 +1,386 @@
+//! Starts in the future that a cycle keeps: who is given one, what may pass it, and what becomes of it.
+
+use std::rc::Rc;
+
+use domain::Timestamp;
+
+use super::Cycle;
+use crate::backfill::{self, NEVER, Reserved, Timeline};
+use crate::bookings;
+use crate::consolidate;
+use crate::index::{Amount, Need};
+use crate::ledger::{Slot, Standing};
+use crate::place::{Query, place};
+use crate::plan::{Reason, Reservation};
+use crate::preempt::Rules;
+use crate::quota;
+use crate::world::Backfill;
+
+impl<'i, 'w> Cycle<'i, 'w> {
+    /// A place for work that ends then, if it may stand there: one that leaves bookings and
+    /// kept starts alone.
+    pub(super) fn let_pass(
+        &mut self,
+        work: usize,
+        pool: usize,
+        slots: Vec<Rc<Slot>>,
+        end: Timestamp,
+    ) -> Option<Vec<Rc<Slot>>> {
+        if !self.may_stand(work, pool, (self.index.world.now, end), &slots) {
+            return None;
+        }
+        let inside = self.inside(work, pool, &slots);
+        let Some(timeline) = self.timelines[pool].as_mut() else {
+            return Some(slots);
+        };
+        if timeline.passes(work, &slots, end, inside) {
+            return Some(slots);
+        }
+        let met = timeline.nodes_met(work, end, inside);
+        let others: Vec<usize> = self.index.pools[pool]
+            .nodes
+            .iter()
+            .copied()
+            .filter(|node| !met.contains(node))
+            .collect();
+        let query = Query::start(self.index, work, pool)
+            .workers(slots.len() as u32)
+            .only(&others);
+        let slots = place(&mut self.ledger, query)?;
+        let amount = slots.iter().map(|s| s.amount).sum();
+        quota::allowed(&self.ledger, work, pool, amount).ok()?;
+        let inside = self.inside(work, pool, &slots);
+        let timeline = self.timelines[pool].as_mut()?;
+        timeline.passes(work, &slots, end, inside).then_some(slots)
+    }
+
+    /// Whether bookings let work stand on these devices.
+    pub(super) fn may_stand(
+        &self,
+        work: usize,
+        pool: usize,
+        span: (Timestamp, Timestamp),
+        slots: &[Rc<Slot>],
+    ) -> bool {
+        let milli = slots.iter().map(|s| bookings::milli(s)).sum();
+        self.bookings.let_stand(self.index, work, pool, span, milli)
+    }
+
+    /// Whether work on these devices is in its team's guarantee.
+    fn inside(&self, work: usize, pool: usize, slots: &[Rc<Slot>]) -> bool {
+        let amount: Amount = slots.iter().map(|s| s.amount).sum();
+        amount > 0 && quota::in_guarantee(&self.ledger, pool, self.index.works[work].team, amount)
+    }
+
+    /// Whether work plainly asks for more than a kept start leaves, without looking for a place.
+    pub(super) fn plainly_held(&self, work: usize, pool: usize, end: Timestamp) -> bool {
+        let Some(timeline) = &self.timelines[pool] else {
+            return false;
+        };
+        let facts = &self.index.works[work];
+        let Need::Whole(count) = facts.need else {
+            return false;
+        };
+        let least = facts.row.workers_least();
+        let amount = self.index.charge_least(work, pool) * Amount::from(least);
+        let inside = quota::in_guarantee(&self.ledger, pool, facts.team, amount);
+        let count = i64::from(count) * i64::from(least);
+        timeline.plainly_too_many(work, end, inside, count)
+    }
+
+    /// Says that work stands on devices from now on.
+    pub(super) fn stands(&mut self, work: usize, pool: usize, slots: &[Rc<Slot>], end: Timestamp) {
+        let milli = slots.iter().map(|s| bookings::milli(s)).sum();
+        self.bookings.count(self.index, work, pool, end, milli);
+        if let Some(timeline) = self.timelines[pool].as_mut() {
+            timeline.insert(work, slots, end);
+        }
+    }
+
+    /// Keeps a start for blocked work, if it is a head: one in a pool, or everybody, as the
+    /// pool backfills.
+    pub(super) fn reserve(&mut self, work: usize, pool: usize) {
+        let kept = self.timelines[pool]
+            .as_ref()
+            .map_or(0, |timeline| timeline.reserved().len());
+        let most = match self.index.pools[pool].row.backfill {
+            Backfill::Easy => 1,
+            Backfill::Conservative => backfill::RESERVED_MAX,
+            Backfill::None | Backfill::Strict => 0,
+        };
+        if kept >= most
+            || self.reservation_of(work).is_some()
+            || !self.could_start(work, pool)
+            || !self.allowed_beside(work, pool)
+        {
+            return;
+        }
+        let Some(found) = self.earliest(work, pool, backfill::PROBES_MAX) else {
+            return;
+        };
+        let sooner = self.elsewhere(work, pool).into_iter().any(|other| {
+            let limits = self.could_start(work, other);
+            limits
+                && (self.find_start(work, other).is_some()
+                    || self
+                        .earliest(work, other, backfill::PROBES_MAX)
+                        .is_some_and(|there| there.start() < found.start()))
+        });
+        if !sooner {
+            self.timeline(pool).keep(found);
+        }
+    }
+
+    /// The pools in which a workload is tried after this one.
+    fn elsewhere(&self, work: usize, pool: usize) -> Vec<usize> {
+        let pools = self.index.works[work].pools.iter().copied();
+        pools
+            .skip_while(|&p| p != pool)
+            .skip(1)
+            .filter(|&p| self.usable(work, p))
+            .collect()
+    }
+
+    /// Whether limits let a workload run beside those for which starts are kept.
+    fn allowed_beside(&mut self, work: usize, pool: usize) -> bool {
+        let before: Vec<(usize, Vec<Rc<Slot>>)> = match &self.timelines[pool] {
+            Some(timeline) => timeline
+                .reserved()
+                .iter()
+                .map(|r| (r.work, r.slots.clone()))
+                .collect(),
+            None => return true,
+        };
+        let mark = self.ledger.mark();
+        for (other, slots) in before {
+            self.ledger.settle(other, slots, Standing::Nominated);
+        }
+        let least = Amount::from(self.index.works[work].row.workers_least());
+        let amount = self.index.charge_least(work, pool) * least;
+        let allowed = quota::allowed(&self.ledger, work, pool, amount).is_ok();
+        self.ledger.rollback(mark);
+        allowed
+    }
+
+    /// The earliest start of a workload in a pool, by the ends that are known.
+    pub fn earliest(&mut self, work: usize, pool: usize, probes: usize) -> Option<Reserved> {
+        let index = self.index;
+        let workers = index.works[work].row.workers_least();
+        let milli = bookings::asked(index, work, workers);
+        let edges = self.bookings.edges(index, work, pool);
+        let least = index.charge_least(work, pool) * Amount::from(workers);
+        let inside =
+            least > 0 && quota::in_guarantee(&self.ledger, pool, index.works[work].team, least);
+        self.timeline(pool);
+        let bookings = &self.bookings;
+        let clear = |begin: Timestamp, end: Timestamp| {
+            bookings.let_stand(index, work, pool, (begin, end), milli)
+        };
+        let timeline = self.timelines[pool].as_mut()?;
+        let found = timeline.earliest(work, inside, &edges, &clear, probes)?;
+        let amount = found.slots.iter().map(|s| s.amount).sum();
+        quota::allowed(&self.ledger, work, pool, amount).ok()?;
+        Some(found)
+    }
+
+    fn timeline(&mut self, pool: usize) -> &mut Timeline<'i, 'w> {
+        let ledger = &self.ledger;
+        self.timelines[pool].get_or_insert_with(|| Timeline::of(ledger, pool))
+    }
+
+    /// The start that is kept for a workload, and in which pool.
+    pub fn reservation_of(&self, work: usize) -> Option<(usize, &Reserved)> {
+        let pools = self.timelines.iter().enumerate();
+        pools
+            .filter_map(|(pool, timeline)| Some((pool, timeline.as_ref()?)))
+            .find_map(|(pool, t)| Some((pool, t.reserved().iter().find(|r| r.work == work)?)))
+    }
+
+    /// Whether a workload has a start that it need only wait for, where nobody is displaced.
+    pub fn waits_for_time(&self, work: usize, pool: usize) -> bool {
+        let kept = self.timelines[pool]
+            .as_ref()
+            .and_then(|t| t.reserved().iter().find(|r| r.work == work));
+        kept.is_some_and(|r| r.start() != NEVER) && !Rules::of(self.index, pool).any()
+    }
+
+    /// When a workload that has no start of its own would start behind those that have.
+    pub fn told_start(&mut self, work: usize, pool: usize) -> Option<Timestamp> {
+        let row = self.index.works[work].row;
+        let key = (
+            pool,
+            self.index.works[work].team,
+            self.index.works[work].shape,
+            row.length_seconds(),
+        );
+        if let Some(known) = self.told.get(&key) {
+            return *known;
+        }
+        let found = self.earliest(work, pool, backfill::PROBES_TOLD_MAX);
+        let start = found.map(|found| found.start());
+        let start = start.filter(|start| *start != NEVER);
+        self.told.insert(key, start);
+        start
+    }
+
+    /// Whether room in a pool is kept from a workload: for a start, or for a booking.
+    pub fn held_back(&self, work: usize, pool: usize) -> bool {
+        let kept = self.timelines[pool]
+            .as_ref()
+            .is_some_and(|t| t.reserved().iter().any(|r| r.work != work));
+        kept || (!self.index.works[work].preemptible && self.bookings.any(pool))
+    }
+
+    /// Whether a workload that waits for these devices leaves kept starts and bookings alone,
+    /// as do those that make way: who leaves keeps so many workers, who moves goes elsewhere.
+    /// Who has a start itself gives it up for the room.
+    pub(super) fn room_holds(
+        &mut self,
+        work: usize,
+        pool: usize,
+        slots: &[Rc<Slot>],
+        leaving: &[(usize, usize)],
+        movers: &[consolidate::Mover],
+    ) -> bool {
+        let index = self.index;
+        let begin = backfill::after_grace(index, pool);
+        let end = backfill::end_from(index, work, begin);
+        let inside = self.inside(work, pool, slots);
+        if !self.may_stand(work, pool, (begin, end), slots) {
+            return false;
+        }
+        let Some(timeline) = self.timelines[pool].as_mut() else {
+            return true;
+        };
+        let own = timeline.give_up(work);
+        let moving = movers.iter().map(|mover| (mover.work, 0));
+        let mut before = Vec::new();
+        for (victim, keep) in leaving.iter().copied().chain(moving) {
+            let claims = timeline.remove(victim);
+            let held = self.ledger.slots(victim);
+            let (stay, go) = held.split_at(keep.min(held.len()));
+            timeline.insert(victim, stay, backfill::end_of_running(index, victim));
+            timeline.insert(victim, go, begin);
+            before.push((victim, claims));
+        }
+        for mover in movers {
+            let end = backfill::end_from(index, mover.work, begin);
+            timeline.insert(mover.work, &mover.there, end);
+        }
+        let holds =
+            timeline.passes(work, slots, end, inside) && (movers.is_empty() || timeline.holds());
+        if holds {
+            self.freed[pool] |= own.is_some();
+            return true;
+        }
+        for (victim, claims) in before {
+            timeline.remove(victim);
+            for (end, slots) in claims {
+                timeline.insert(victim, &slots, end);
+            }
+        }
+        if let Some(own) = own {
+            timeline.take_back(own);
+        }
+        false
+    }
+
+    /// Says that a workload stands on devices once those that make way have left.
+    pub(super) fn stands_later(&mut self, work: usize, pool: usize, slots: &[Rc<Slot>]) {
+        let begin = backfill::after_grace(self.index, pool);
+        let end = backfill::end_from(self.index, work, begin);
+        self.stands(work, pool, slots, end);
+    }
+
+    /// Whether workers that running work gains leave kept starts and bookings alone.
+    pub(super) fn growth_holds(&mut self, work: usize, pool: usize, slots: &[Rc<Slot>]) -> bool {
+        let end = backfill::end_of_running(self.index, work);
+        let inside = self.inside(work, pool, slots);
+        let holds = self.may_stand(work, pool, (self.index.world.now, end), slots)
+            && self.timelines[pool]
+                .as_mut()
+                .is_none_or(|timeline| timeline.passes(work, slots, end, inside));
+        if holds {
+            self.stands(work, pool, slots, end);
+        }
+        holds
+    }
+
+    /// After work was moved, or stopped for nobody that waits, futures are made afresh.
+    pub(super) fn look_again(&mut self) {
+        let moved = !self.plan.migrations.is_empty()
+            || self
+                .plan
+                .preemptions
+                .iter()
+                .any(|p| matches!(p.reason, Reason::Drain | Reason::Reservation));
+        if moved {
+            (0..self.index.pools.len()).for_each(|pool| self.renew(pool));
+        }
+    }
+
+    /// Sees to it that every start that is kept has its room, after work that nothing holds
+    /// back was decided on.
+    pub(super) fn mend(&mut self, pool: usize) {
+        let holds = self.timelines[pool].as_mut().is_none_or(Timeline::holds);
+        if !holds {
+            self.renew(pool);
+        }
+    }
+
+    /// Looks at the future of a pool afresh, and gives those who have a start their earliest.
+    pub(super) fn renew(&mut self, pool: usize) {
+        let Some(old) = self.timelines[pool].take() else {
+            return;
+        };
+        for kept in old.reserved() {
+            if self.ledger.standing(kept.work) == Standing::Idle
+                && let Some(found) = self.earliest(kept.work, pool, backfill::PROBES_MAX)
+            {
+                self.timeline(pool).keep(found);
+            }
+        }
+    }
+
+    /// Looks again at what was held back for a start that is not kept any more.
+    pub(super) fn start_again(&mut self) {
+        for pool in 0..self.index.pools.len() {
+            if !std::mem::take(&mut self.freed[pool]) {
+                continue;
+            }
+            self.failed
+                .retain(|key, end| key.0 != pool || *end == Timestamp::MIN_UTC);
+            let held: Vec<usize> = self.passed[pool]
+                .iter()
+                .copied()
+                .filter(|&work| self.ledger.standing(work) == Standing::Idle)
+                .collect();
+            let order = self.passed[pool].clone();
+            self.start_in(pool, &held);
+            self.passed[pool] = order;
+        }
+    }
+
+    /// Writes the starts that are kept into the plan.
+    pub(super) fn tell_reservations(&mut self) {
+        for pool in 0..self.index.pools.len() {
+            self.mend(pool);
+            let Some(timeline) = &self.timelines[pool] else {
+                continue;
+            };
+            for kept in timeline.reserved().iter().filter(|r| r.start() != NEVER) {
+                let mut nodes: Vec<usize> = kept.slots.iter().map(|s| s.node).collect();
+                nodes.sort_unstable();
+                nodes.dedup();
+                self.plan.reservations.push(Reservation {
+                    workload: self.index.works[kept.work].row.name.clone(),
+                    start: kept.start(),
+                    nodes: nodes
+                        .into_iter()
+                        .map(|n| self.index.nodes[n].row.name.clone())
+                        .collect(),
+                });
+            }
+        }
+    }
+}
