@@ -15,7 +15,22 @@ pub(crate) use timeline::{Reserved, Timeline};
 /// Most work that reserves in one pool: each is looked at for every start before it, and who
 /// is behind so many is hardly delayed by one start more.
 pub(crate) const RESERVED_MAX: usize = 100;
-/// Most moments at which a placement is tried for one reservation.
-pub(crate) const PROBES_MAX: usize = 256;
-/// Most moments at which one is tried to tell when work behind a reservation starts.
-pub(crate) const PROBES_TOLD_MAX: usize = 16;
+/// How far a search for a start goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    /// Ends that are looked at, the first first.
+    pub ends: usize,
+    /// Placements that are tried one by one.
+    pub probes: usize,
+}
+
+/// For a start that is kept: all ends, since a head that finds none holds nothing back.
+pub(crate) const KEPT: Bounds = Bounds {
+    ends: usize::MAX,
+    probes: 256,
+};
+/// For one that is only told, to each of many: who waits for more ends has other worries.
+pub(crate) const TOLD: Bounds = Bounds {
+    ends: 200,
+    probes: 16,
+};

@@ -43,6 +43,8 @@ pub(crate) struct Cycle<'i, 'w> {
     /// The future of each pool in which somebody waits for it.
     timelines: Vec<Option<Timeline<'i, 'w>>>,
     bookings: Bookings,
+    /// Work that no end would start, by pool, team, shape and length.
+    startless: HashSet<(usize, usize, usize, Option<i64>)>,
     /// Expected starts that are known, by pool, team, shape and length.
     told: HashMap<(usize, usize, usize, Option<i64>), Option<Timestamp>>,
     /// Pools in which a start that was kept is not needed any more.
@@ -68,6 +70,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
             failed: HashMap::new(),
             timelines: index.pools.iter().map(|_| None).collect(),
             bookings,
+            startless: HashSet::new(),
             told: HashMap::new(),
             freed: vec![false; index.pools.len()],
             passed: vec![Vec::new(); index.pools.len()],

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use domain::Timestamp;
 
 use super::timeline::{Key, Reserved, Timeline, devices};
-use super::{NEVER, end_from};
+use super::{Bounds, NEVER, end_from};
 use crate::index::Need;
 use crate::ledger::{Sight, Slot};
 use crate::place::{Query, place, stands_free};
@@ -15,16 +15,16 @@ pub(crate) type Clear<'a> = dyn Fn(Timestamp, Timestamp) -> bool + 'a;
 
 impl Timeline<'_, '_> {
     /// The earliest start of a workload with its least workers, beside all starts that are
-    /// kept; at most so many placements are tried one by one.
+    /// kept.
     pub fn earliest(
         &mut self,
         work: usize,
         inside: bool,
         more: &[Timestamp],
         clear: &Clear<'_>,
-        probes: usize,
+        bounds: Bounds,
     ) -> Option<Reserved> {
-        let mut steps = self.ends();
+        let mut steps = self.ends(bounds.ends);
         steps.extend(more.iter().map(|&at| (at, usize::MAX)));
         steps.sort_unstable();
         steps.dedup();
@@ -32,7 +32,7 @@ impl Timeline<'_, '_> {
             // Room only grows: what is found by leaps is the first.
             self.leap(work, &steps, clear)
         } else {
-            self.walk(work, &steps, clear, probes)
+            self.walk(work, &steps, clear, bounds.probes)
         };
         found.map(|(at, slots)| Reserved {
             work,

@@ -108,14 +108,18 @@ impl<'i, 'w> Cycle<'i, 'w> {
             Backfill::Conservative => backfill::RESERVED_MAX,
             Backfill::None | Backfill::Strict => 0,
         };
+        let facts = &self.index.works[work];
+        let key = (pool, facts.team, facts.shape, facts.row.length_seconds());
         if kept >= most
             || self.reservation_of(work).is_some()
+            || self.startless.contains(&key)
             || !self.could_start(work, pool)
             || !self.allowed_beside(work, pool)
         {
             return;
         }
-        let Some(found) = self.earliest(work, pool, backfill::PROBES_MAX) else {
+        let Some(found) = self.earliest(work, pool, backfill::KEPT) else {
+            self.startless.insert(key);
             return;
         };
         let sooner = self.elsewhere(work, pool).into_iter().any(|other| {
@@ -123,7 +127,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
             limits
                 && (self.find_start(work, other).is_some()
                     || self
-                        .earliest(work, other, backfill::PROBES_MAX)
+                        .earliest(work, other, backfill::KEPT)
                         .is_some_and(|there| there.start() < found.start()))
         });
         if !sooner {
@@ -163,7 +167,12 @@ impl<'i, 'w> Cycle<'i, 'w> {
     }
 
     /// The earliest start of a workload in a pool, by the ends that are known.
-    pub fn earliest(&mut self, work: usize, pool: usize, probes: usize) -> Option<Reserved> {
+    pub fn earliest(
+        &mut self,
+        work: usize,
+        pool: usize,
+        bounds: backfill::Bounds,
+    ) -> Option<Reserved> {
         let index = self.index;
         let workers = index.works[work].row.workers_least();
         let milli = bookings::asked(index, work, workers);
@@ -177,7 +186,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
             bookings.let_stand(index, work, pool, (begin, end), milli)
         };
         let timeline = self.timelines[pool].as_mut()?;
-        let found = timeline.earliest(work, inside, &edges, &clear, probes)?;
+        let found = timeline.earliest(work, inside, &edges, &clear, bounds)?;
         let amount = found.slots.iter().map(|s| s.amount).sum();
         quota::allowed(&self.ledger, work, pool, amount).ok()?;
         Some(found)
@@ -216,7 +225,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
         if let Some(known) = self.told.get(&key) {
             return *known;
         }
-        let found = self.earliest(work, pool, backfill::PROBES_TOLD_MAX);
+        let found = self.earliest(work, pool, backfill::TOLD);
         let start = found.map(|found| found.start());
         let start = start.filter(|start| *start != NEVER);
         self.told.insert(key, start);
@@ -335,7 +344,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
         };
         for kept in old.reserved() {
             if self.ledger.standing(kept.work) == Standing::Idle
-                && let Some(found) = self.earliest(kept.work, pool, backfill::PROBES_MAX)
+                && let Some(found) = self.earliest(kept.work, pool, backfill::KEPT)
             {
                 self.timeline(pool).keep(found);
             }
@@ -350,6 +359,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
             }
             self.failed
                 .retain(|key, end| key.0 != pool || *end == Timestamp::MIN_UTC);
+            self.startless.retain(|key| key.0 != pool);
             let held: Vec<usize> = self.passed[pool]
                 .iter()
                 .copied()
