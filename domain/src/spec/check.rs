@@ -230,6 +230,13 @@ impl PerWorker {
                 format!("at most {GPUS_PER_WORKER_MAX} for one worker; use more workers"),
             ));
         }
+        if self.mig_profile.is_some() && (gpus == MilliGpu::ZERO || gpus.milli() % MILLI != 0) {
+            return Err(FieldError::new(
+                "gpus",
+                gpus,
+                format!("1 to {GPUS_PER_WORKER_MAX}: how many instances of the profile"),
+            ));
+        }
         if self.sharing.is_empty() {
             return Err(FieldError::new(
                 "sharing",
@@ -360,6 +367,21 @@ mod tests {
                 r#"{{"name": "a", "command": ["true"], "per_worker": {{"gpus": {gpus}}}}}"#
             );
             assert!(checked(&json).is_err(), "{gpus}");
+        }
+    }
+
+    #[test]
+    fn instances_of_a_profile_are_counted_in_whole_ones() {
+        let asked = |gpus: &str| {
+            let asked = format!(r#"{{{gpus}"mig_profile": "1g.10gb", "sharing": ["mig"]}}"#);
+            checked(&format!(
+                r#"{{"name": "a", "command": ["true"], "per_worker": {asked}}}"#
+            ))
+        };
+        assert!(asked("").is_ok() && asked(r#""gpus": 3, "#).is_ok());
+        for gpus in [r#""gpus": 0, "#, r#""gpus": 0.5, "#] {
+            let error = asked(gpus).unwrap_err();
+            assert!(error.contains("how many instances"), "{error}");
         }
     }
 
