@@ -40,9 +40,6 @@ impl PlanFile {
 
 fn planned(args: &PlanFile) -> anyhow::Result<String> {
     let world = engine::scenario::parse(&read(args)?)?;
-    if let Some(unsupported) = engine::unsupported(&world) {
-        return Err(unsupported.into());
-    }
     let plans = match args.cycles {
         Some(cycles) => engine::cycles::run(world, cycles.into()),
         None => vec![engine::plan(&world)],

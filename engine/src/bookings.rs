@@ -184,7 +184,8 @@ pub(crate) fn asked(index: &Index<'_>, work: usize, workers: u32) -> i64 {
     let each = match index.works[work].need {
         Need::Nothing => 0,
         Need::Whole(count) => i64::from(count) * MILLI,
-        _ => index.works[work].row.per_worker.gpus().milli(),
+        Need::Instances { count, profile } => i64::from(count) * index.instance_milli(profile),
+        Need::Part { .. } => index.works[work].row.per_worker.gpus().milli(),
     };
     each * i64::from(workers)
 }

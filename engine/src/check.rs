@@ -6,6 +6,7 @@
 
 mod bookings;
 mod facts;
+mod mig;
 mod placement;
 mod quota;
 mod reservations;
@@ -30,6 +31,7 @@ pub fn violations(world: &World, plan: &Plan) -> Vec<String> {
     faults.extend(told_once(&facts, plan));
     faults.extend(placement::faults(&facts, plan));
     faults.extend(space::faults(&facts));
+    faults.extend(mig::faults(&facts, plan));
     faults.extend(quota::faults(&facts, plan));
     faults.extend(victims::faults(&facts, plan));
     faults.extend(whole::faults(&facts));

@@ -304,7 +304,11 @@ impl Search {
         let each = match ledger.index.works[self.movable[at].work].need {
             Need::Whole(devices) => i64::from(devices) * crate::index::DEVICE,
             Need::Part { milli, .. } => milli,
-            Need::Nothing | Need::Instances => 0,
+            Need::Instances { .. } => {
+                let least = ledger.index.charge_least(self.movable[at].work, self.pool);
+                ledger.index.pools[self.pool].milli(least)
+            }
+            Need::Nothing => 0,
         };
         (each * i64::from(workers), Reverse(at))
     }

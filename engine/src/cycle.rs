@@ -4,11 +4,13 @@ mod booked;
 mod kept;
 mod moves;
 mod reserve;
+mod slices;
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use domain::Timestamp;
+use domain::sharing::SharingMode;
 
 use crate::backfill::{self, Timeline};
 use crate::bookings::{self, Bookings};
@@ -93,6 +95,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
 
     pub fn run(mut self) -> Plan {
         self.decide();
+        self.plan.slice_changes = slices::of(self.index, &self.plan);
         self.plan.waiting = verdict::all(&mut self);
         self.plan.shares = shares::all(&self);
         self.plan
@@ -426,14 +429,14 @@ pub(crate) fn places(index: &Index<'_>, slots: &[Rc<Slot>]) -> Vec<WorkerPlace> 
             .map(|part| DevicePlace {
                 index: part.index,
                 mode: part.mode,
-                mig: None,
-                start: None,
+                mig: part.slice.map(|slice| slice.profile.name.clone()),
+                start: part.slice.map(|slice| slice.start),
                 gpus: domain::MilliGpu::from_milli(part.milli),
-                memory_mib: (part.mode != domain::sharing::SharingMode::Exclusive)
+                memory_mib: (part.mode != SharingMode::Exclusive && part.slice.is_none())
                     .then_some(part.memory),
             })
             .collect();
-        devices.sort_by_key(|d| d.index);
+        devices.sort_by_key(|d| (d.index, d.start));
         WorkerPlace {
             node: index.nodes[slot.node].row.name.clone(),
             devices,

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::TimeDelta;
 use domain::Timestamp;
+use domain::sharing::SharingMode;
 
 use crate::cycle::plan;
-use crate::plan::{Plan, Preemption};
-use crate::world::{Nominated, Placed, Workload, WorkloadState, World};
+use crate::plan::{Instance, Plan, Preemption, SliceChange};
+use crate::world::{MigInstance, Node, Nominated, Placed, Workload, WorkloadState, World};
 
 /// Most cycles that are run, whatever is asked: the plans are all kept.
 pub const CYCLES_MAX: usize = 10_000;
@@ -108,12 +109,33 @@ pub fn apply(world: &mut World, made: &Plan) {
             until: kept_until.unwrap_or(until),
         });
     }
+    for change in &made.slice_changes {
+        if let Some(node) = world.nodes.iter_mut().find(|n| n.name == change.node) {
+            recut(node, change);
+        }
+    }
     for (team, pool) in evictions {
         if let Some(team) = world.teams.iter_mut().find(|t| t.name == team) {
             *team.preemptions_this_hour.entry(pool).or_default() += 1;
         }
     }
     world.workloads.extend(released);
+}
+
+/// A device's instances and mode change.
+fn recut(node: &mut Node, change: &SliceChange) {
+    let listed = |instance: &Instance| MigInstance {
+        profile: instance.profile.clone(),
+        start: Some(instance.start),
+    };
+    let gone: Vec<MigInstance> = change.destroy.iter().map(listed).collect();
+    let instances = node.mig.entry(change.index).or_default();
+    instances.retain(|instance| !gone.contains(instance));
+    instances.extend(change.create.iter().map(listed));
+    instances.sort_by_key(|instance| instance.start);
+    if change.mode == Some(SharingMode::Exclusive) {
+        node.mig.remove(&change.index);
+    }
 }
 
 /// A victim leaves, whole or with its highest ranks; ranks that go on in their grace are

@@ -1,22 +1,23 @@
 //! A world with its names turned into dense numbers, in the order of the names, so that no decision depends on the order of rows.
 
 mod admit;
+mod need;
+mod node;
 mod shape;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-use domain::MilliGpu;
 use domain::sharing::SharingMode;
-use domain::spec::PerWorker;
 
 use crate::bookings;
-use crate::mig;
+use crate::mig::{self, Profile};
 use crate::quota::{self, Row};
-use crate::world::{
-    Charge, Node, NodeState, Placed, Pool, Stopped, Team, Workload, WorkloadState, World,
-};
+use crate::world::{Charge, Placed, Pool, Stopped, Team, Workload, WorkloadState, World};
 
 use admit::Numbers;
+use need::part_milli;
+pub(crate) use need::{Need, Profiles};
+pub(crate) use node::{NodeFacts, bit};
 
 /// A charged amount in a pool's units; one thousandth of a GPU is `PoolFacts::unit` of them.
 pub(crate) type Amount = i128;
@@ -42,6 +43,8 @@ pub(crate) struct Index<'w> {
 pub(crate) struct PoolFacts<'w> {
     pub row: &'w Pool,
     pub nodes: Vec<usize>,
+    /// One node of each model and device memory: what a part counts for differs by these alone.
+    kinds: Vec<usize>,
     /// Units in a thousandth of a GPU; above 1 only where the dominant part is charged.
     pub unit: Amount,
     /// Devices that count as capacity, in units.
@@ -50,14 +53,6 @@ pub(crate) struct PoolFacts<'w> {
     pub memory: i128,
     /// Each team's row, by team.
     pub rows: Vec<Row>,
-}
-
-/// A node with its pool.
-pub(crate) struct NodeFacts<'w> {
-    pub row: &'w Node,
-    pub pool: usize,
-    pub failed: u64,
-    pub mig: u64,
 }
 
 /// A team with its place in the tree.
@@ -75,19 +70,6 @@ pub(crate) struct TeamFacts<'w> {
 pub(crate) struct ServiceFacts {
     pub min_replicas: u32,
     pub replicas: Vec<usize>,
-}
-
-/// What one worker needs of devices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Need {
-    Nothing,
-    Whole(u32),
-    /// A part of one device; its memory where the workload says it.
-    Part {
-        milli: i64,
-        memory: Option<i64>,
-    },
-    Instances,
 }
 
 /// A workload with what decisions ask of it.
@@ -113,7 +95,10 @@ impl<'w> Index<'w> {
         let pool_ids = numbered(&pool_rows, |p| p.name.as_str());
         let nodes: Vec<NodeFacts<'_>> = sorted(&world.nodes, |n| n.name.as_str())
             .into_iter()
-            .filter_map(|row| Some(NodeFacts::of(row, *pool_ids.get(row.pool.as_str())?)))
+            .filter_map(|row| {
+                let pool = *pool_ids.get(row.pool.as_str())?;
+                Some(NodeFacts::of(row, pool, pool_rows[pool]))
+            })
             .collect();
         let teams = teams(world);
         let team_ids: HashMap<&str, usize> = teams
@@ -154,6 +139,7 @@ impl<'w> Index<'w> {
                 .map(|c| (c.name.as_str(), (c.priority, c.preemptible)))
                 .collect(),
             shapes: HashMap::new(),
+            profiles: Profiles::default(),
         };
         let roots = (0..teams.len())
             .filter(|&t| teams[t].parent.is_none())
@@ -184,21 +170,23 @@ impl<'w> Index<'w> {
             Need::Part { milli, memory } => {
                 part_milli(milli, memory, self.nodes[node].row.gpu_memory_mib)
             }
-            Need::Instances => self.instances_milli(work, node),
+            Need::Instances { count, profile } => {
+                let each = self.profile(profile, node).map_or(DEVICE, Profile::milli);
+                each * i64::from(count)
+            }
         };
         self.charge(self.nodes[node].pool, milli, facts.cpus, facts.memory)
     }
 
-    fn instances_milli(&self, work: usize, node: usize) -> i64 {
-        let row = self.works[work].row;
-        let model = self.nodes[node].row.gpu_model.as_deref().unwrap_or("");
-        let shape = row
-            .per_worker
-            .mig_profile
-            .as_deref()
-            .and_then(|name| mig::profile(model, name));
-        let each = shape.map_or(DEVICE, |s| DEVICE * i64::from(s.size) / i64::from(s.slices));
-        each * (row.per_worker.gpus().milli() / DEVICE)
+    /// A profile that is asked for, as a node's devices have it.
+    pub fn profile(&self, profile: usize, node: usize) -> Option<&'static Profile> {
+        self.numbers.profiles.by_model[profile][self.nodes[node].model?.id]
+    }
+
+    /// What an instance of a profile that is asked for counts for, where it counts most.
+    pub fn instance_milli(&self, profile: usize) -> i64 {
+        let models = self.numbers.profiles.by_model[profile].iter().flatten();
+        models.map(|p| p.milli()).max().unwrap_or(DEVICE)
     }
 
     /// The least that one worker counts for in a pool.
@@ -211,8 +199,8 @@ impl<'w> Index<'w> {
                     None => self.works[work].row.per_worker.gpus().milli().into(),
                 }
             }
-            Need::Part { .. } | Need::Instances => self.pools[pool]
-                .nodes
+            Need::Part { .. } | Need::Instances { .. } => self.pools[pool]
+                .kinds
                 .iter()
                 .map(|&node| self.charge_on(work, node))
                 .min()
@@ -230,9 +218,7 @@ impl<'w> Index<'w> {
             .map(|device| match (&device.mig, device.mode) {
                 (Some(profile), _) => {
                     let model = machine.gpu_model.as_deref().unwrap_or("");
-                    mig::profile(model, profile).map_or(device.gpus.milli(), |s| {
-                        DEVICE * i64::from(s.size) / i64::from(s.slices)
-                    })
+                    mig::profile(model, profile).map_or(device.gpus.milli(), Profile::milli)
                 }
                 (None, SharingMode::Exclusive) => DEVICE,
                 (None, _) => {
@@ -284,65 +270,6 @@ impl<'w> Index<'w> {
     }
 }
 
-/// A fraction counts as the larger of its GPUs and its memory's part, rounded up to a thousandth.
-fn part_milli(milli: i64, memory: Option<i64>, device_memory: i64) -> i64 {
-    match memory {
-        Some(memory) if device_memory > 0 => {
-            milli.max((memory * DEVICE + device_memory - 1) / device_memory)
-        }
-        _ => milli,
-    }
-}
-
-impl Need {
-    pub fn of(asked: &PerWorker) -> Self {
-        let gpus = asked.gpus();
-        if asked.mig_profile.is_some() {
-            Self::Instances
-        } else if gpus == MilliGpu::ZERO {
-            Self::Nothing
-        } else if asked.fraction() {
-            Self::Part {
-                milli: gpus.milli(),
-                memory: asked.gpu_memory_mib,
-            }
-        } else {
-            Self::Whole(u32::try_from(gpus.milli() / DEVICE).unwrap_or(u32::MAX))
-        }
-    }
-}
-
-impl<'w> NodeFacts<'w> {
-    fn of(row: &'w Node, pool: usize) -> Self {
-        let bits =
-            |indices: &mut dyn Iterator<Item = u32>| indices.fold(0_u64, |all, i| all | bit(i));
-        Self {
-            row,
-            pool,
-            failed: bits(&mut row.failed.iter().copied()),
-            mig: bits(&mut row.mig.keys().copied()),
-        }
-    }
-
-    /// Whether the node counts as capacity.
-    pub fn counts(&self) -> bool {
-        self.row.state != NodeState::Unreachable
-    }
-
-    /// Whether its agent can drive a mode.
-    pub fn drives(&self, mode: SharingMode) -> bool {
-        self.row
-            .drives
-            .as_ref()
-            .is_none_or(|modes| modes.contains(&mode))
-    }
-}
-
-/// One device as a bit; the contract allows 64 on a node.
-pub(crate) fn bit(index: u32) -> u64 {
-    1_u64.checked_shl(index).unwrap_or(0)
-}
-
 impl<'w> PoolFacts<'w> {
     fn of(
         world: &World,
@@ -377,8 +304,12 @@ impl<'w> PoolFacts<'w> {
         };
         let booked = bookings::booked_now(world, row, teams);
         let rows = quota::rows(row, teams, &booked, milli * unit, unit);
+        let mut seen = HashSet::new();
+        let kind = |n: &usize| (&all[*n].row.gpu_model, all[*n].row.gpu_memory_mib);
+        let kinds = nodes.iter().copied().filter(|n| seen.insert(kind(n)));
         Self {
             row,
+            kinds: kinds.collect(),
             nodes,
             unit,
             capacity: milli * unit,

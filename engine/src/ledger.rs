@@ -5,14 +5,18 @@
 //! them, but with the room that is kept for those that displaced them. A start must fit in
 //! both, a nomination only in the second.
 
+mod part;
+
 use std::collections::HashMap;
 use std::rc::Rc;
 
 use domain::sharing::SharingMode;
 
-use crate::index::{Amount, DEVICE, Index, bit};
+use crate::index::{Amount, Index, bit};
 use crate::place::{Classes, Prices};
 use crate::world::{Placed, WorkloadState};
+
+pub(crate) use part::{Load, Part, Slot, slot};
 
 /// One of the two views of space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,35 +44,6 @@ impl Sight {
             Self::Now => &[View::Now],
         }
     }
-}
-
-/// A device or the part of one that a worker holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Part {
-    pub index: u32,
-    pub mode: SharingMode,
-    pub milli: i64,
-    /// The memory of a fraction.
-    pub memory: i64,
-}
-
-/// Where one worker is, and what it counts for there.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Slot {
-    pub node: usize,
-    pub parts: Vec<Part>,
-    pub amount: Amount,
-}
-
-/// What stands on one device in one view.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Load {
-    pub sharers: u32,
-    pub milli: i64,
-    pub memory: i64,
-    pub mode: Option<SharingMode>,
-    /// The team of the first sharer: MPS keeps to one.
-    pub team: usize,
 }
 
 /// A node in both views.
@@ -257,7 +232,7 @@ impl<'i, 'w> Ledger<'i, 'w> {
             } else {
                 (1 << devices) - 1
             };
-            let out = if bare { 0 } else { node.failed | node.mig };
+            let out = node.shut(bare);
             Space {
                 cpus: [node.row.cpus.milli(); 2],
                 memory: [node.row.memory_mib; 2],
@@ -531,51 +506,16 @@ impl<'i, 'w> Ledger<'i, 'w> {
                 continue;
             };
             if sign > 0 {
-                if load.sharers == 0 {
-                    load.mode = Some(part.mode);
-                    load.team = facts.team;
-                }
-                load.sharers += 1;
+                load.put(facts.team, part);
             } else {
-                load.sharers = load.sharers.saturating_sub(1);
+                load.take(part);
             }
             space.given[v] += sign * part.milli;
-            load.milli += sign * part.milli;
-            load.memory += sign * part.memory;
             if load.sharers == 0 {
-                *load = Load::default();
-                let out = if self.bare { 0 } else { node.failed | node.mig };
-                space.free[v] |= bit(part.index) & !out;
+                space.free[v] |= bit(part.index) & !node.shut(self.bare);
             } else {
                 space.free[v] &= !bit(part.index);
             }
         }
-    }
-}
-
-/// A worker of the world as a slot.
-pub(crate) fn slot(index: &Index<'_>, work: usize, placed: &Placed, node: usize) -> Slot {
-    let machine = index.nodes[node].row;
-    let asked = &index.works[work].row.per_worker;
-    let parts = placed.devices.iter().map(|device| {
-        let share = machine.gpu_memory_mib * device.gpus.milli() / DEVICE;
-        Part {
-            index: device.index,
-            mode: device.mode,
-            milli: if device.mode == SharingMode::Exclusive {
-                DEVICE
-            } else {
-                device.gpus.milli()
-            },
-            memory: match device.mode {
-                SharingMode::Exclusive => machine.gpu_memory_mib,
-                _ => device.memory_mib.or(asked.gpu_memory_mib).unwrap_or(share),
-            },
-        }
-    });
-    Slot {
-        node,
-        parts: parts.collect(),
-        amount: index.charge_placed(work, placed, node),
     }
 }

@@ -17,7 +17,6 @@ mod quota;
 mod share;
 mod shares;
 mod start;
-mod unsupported;
 mod verdict;
 mod whole;
 
@@ -33,4 +32,3 @@ pub use cycle::plan;
 pub use dry_run::{DryRun, dry_run};
 pub use explain::explain;
 pub use planner::{Entry, Left, Planner};
-pub use unsupported::{Unsupported, unsupported, unsupported_spec};

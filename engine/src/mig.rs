@@ -1,21 +1,194 @@
-//! The profiles of MIG instances by device model, and which layouts exist on a device.
+//! The profiles of MIG instances by device model, and which instances can lie beside one another.
+//!
+//! A placement is asked of the true table, never of sums: of the 723 states that an 8-slice
+//! device can be in, 460 refuse a profile whose slices would still add up.
+
+mod reach;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::OnceLock;
 
 use crate::world::MigInstance;
 
+/// Thousandths of one device.
+const DEVICE: i64 = 1000;
+
+/// A model of device that can be cut.
+#[derive(Debug)]
+pub(crate) struct Model {
+    /// Its place in the table.
+    pub id: usize,
+    /// Memory slices of the whole device.
+    pub slices: u32,
+    pub profiles: BTreeMap<String, Profile>,
+    reach: OnceLock<Vec<u32>>,
+}
+
 /// A profile of one model: how much of the memory it takes, and where it may begin.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Profile {
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Profile {
+    pub name: String,
     /// Memory slices that an instance takes.
     pub size: u32,
     /// Memory slices at which it may begin.
     pub starts: Vec<u32>,
     /// Memory slices of the whole device.
     pub slices: u32,
-    /// Its memory in MiB.
-    pub memory_mib: i64,
+    /// Compute slices that an instance takes.
+    pub compute: u32,
+    pub engines: Engines,
+}
+
+/// What a profile takes of the engines that a device has only one set of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Engines {
+    /// Its part of the decoders, as they come with its slices.
+    Plain,
+    /// The JPEG and optical-flow engines, which one instance may have: `+me`.
+    Extra,
+    /// All of them, so that nobody else has any: `+me.all`.
+    All,
+    /// None: `-me`.
+    Without,
+}
+
+/// An instance at its place.
+#[derive(Clone, Copy)]
+pub(crate) struct Slice {
+    pub profile: &'static Profile,
+    pub start: u32,
+}
+
+/// What instances take of a device, added up.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Cut {
+    /// The memory slices that are taken, as bits.
+    pub bits: u64,
+    /// Instances with `+me` or `+me.all`.
+    extra: u8,
+    /// Instances with `+me.all`.
+    all: u8,
+    /// Instances that are not `-me`.
+    engines: u8,
+}
+
+impl Model {
+    /// How many sets of instances could still be placed on a device of which these
+    /// slices are free: the more, the less a placement has spoilt.
+    pub fn reach(&self, free: u64) -> u32 {
+        let table = self.reach.get_or_init(|| reach::table(self));
+        usize::try_from(free)
+            .ok()
+            .and_then(|free| table.get(free))
+            .copied()
+            .unwrap_or(0)
+    }
+
+    /// All slices, as bits.
+    pub fn whole(&self) -> u64 {
+        mask(0, self.slices)
+    }
+}
+
+impl Profile {
+    /// What an instance counts for, in thousandths of a device: its memory slices.
+    pub fn milli(&self) -> i64 {
+        DEVICE * i64::from(self.size) / i64::from(self.slices.max(1))
+    }
+
+    /// The instance at a start, allowed or not.
+    pub fn at(&'static self, start: u32) -> Slice {
+        Slice {
+            profile: self,
+            start,
+        }
+    }
+
+    /// The instances at all allowed starts.
+    pub fn places(&'static self) -> impl Iterator<Item = Slice> {
+        self.starts.iter().map(|&start| self.at(start))
+    }
+}
+
+impl Slice {
+    /// The memory slices that it takes, as bits.
+    pub fn bits(self) -> u64 {
+        mask(self.start, self.profile.size)
+    }
+
+    /// Whether two instances can be on a device at once.
+    pub fn beside(self, other: Self) -> bool {
+        Cut::default().with(self).admits(other)
+    }
+}
+
+impl PartialEq for Slice {
+    fn eq(&self, other: &Self) -> bool {
+        self.start == other.start && std::ptr::eq(self.profile, other.profile)
+    }
+}
+
+impl Eq for Slice {}
+
+impl fmt::Debug for Slice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.profile.name, self.start)
+    }
+}
+
+impl Cut {
+    /// Whether an instance can be there too.
+    pub fn admits(self, slice: Slice) -> bool {
+        self.bits & slice.bits() == 0
+            && match slice.profile.engines {
+                Engines::Without => true,
+                Engines::Plain => self.all == 0,
+                Engines::Extra => self.extra == 0,
+                Engines::All => self.engines == 0,
+            }
+    }
+
+    /// The same with an instance more.
+    pub fn with(mut self, slice: Slice) -> Self {
+        let (extra, all, engines) = Self::counts(slice);
+        self.bits |= slice.bits();
+        self.extra += extra;
+        self.all += all;
+        self.engines += engines;
+        self
+    }
+
+    /// The same with an instance less.
+    pub fn without(mut self, slice: Slice) -> Self {
+        let (extra, all, engines) = Self::counts(slice);
+        self.bits &= !slice.bits();
+        self.extra = self.extra.saturating_sub(extra);
+        self.all = self.all.saturating_sub(all);
+        self.engines = self.engines.saturating_sub(engines);
+        self
+    }
+
+    /// What admits only what both admit.
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            bits: self.bits | other.bits,
+            extra: self.extra.max(other.extra),
+            all: self.all.max(other.all),
+            engines: self.engines.max(other.engines),
+        }
+    }
+
+    fn counts(slice: Slice) -> (u8, u8, u8) {
+        match slice.profile.engines {
+            Engines::Without => (0, 0, 0),
+            Engines::Plain => (0, 0, 1),
+            Engines::Extra => (1, 0, 1),
+            Engines::All => (1, 1, 1),
+        }
+    }
 }
 
 #[derive(serde::Deserialize)]
@@ -33,71 +206,92 @@ struct FileModel {
 #[derive(serde::Deserialize)]
 struct FileProfile {
     name: String,
+    kind: String,
+    compute_slices: u32,
     placement_size: Option<u32>,
     #[serde(default)]
     placement_starts: Option<Vec<u32>>,
-    memory_mib: Option<i64>,
 }
 
-type Table = BTreeMap<String, BTreeMap<String, Profile>>;
-
 /// The table of all models, read once from the file that ships with the crate.
-fn table() -> &'static Table {
-    static TABLE: OnceLock<Table> = OnceLock::new();
+fn table() -> &'static BTreeMap<String, Model> {
+    static TABLE: OnceLock<BTreeMap<String, Model>> = OnceLock::new();
     TABLE.get_or_init(|| {
         let file: File = serde_json::from_str(include_str!("../data/mig_profiles.json"))
             .expect("the file is part of the crate and read by a test");
-        file.models
-            .into_iter()
-            .map(|model| (model.key, profiles(model.memory_slices, model.profiles)))
+        let models = file.models.into_iter().enumerate();
+        models
+            .map(|(id, model)| (model.key.clone(), read(id, model)))
             .collect()
     })
 }
 
-fn profiles(slices: u32, listed: Vec<FileProfile>) -> BTreeMap<String, Profile> {
-    let usable = listed.into_iter().filter_map(|profile| {
+fn read(id: usize, model: FileModel) -> Model {
+    let slices = model.memory_slices;
+    let usable = model.profiles.into_iter().filter_map(|profile| {
         let (size, starts) = (profile.placement_size?, profile.placement_starts?);
+        let engines = match profile.kind.split_once("me") {
+            Some((head, ".all")) if head.ends_with('+') => Engines::All,
+            Some((head, "")) if head.ends_with('+') => Engines::Extra,
+            Some((head, "")) if head.ends_with('-') => Engines::Without,
+            _ => Engines::Plain,
+        };
         let shape = Profile {
+            name: profile.name.clone(),
             size,
             starts,
             slices,
-            memory_mib: profile.memory_mib.unwrap_or(0),
+            compute: profile.compute_slices,
+            engines,
         };
         (!shape.starts.is_empty()).then_some((profile.name, shape))
     });
-    usable.collect()
+    Model {
+        id,
+        slices,
+        profiles: usable.collect(),
+        reach: OnceLock::new(),
+    }
+}
+
+/// The model of that name, if it can be cut at all.
+pub(crate) fn model(name: &str) -> Option<&'static Model> {
+    table().get(name)
+}
+
+/// How many models there are.
+pub(crate) fn models() -> usize {
+    table().len()
+}
+
+/// The profile of that name by model, where the model has it.
+pub(crate) fn by_model(name: &str) -> Vec<Option<&'static Profile>> {
+    let mut found = vec![None; models()];
+    for model in table().values() {
+        found[model.id] = model.profiles.get(name);
+    }
+    found
 }
 
 /// The profile of that name on devices of that model.
-pub fn profile(model: &str, name: &str) -> Option<&'static Profile> {
-    table().get(model)?.get(name)
-}
-
-/// Whether the model can be cut at all.
-pub fn known(model: &str) -> bool {
-    table().contains_key(model)
+pub(crate) fn profile(model_name: &str, name: &str) -> Option<&'static Profile> {
+    model(model_name)?.profiles.get(name)
 }
 
 /// Gives each instance its start: as listed, those without one at their lowest
 /// free start. `Err` holds the instance that cannot exist beside the others.
-pub fn lay_out(model: &str, instances: &[MigInstance]) -> Result<Vec<(String, u32)>, MigInstance> {
-    let mut taken: u64 = 0;
+pub(crate) fn lay_out(model: &str, instances: &[MigInstance]) -> Result<Vec<Slice>, MigInstance> {
+    let mut cut = Cut::default();
     let mut placed = Vec::with_capacity(instances.len());
     for instance in instances {
-        let shape = profile(model, &instance.profile).ok_or_else(|| instance.clone())?;
-        let free = |start: u32| taken & mask(start, shape.size) == 0;
-        let start = match instance.start {
-            Some(start) if shape.starts.contains(&start) && free(start) => start,
-            Some(_) => return Err(instance.clone()),
-            None => shape
-                .starts
-                .iter()
-                .copied()
-                .find(|&s| free(s))
-                .ok_or_else(|| instance.clone())?,
+        let listed = || instance.clone();
+        let shape = profile(model, &instance.profile).ok_or_else(listed)?;
+        let wanted = |slice: &Slice| {
+            instance.start.is_none_or(|start| slice.start == start) && cut.admits(*slice)
         };
-        taken |= mask(start, shape.size);
-        placed.push((instance.profile.clone(), start));
+        let slice = shape.places().find(wanted).ok_or_else(listed)?;
+        cut = cut.with(slice);
+        placed.push(slice);
     }
     Ok(placed)
 }
@@ -110,32 +304,4 @@ fn mask(start: u32, size: u32) -> u64 {
         (1 << size) - 1
     };
     if start >= u64::BITS { 0 } else { ones << start }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn listed(profiles: &[&str]) -> Vec<MigInstance> {
-        profiles
-            .iter()
-            .map(|p| MigInstance {
-                profile: (*p).to_owned(),
-                start: None,
-            })
-            .collect()
-    }
-
-    #[test]
-    fn three_and_three_fill_an_h100_and_leave_no_room_for_one() {
-        assert!(lay_out("H100-80GB", &listed(&["3g.40gb", "3g.40gb"])).is_ok());
-        assert!(lay_out("H100-80GB", &listed(&["3g.40gb", "3g.40gb", "1g.10gb"])).is_err());
-    }
-
-    #[test]
-    fn a_profile_of_another_model_does_not_exist() {
-        assert!(
-            profile("H100-80GB", "1g.6gb").is_none() && profile("A30-24GB", "1g.6gb").is_some()
-        );
-    }
 }

@@ -4,6 +4,7 @@ mod classes;
 mod device;
 mod domains;
 mod exact;
+mod instance;
 mod price;
 mod score;
 
@@ -14,12 +15,13 @@ use domain::sharing::SharingMode;
 use crate::index::{DEVICE, Index, Need};
 use crate::ledger::{Ledger, Sight, Slot, Standing, View};
 use crate::whole::Promise;
-use crate::world::NodeState;
+use crate::world::{MigMode, NodeState};
 
 pub(crate) use classes::Classes;
 pub(crate) use device::joins;
 pub(crate) use domains::domains_of;
 pub(crate) use exact::stands_free;
+pub(crate) use instance::{could_have, instances_free, slices_free};
 pub(crate) use price::Prices;
 
 /// What is asked of a placement.
@@ -78,6 +80,8 @@ pub(crate) enum Unfit {
     Model,
     Mode,
     DeviceMemory,
+    /// The last: for all else the node would do.
+    Profile,
 }
 
 impl Unfit {
@@ -91,6 +95,7 @@ impl Unfit {
             Self::Selector => "selector_not_met",
             Self::Model => "other_gpu_model",
             Self::Mode => "mode_not_offered",
+            Self::Profile => "mig_profile_not_there",
             Self::DeviceMemory => "too_little_gpu_memory",
         }
     }
@@ -144,6 +149,11 @@ pub(crate) fn fit(
     {
         return Err(Unfit::DeviceMemory);
     }
+    if let Need::Instances { profile, .. } = facts.need
+        && !could_have(index, node, profile)
+    {
+        return Err(Unfit::Profile);
+    }
     Ok(())
 }
 
@@ -154,15 +164,28 @@ pub(crate) fn modes<'a>(
     node: usize,
 ) -> impl Iterator<Item = SharingMode> + 'a {
     let (facts, machine) = (&index.works[work], &index.nodes[node]);
-    let offered = &index.pools[machine.pool].row.sharing;
+    let policy = index.pools[machine.pool].row;
+    let offered = &policy.sharing;
     let suits = |mode: SharingMode| match facts.need {
         Need::Nothing => false,
         Need::Whole(_) => mode == SharingMode::Exclusive,
-        Need::Part { .. } => matches!(mode, SharingMode::TimeSlice | SharingMode::Mps),
-        Need::Instances => false,
+        Need::Part { .. } => matches!(
+            mode,
+            SharingMode::TimeSlice | SharingMode::Mps | SharingMode::Vgpu
+        ),
+        Need::Instances { .. } => mode == SharingMode::Mig,
     };
-    let accepted = facts.row.per_worker.sharing.iter().copied();
-    accepted.filter(move |mode| suits(*mode) && offered.contains(mode) && machine.drives(*mode))
+    // Who asks for a profile accepts the mode, whether or not it says so again.
+    const CUT: &[SharingMode] = &[SharingMode::Mig];
+    let accepted = match facts.need {
+        Need::Instances { .. } if policy.mig_mode != MigMode::Never => CUT,
+        Need::Instances { .. } => &[],
+        _ => &facts.row.per_worker.sharing[..],
+    };
+    accepted
+        .iter()
+        .copied()
+        .filter(move |mode| suits(*mode) && offered.contains(mode) && machine.drives(*mode))
 }
 
 /// The nodes that a placement may choose from.

@@ -1,13 +1,17 @@
 //! A rig for tests of the engine: worlds in a few words, what becomes of them, and whether they come to rest.
 
 use chrono::TimeDelta;
+use domain::sharing::SharingMode;
 use domain::{MilliGpu, Timestamp};
 
 use crate::check::violations;
 use crate::cycle::plan;
-use crate::cycles;
-use crate::plan::Plan;
-use crate::world::{Class, Node, Pool, PreemptionPolicy, Quota, Team, WithinTeam, Workload, World};
+use crate::plan::{DevicePlace, Plan};
+use crate::world::{
+    Class, MigInstance, Node, Placed, PlacedDevice, Pool, PreemptionPolicy, Quota, Team,
+    WithinTeam, Workload, WorkloadState, World,
+};
+use crate::{cycles, mig};
 
 /// The moment at which every rigged world is.
 pub fn noon() -> Timestamp {
@@ -137,13 +141,13 @@ impl Rig {
             .count()
     }
 
-    /// Where a workload starts or is nominated, such as `n1:0,1 n2:0`; empty when neither.
+    /// Where a workload starts or is nominated, such as `n1:0,1 n2:0/3g.40gb@4`; empty when neither.
     pub fn place(&self, workload: &str) -> String {
         let plan = self.plan();
         let start = plan.start_of(workload).map(|s| &s.placement);
         let kept = plan.nomination_of(workload).map(|n| &n.placement);
         let workers = start.or(kept).into_iter().flatten().map(|worker| {
-            let devices: Vec<String> = worker.devices.iter().map(|d| d.index.to_string()).collect();
+            let devices: Vec<String> = worker.devices.iter().map(spot).collect();
             format!("{}:{}", worker.node, devices.join(","))
         });
         workers.collect::<Vec<_>>().join(" ")
@@ -169,6 +173,75 @@ impl Rig {
             crate::scenario::write(&self.world)
         );
     }
+}
+
+/// A device in the words of `Rig::place`.
+fn spot(device: &DevicePlace) -> String {
+    let slice = device.mig.as_ref().zip(device.start);
+    let slice = slice.map_or(String::new(), |(profile, start)| {
+        format!("/{profile}@{start}")
+    });
+    format!("{}{slice}", device.index)
+}
+
+/// A pool whose devices are given out whole and in parts of every kind.
+pub fn shared() -> Pool {
+    Pool::new("p").sharing(SharingMode::ALL)
+}
+
+/// The node with a device more in MIG mode, with instances such as `3g.40gb@0`.
+pub fn cut(mut node: Node, device: u32, instances: &[&str]) -> Node {
+    let listed = instances.iter().map(|text| {
+        let (profile, start) = split(text);
+        MigInstance {
+            profile,
+            start: Some(start),
+        }
+    });
+    node.mig.insert(device, listed.collect());
+    node
+}
+
+/// A waiting job that asks for instances of a profile.
+pub fn slices(name: &str, team: &str, profile: &str, count: i64) -> Workload {
+    let mut work = Workload::waiting(name, team, count, before(10));
+    work.per_worker.mig_profile = Some(profile.to_owned());
+    work.per_worker.sharing = vec![SharingMode::Mig];
+    work
+}
+
+/// The job, running on instances of an H100, one for each worker.
+pub fn running_on_slices(mut work: Workload, node: &str, held: &[(u32, &str)]) -> Workload {
+    work.state = WorkloadState::Running;
+    work.started = Some(before(60));
+    work.workers = work.workers.max(held.len() as u32);
+    let workers = held.iter().map(|(index, text)| {
+        let (profile, start) = split(text);
+        let milli = mig::profile("H100-80GB", &profile).map_or(0, mig::Profile::milli);
+        work.per_worker.mig_profile = Some(profile.clone());
+        let device = PlacedDevice {
+            mode: SharingMode::Mig,
+            gpus: MilliGpu::from_milli(milli),
+            mig: Some(profile),
+            start: Some(start),
+            ..PlacedDevice::whole(*index)
+        };
+        Placed {
+            node: node.to_owned(),
+            devices: vec![device],
+        }
+    });
+    work.placed = workers.collect();
+    work
+}
+
+/// A profile and its start.
+fn split(text: &str) -> (String, u32) {
+    let (profile, start) = text.split_once('@').expect("an instance with its start");
+    (
+        profile.to_owned(),
+        start.parse().expect("a number of a slice"),
+    )
 }
 
 impl Default for Rig {
@@ -206,9 +279,7 @@ pub struct Settled {
 impl Settled {
     /// How many of a prefix run in the end.
     pub fn running(&self, prefix: &str) -> usize {
-        let runs = |w: &&Workload| {
-            w.state == crate::world::WorkloadState::Running && w.name.starts_with(prefix)
-        };
+        let runs = |w: &&Workload| w.state == WorkloadState::Running && w.name.starts_with(prefix);
         self.world.workloads.iter().filter(runs).count()
     }
 

@@ -4,6 +4,7 @@ mod amounts;
 mod check;
 mod check_work;
 mod fields;
+mod instances;
 mod read;
 mod read_pool;
 mod read_workload;
@@ -30,8 +31,9 @@ pub struct ScenarioError {
 /// Reads a scenario, YAML 1.2 or JSON, and checks it against itself.
 pub fn parse(text: &str) -> Result<World, ScenarioError> {
     let root = tree::read(text)?;
-    let world = read::world(&root)?;
+    let mut world = read::world(&root)?;
     check(&world).map_err(|fault| fault.at(&root))?;
+    instances::settle(&mut world);
     Ok(world)
 }
 

@@ -271,8 +271,16 @@ fn no_hardware(index: &Index<'_>, work: usize, pool: usize) -> Option<String> {
         ))
     } else if reasons
         .iter()
-        .all(|r| matches!(r, Some(Unfit::Mode | Unfit::Model)))
+        .all(|r| matches!(r, Some(Unfit::Mode | Unfit::Model | Unfit::Profile)))
     {
+        if let Some(profile) = &row.per_worker.mig_profile
+            && reasons.contains(&Some(Unfit::Profile))
+        {
+            return Some(format!("mig_profile {profile}"));
+        }
+        if row.per_worker.mig_profile.is_some() {
+            return Some("sharing mig".to_owned());
+        }
         let modes: Vec<&str> = row.per_worker.sharing.iter().map(|m| m.as_str()).collect();
         Some(format!("sharing {}", modes.join(", ")))
     } else {

@@ -4,10 +4,11 @@ use domain::sharing::SharingMode;
 use domain::{MilliGpu, Timestamp};
 use engine::check::violations;
 use engine::plan::Plan;
-use engine::rig::{Rig, before, eager};
+use engine::rig::{Rig, before, cut, eager, shared};
 use engine::world::Strategy as Placing;
 use engine::world::{
-    Backfill, Booking, Pool, PreemptionPolicy, Quota, Reclaim, Team, WithinTeam, Workload, World,
+    Backfill, Booking, MigMode, Node, Pool, PreemptionPolicy, Quota, Reclaim, Team, WithinTeam,
+    Workload, World,
 };
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -21,16 +22,42 @@ const CYCLES: usize = 60;
 /// Longer than any grace, so that a cycle finds the victims of the last one gone.
 const CYCLE_SECONDS: i64 = 31;
 
+/// What a job asks of devices.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Whole,
+    Part(SharingMode),
+    Slices(&'static str),
+}
+
 #[derive(Debug, Clone)]
 struct Job {
     team: usize,
     gpus: i64,
     workers: u32,
     elastic: bool,
-    part: bool,
+    kind: Kind,
     class: usize,
     minutes: i64,
     length: Option<i64>,
+}
+
+fn kind() -> impl Strategy<Value = Kind> {
+    let part = prop::sample::select(vec![SharingMode::TimeSlice, SharingMode::Vgpu]);
+    let profiles = [
+        "1g.10gb",
+        "1g.10gb+me",
+        "1g.20gb",
+        "2g.20gb",
+        "3g.40gb",
+        "4g.40gb",
+        "7g.80gb",
+    ];
+    prop_oneof![
+        5 => Just(Kind::Whole),
+        1 => part.prop_map(Kind::Part),
+        2 => prop::sample::select(profiles.to_vec()).prop_map(Kind::Slices),
+    ]
 }
 
 fn job() -> impl Strategy<Value = Job> {
@@ -39,18 +66,18 @@ fn job() -> impl Strategy<Value = Job> {
         1..4_i64,
         1..4_u32,
         any::<bool>(),
-        prop::bool::weighted(0.2),
+        kind(),
         0..4_usize,
         1..600_i64,
         prop::option::weighted(0.6, 1..300_i64),
     )
         .prop_map(
-            |(team, gpus, workers, elastic, part, class, minutes, length)| Job {
+            |(team, gpus, workers, elastic, kind, class, minutes, length)| Job {
                 team,
                 gpus,
                 workers,
                 elastic,
-                part,
+                kind,
                 class,
                 minutes,
                 length,
@@ -109,49 +136,46 @@ fn strategy() -> impl Strategy<Value = Placing> {
 fn world() -> impl Strategy<Value = World> {
     let quota = (0..4_i64, prop::option::weighted(0.3, 4..9_i64), 0..4_i64);
     let teams = prop::collection::vec(quota, 4);
-    let nodes = prop::collection::vec(1..5_u32, 1..4);
+    let layouts: [&[&str]; 3] = [&[], &["3g.40gb@0", "1g.10gb+me@4"], &["7g.80gb@0"]];
+    let layout = prop::option::weighted(0.4, prop::sample::select(layouts.to_vec()));
+    let nodes = prop::collection::vec((1..5_u32, layout), 1..4);
+    let mig_mode = prop_oneof![3 => Just(MigMode::Dynamic), 1 => Just(MigMode::Static)];
     let jobs = prop::collection::vec(job(), 1..14);
     let time = (backfill(), prop::option::weighted(0.4, booking()));
-    (
-        policy(),
-        strategy(),
-        any::<bool>(),
-        teams,
-        nodes,
-        jobs,
-        time,
-    )
-        .prop_map(
-            |(policy, strategy, whole, quotas, nodes, jobs, (backfill, booking))| {
-                let sharing = [SharingMode::Exclusive, SharingMode::TimeSlice];
-                let mut rig = Rig::new().pool(Pool {
-                    whole_node_guarantees: whole,
-                    strategy,
-                    backfill,
-                    ..Pool::new("p").sharing(&sharing).preemption(policy)
-                });
-                rig = rig.with(|w| w.cycle_seconds = CYCLE_SECONDS);
-                rig = rig.with(|w| w.bookings.extend(booking));
-                for gpus in nodes {
-                    rig = rig.nodes(1, gpus);
-                }
-                rig = rig.tenant(Team::new("d0")).tenant(Team::new("d1"));
-                for (i, (guaranteed, limit, weight)) in quotas.into_iter().enumerate() {
-                    let mut row =
-                        Quota::guaranteed(MilliGpu::whole(guaranteed)).weighing(weight * 1000);
-                    row.limit = limit.map(MilliGpu::whole);
-                    rig = rig.tenant(
-                        Team::new(&format!("t{i}"))
-                            .under(&format!("d{}", i / 2))
-                            .quota("p", row),
-                    );
-                }
-                for (i, job) in jobs.into_iter().enumerate() {
-                    rig = rig.work(made(i, &job));
-                }
-                rig.world().clone()
-            },
-        )
+    let rules = (policy(), strategy(), any::<bool>(), mig_mode, time);
+    (rules, teams, nodes, jobs).prop_map(|(rules, quotas, nodes, jobs)| {
+        let (policy, strategy, whole, mig_mode, (backfill, booking)) = rules;
+        let mut rig = Rig::new().pool(Pool {
+            whole_node_guarantees: whole,
+            mig_mode,
+            strategy,
+            backfill,
+            ..shared().preemption(policy)
+        });
+        rig = rig.with(|w| w.cycle_seconds = CYCLE_SECONDS);
+        rig = rig.with(|w| w.bookings.extend(booking));
+        for (n, (gpus, layout)) in nodes.into_iter().enumerate() {
+            let mut node = Node::new(&format!("n{}", n + 1), "p", gpus);
+            if let Some(layout) = layout {
+                node = cut(node, gpus - 1, layout);
+            }
+            rig = rig.node(node);
+        }
+        rig = rig.tenant(Team::new("d0")).tenant(Team::new("d1"));
+        for (i, (guaranteed, limit, weight)) in quotas.into_iter().enumerate() {
+            let mut row = Quota::guaranteed(MilliGpu::whole(guaranteed)).weighing(weight * 1000);
+            row.limit = limit.map(MilliGpu::whole);
+            rig = rig.tenant(
+                Team::new(&format!("t{i}"))
+                    .under(&format!("d{}", i / 2))
+                    .quota("p", row),
+            );
+        }
+        for (i, job) in jobs.into_iter().enumerate() {
+            rig = rig.work(made(i, &job));
+        }
+        rig.world().clone()
+    })
 }
 
 fn made(i: usize, job: &Job) -> Workload {
@@ -164,12 +188,15 @@ fn made(i: usize, job: &Job) -> Workload {
     )
     .class(classes[job.class])
     .workers(job.workers);
-    if job.part {
-        work = work.fraction(
-            SharingMode::TimeSlice,
-            MilliGpu::from_milli(job.gpus * 250),
-            None,
-        );
+    match job.kind {
+        Kind::Whole => {}
+        Kind::Part(mode) => {
+            work = work.fraction(mode, MilliGpu::from_milli(job.gpus * 250), None);
+        }
+        Kind::Slices(profile) => {
+            work.per_worker.mig_profile = Some(profile.to_owned());
+            work.per_worker.sharing = vec![SharingMode::Mig];
+        }
     }
     if job.elastic {
         work.min_workers = Some(1);

@@ -228,6 +228,34 @@ fn time_slices_share_a_device_up_to_memory_compute_and_count() {
 }
 
 #[test]
+fn vgpu_parts_of_a_device_have_one_size_and_as_many_fit_as_its_memory_holds() {
+    let part = |name: &str, milli, memory| {
+        let job = Workload::waiting(name, "t", 0, before(10));
+        job.fraction(SharingMode::Vgpu, MilliGpu::from_milli(milli), memory)
+    };
+    let rig = |gpus| {
+        let sharing = [SharingMode::Exclusive, SharingMode::Vgpu];
+        let pool = Pool::new("p").sharing(&sharing);
+        Rig::new().pool(pool).team("t", 9).nodes(1, gpus)
+    };
+    // 81,559 MiB hold three of 24,000, whatever is left.
+    let three = (0..5).fold(rig(1), |rig, i| {
+        rig.work(part(&format!("a{i}"), 100, Some(24_000)))
+    });
+    assert_eq!(three.count("a"), 3);
+    let odd = || rig(1).work(part("a", 250, None)).work(part("b", 500, None));
+    assert_eq!(odd().starts(), ["a"]);
+    let plan = odd().plan();
+    assert_eq!(plan.waiting[0].code.as_str(), "fragmented");
+    let two = rig(2)
+        .work(part("a", 250, None))
+        .work(part("b", 500, None))
+        .work(part("c", 250, None));
+    let places = ["a", "b", "c"].map(|name| two.place(name));
+    assert_eq!(places, ["n1:0", "n1:1", "n1:0"]);
+}
+
+#[test]
 fn work_without_devices_keeps_off_nodes_that_have_some() {
     let mut plain = Workload::waiting("new", "t", 0, before(10));
     plain.per_worker.cpus = MilliCpu::whole(8);

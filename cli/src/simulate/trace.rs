@@ -69,9 +69,6 @@ impl Trace {
             std::fs::read_to_string(scenario).with_context(|| scenario.display().to_string())?;
         let world =
             engine::scenario::parse(&text).with_context(|| scenario.display().to_string())?;
-        if let Some(unsupported) = engine::unsupported(&world) {
-            return Err(unsupported).with_context(|| scenario.display().to_string());
-        }
         let mut jobs = Table::read(trace)?.rows(|row| job(row, &world))?;
         if jobs.is_empty() || jobs.len() > JOBS_MAX {
             bail!(

@@ -296,7 +296,7 @@ impl<'w> Facts<'w> {
             let gpus = i128::from(device.gpus.milli());
             milli += match device.mode {
                 SharingMode::Exclusive => 1000,
-                SharingMode::Mig => gpus,
+                SharingMode::Mig => instance_milli(node, device).unwrap_or(gpus),
                 _ => {
                     let memory = i128::from(self.memory(work, node, device)) * 1000;
                     let whole = i128::from(node.gpu_memory_mib.max(1));
@@ -327,4 +327,11 @@ impl<'w> Facts<'w> {
         }
         held
     }
+}
+
+/// What a MIG instance counts for: its part of the memory slices.
+pub(super) fn instance_milli(node: &Node, device: &crate::world::PlacedDevice) -> Option<i128> {
+    let model = node.gpu_model.as_deref()?;
+    let shape = crate::mig::profile(model, device.mig.as_deref()?)?;
+    Some(1000 * i128::from(shape.size) / i128::from(shape.slices))
 }

@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use domain::sharing::SharingMode;
 use domain::spec::NvlinkRule;
 
-use super::facts::Facts;
+use super::facts::{Facts, instance_milli};
 use crate::plan::Plan;
-use crate::world::{Node, NodeState, Placed, PoolState, Workload, WorkloadState};
+use crate::world::{
+    MigMode, Node, NodeState, Placed, PlacedDevice, PoolState, Workload, WorkloadState,
+};
 
 pub(super) fn faults(facts: &Facts<'_>, plan: &Plan) -> Vec<String> {
     let mut faults = Vec::new();
@@ -143,6 +145,17 @@ fn devices(facts: &Facts<'_>, work: &Workload, node: &Node, placed: &Placed) -> 
     if asked.mig_profile.is_none() && indices.len() != placed.devices.len() {
         faults.push("a device twice in one worker".to_owned());
     }
+    if let Some(profile) = &asked.mig_profile {
+        let count = asked.gpus().milli() / 1000;
+        if placed.devices.len() as i64 != count {
+            let got = placed.devices.len();
+            faults.push(format!("asked {count} of {profile}, got {got}"));
+        }
+        let counted = |d: &PlacedDevice| instance_milli(node, d) == Some(d.gpus.milli().into());
+        if !placed.devices.iter().all(counted) {
+            faults.push("an instance does not count as its slices".to_owned());
+        }
+    }
     for device in &placed.devices {
         if device.index >= node.gpus || node.failed.contains(&device.index) {
             faults.push(format!("device {} is not there or out", device.index));
@@ -151,15 +164,15 @@ fn devices(facts: &Facts<'_>, work: &Workload, node: &Node, placed: &Placed) -> 
             .drives
             .as_ref()
             .is_none_or(|modes| modes.contains(&device.mode));
-        if !asked.sharing.contains(&device.mode) || !pool.sharing.contains(&device.mode) || !driven
-        {
+        let accepted = match asked.mig_profile {
+            Some(_) => device.mode == SharingMode::Mig && pool.mig_mode != MigMode::Never,
+            None => asked.sharing.contains(&device.mode),
+        };
+        if !accepted || !pool.sharing.contains(&device.mode) || !driven {
             faults.push(format!(
                 "mode {} is not accepted, not offered or not driven",
                 device.mode
             ));
-        }
-        if device.mode != SharingMode::Mig && node.mig.contains_key(&device.index) {
-            faults.push(format!("device {} is in MIG mode", device.index));
         }
         if asked.mig_profile != device.mig {
             faults.push("not the instance that was asked".to_owned());

@@ -127,6 +127,13 @@ fn device(
             names()
         ));
     }
+    let sizes: BTreeSet<i64> = users
+        .iter()
+        .map(|(w, d)| facts.memory(w, node, d))
+        .collect();
+    if modes.contains(&SharingMode::Vgpu) && sizes.len() > 1 {
+        return Some(format!("has vgpu parts of several sizes ({})", names()));
+    }
     let teams: BTreeSet<&str> = users.iter().map(|(w, _)| w.team.as_str()).collect();
     let across = modes.contains(&SharingMode::Mps) && teams.len() > 1 && !pool.mps_across_teams;
     across.then(|| format!("is shared by MPS across teams ({})", names()))

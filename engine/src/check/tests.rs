@@ -1,7 +1,9 @@
 use super::violations;
-use crate::plan::{DevicePlace, Plan, Preemption, Reason, Reservation, Start, WorkerPlace};
-use crate::rig::{Rig, before, noon};
-use crate::world::{Backfill, Booking, PlacedDevice, Pool, Workload};
+use crate::plan::{
+    DevicePlace, Instance, Plan, Preemption, Reason, Reservation, SliceChange, Start, WorkerPlace,
+};
+use crate::rig::{Rig, before, cut, noon, running_on_slices, shared, slices};
+use crate::world::{Backfill, Booking, MigMode, Node, PlacedDevice, Pool, Workload};
 use chrono::TimeDelta;
 use domain::MilliGpu;
 use domain::sharing::SharingMode;
@@ -213,4 +215,70 @@ fn a_start_on_what_a_booking_will_need_is_found() {
     assert!(found(&rig, &plan, "no booking that has begun"));
     let rig = rig.with(|w| w.bookings[0].from = noon());
     assert!(!found(&rig, &plan, "no booking that has begun"));
+}
+
+/// A world with a cut device beside a whole one, and a plan that starts `new` on an instance.
+fn cut_up() -> (Rig, Plan) {
+    let old = running_on_slices(slices("old", "t", "1g.10gb", 1), "n1", &[(0, "1g.10gb@0")]);
+    let rig = Rig::new()
+        .pool(shared())
+        .node(cut(Node::new("n1", "p", 2), 0, &["1g.10gb@0", "2g.20gb@4"]))
+        .team("t", 2)
+        .work(old)
+        .work(slices("new", "t", "3g.40gb", 1));
+    let plan = rig.plan();
+    assert!(violations(rig.world(), &plan).is_empty() && plan.slice_changes.len() == 1);
+    (rig, plan)
+}
+
+#[test]
+fn an_instance_that_nobody_makes_or_that_overlaps_is_found() {
+    let (rig, mut plan) = cut_up();
+    let change = plan.slice_changes[0].clone();
+    plan.slice_changes.clear();
+    assert!(found(&rig, &plan, "where no 3g.40gb"));
+    plan.slice_changes = vec![SliceChange {
+        destroy: Vec::new(),
+        ..change.clone()
+    }];
+    assert!(found(&rig, &plan, "over another instance"));
+    plan.slice_changes = vec![change.clone(), change];
+    assert!(found(&rig, &plan, "told twice"));
+}
+
+#[test]
+fn instances_unmade_in_use_or_for_nobody_are_found() {
+    let (rig, mut plan) = cut_up();
+    let used = Instance {
+        profile: "1g.10gb".to_owned(),
+        start: 0,
+    };
+    plan.slice_changes[0].destroy.push(used);
+    assert!(found(&rig, &plan, "destroyed and used or not there"));
+    let (rig, mut plan) = cut_up();
+    plan.slice_changes[0].create.push(Instance {
+        profile: "1g.10gb".to_owned(),
+        start: 1,
+    });
+    assert!(found(&rig, &plan, "changed for nobody"));
+    let (rig, mut plan) = cut_up();
+    plan.slice_changes[0].mode = Some(SharingMode::Exclusive);
+    assert!(found(&rig, &plan, "the mode changes under work"));
+}
+
+#[test]
+fn changes_in_a_pool_that_makes_none_are_found() {
+    let (rig, plan) = cut_up();
+    let rig = rig.with(|w| w.pools[0].mig_mode = MigMode::Static);
+    assert!(found(&rig, &plan, "does not change them"));
+    assert!(found(&rig, &plan, "in a pool that does not"));
+}
+
+#[test]
+fn a_whole_device_in_mig_mode_is_found() {
+    let (rig, mut plan) = cut_up();
+    let rig = rig.with(|w| w.workloads[1] = Workload::waiting("new", "t", 1, before(10)));
+    plan.slice_changes.clear();
+    plan.starts = vec![start("new", &[0])];
+    assert!(found(&rig, &plan, "which is in MIG mode"));
 }

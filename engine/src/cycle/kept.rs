@@ -81,10 +81,13 @@ impl Cycle<'_, '_> {
                 let node = &index.nodes[slot.node];
                 self.usable(work, node.pool)
                     && crate::place::fit(index, work, slot.node, false).is_ok()
-                    && slot
-                        .parts
-                        .iter()
-                        .all(|p| (node.failed | node.mig) & crate::index::bit(p.index) == 0)
+                    && slot.parts.iter().all(|part| match part.slice {
+                        Some(slice) => {
+                            node.failed & crate::index::bit(part.index) == 0
+                                && node.can_have(part.index, slice)
+                        }
+                        None => node.shut(false) & crate::index::bit(part.index) == 0,
+                    })
             })
     }
 

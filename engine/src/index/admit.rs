@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::shape::Shape;
-use super::{Index, Need, WorkFacts};
+use super::{Index, Need, Profiles, WorkFacts};
 use crate::world::Workload;
 
 /// The numbers of names, and of shapes.
@@ -14,6 +14,8 @@ pub(super) struct Numbers<'w> {
     /// Priority, and whether work may be preempted, by class.
     pub classes: HashMap<&'w str, (i64, bool)>,
     pub shapes: HashMap<Shape<'w>, usize>,
+    /// The profiles of MIG instances that are asked for.
+    pub profiles: Profiles<'w>,
 }
 
 impl<'w> Index<'w> {
@@ -39,6 +41,7 @@ impl<'w> Index<'w> {
         };
         let fresh = numbers.shapes.len();
         let shape = *numbers.shapes.entry(Shape::of(row)).or_insert(fresh);
+        let need = Need::of(&row.per_worker, &mut numbers.profiles);
         let work = self.works.len();
         if let Some(service) = service {
             self.services[service].replicas.push(work);
@@ -50,7 +53,7 @@ impl<'w> Index<'w> {
             priority,
             preemptible: row.preemptible.unwrap_or(preemptible),
             pools,
-            need: Need::of(&row.per_worker),
+            need,
             cpus: row.per_worker.cpus.milli(),
             memory: row.per_worker.memory_mib,
             shape,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use domain::spec::{NvlinkRule, PerWorker, Topology};
+use domain::spec::{NvlinkRule, PerWorker, Topology, WorkloadKind};
 
 use crate::world::Workload;
 
@@ -18,6 +18,8 @@ pub(super) struct Shape<'w> {
     node: Option<&'w str>,
     user: Option<&'w str>,
     class: (&'w str, Option<bool>),
+    /// Work that serves is drawn to instances that are there.
+    serves: bool,
 }
 
 impl<'w> Shape<'w> {
@@ -32,6 +34,7 @@ impl<'w> Shape<'w> {
             node: row.node.as_deref(),
             user: row.user.as_deref(),
             class: (&row.class, row.preemptible),
+            serves: row.kind == WorkloadKind::Inference && row.per_worker.mig_profile.is_some(),
         }
     }
 }

@@ -283,14 +283,16 @@ fn scored(ledger: &Ledger<'_, '_>, query: Query<'_>, node: usize) -> Known {
     if unfit || !device::room(ledger, query, node) {
         return Known::Unfit;
     }
-    let Some((parts, linked)) = device::choose(ledger, query, node) else {
+    let Some(chosen) = device::choose(ledger, query, node) else {
         return Known::Unfit;
     };
     let prices = ledger.prices[query.pool].as_ref();
     Known::Fit(Rc::new(Scored {
-        merit: merit(ledger, query, node, &parts, linked),
-        takes: prices.map_or(0, |prices| prices.takes_room(ledger, query, node, &parts)),
-        parts,
+        merit: merit(ledger, query, node, &chosen),
+        takes: prices.map_or(0, |prices| {
+            prices.takes_room(ledger, query, node, &chosen.parts)
+        }),
+        parts: chosen.parts,
     }))
 }
 

@@ -3,6 +3,7 @@
 use domain::sharing::SharingMode;
 use domain::spec::NvlinkRule;
 
+use super::instance::{self, Ease};
 use super::{Query, devices_free, host_free, modes};
 use crate::index::{DEVICE, Need, bit};
 use crate::ledger::{Ledger, Load, Part};
@@ -18,30 +19,42 @@ pub(super) fn room(ledger: &Ledger<'_, '_>, query: Query<'_>, node: usize) -> bo
         Need::Nothing => true,
         Need::Whole(count) => devices_free(ledger, node, query.sight).count_ones() >= count,
         Need::Part { .. } => choose(ledger, query, node).is_some(),
-        Need::Instances => false,
+        Need::Instances { count, profile } => {
+            let profile = ledger.index.profile(profile, node);
+            profile.is_some_and(|p| {
+                instance::instances_free(ledger, node, p, query.sight, count) >= count
+            })
+        }
     }
 }
 
-/// The devices for one worker, and whether several of them are linked with one another.
-pub(super) fn choose(
-    ledger: &Ledger<'_, '_>,
-    query: Query<'_>,
-    node: usize,
-) -> Option<(Vec<Part>, bool)> {
+/// The devices for one worker.
+pub(super) struct Chosen {
+    pub parts: Vec<Part>,
+    /// Whether they are several, and linked with one another.
+    pub linked: bool,
+    /// What has to be changed on them first.
+    pub ease: Ease,
+}
+
+/// The best devices of a node for one worker, if it has enough.
+pub(super) fn choose(ledger: &Ledger<'_, '_>, query: Query<'_>, node: usize) -> Option<Chosen> {
     match ledger.index.works[query.work].need {
-        Need::Nothing => Some((Vec::new(), false)),
+        Need::Nothing => Some(Chosen {
+            parts: Vec::new(),
+            linked: false,
+            ease: Ease::Existing,
+        }),
         Need::Whole(count) => whole(ledger, query, node, count),
         Need::Part { milli, memory } => part(ledger, query, node, milli, memory),
-        Need::Instances => None,
+        Need::Instances { count, profile } => {
+            let profile = ledger.index.profile(profile, node)?;
+            instance::choose(ledger, query, node, profile, count)
+        }
     }
 }
 
-fn whole(
-    ledger: &Ledger<'_, '_>,
-    query: Query<'_>,
-    node: usize,
-    count: u32,
-) -> Option<(Vec<Part>, bool)> {
+fn whole(ledger: &Ledger<'_, '_>, query: Query<'_>, node: usize, count: u32) -> Option<Chosen> {
     let machine = ledger.index.nodes[node].row;
     let free = devices_free(ledger, node, query.sight);
     if free.count_ones() < count {
@@ -53,28 +66,55 @@ fn whole(
     } else {
         &machine.nvlink[..]
     };
-    let linked = tightest(cliques, free, count);
+    // An idle device in MIG mode can be switched back, which is left for when it is needed.
+    let mig = ledger.index.nodes[node].mig;
+    let plain = free & !mig;
+    let mut linked = tightest(cliques, plain, count);
+    if linked.is_none() && count > 1 && plain != free {
+        linked = tightest(cliques, free, count);
+    }
     if rule == NvlinkRule::Require && count > 1 && !query.relaxed && linked.is_none() {
         return None;
     }
+    let left = if plain.count_ones() >= count {
+        plain
+    } else {
+        free
+    };
     // One device breaks a clique as little as possible; several want links, then one socket.
     let chosen = linked
-        .or_else(|| tightest(&machine.numa, free, count))
-        .unwrap_or(free);
+        .or_else(|| tightest(&machine.numa, left, count))
+        .unwrap_or(left);
     let indices = (0..u64::BITS)
         .filter(|&i| chosen & bit(i) != 0)
         .take(count as usize);
-    let parts = indices.map(|index| Part {
-        index,
-        mode: SharingMode::Exclusive,
-        milli: DEVICE,
-        memory: machine.gpu_memory_mib,
-    });
-    Some((parts.collect(), count > 1 && linked.is_some()))
+    let parts: Vec<Part> = indices
+        .map(|index| Part {
+            index,
+            mode: SharingMode::Exclusive,
+            milli: DEVICE,
+            memory: machine.gpu_memory_mib,
+            slice: None,
+        })
+        .collect();
+    Some(Chosen {
+        ease: ease(&parts, mig),
+        linked: count > 1 && linked.is_some(),
+        parts,
+    })
+}
+
+/// Whether any of these devices has to leave MIG mode first.
+fn ease(parts: &[Part], mig: u64) -> Ease {
+    if parts.iter().any(|part| mig & bit(part.index) != 0) {
+        Ease::Switching
+    } else {
+        Ease::Existing
+    }
 }
 
 /// The free devices of the set with the fewest that still has enough.
-fn tightest(sets: &[Vec<u32>], free: u64, count: u32) -> Option<u64> {
+pub(super) fn tightest(sets: &[Vec<u32>], free: u64, count: u32) -> Option<u64> {
     let bits = sets
         .iter()
         .map(|set| set.iter().fold(0, |all, &i| all | bit(i)) & free);
@@ -89,14 +129,10 @@ fn part(
     node: usize,
     milli: i64,
     memory: Option<i64>,
-) -> Option<(Vec<Part>, bool)> {
+) -> Option<Chosen> {
     let machine = &ledger.index.nodes[node];
     let memory = memory.unwrap_or(machine.row.gpu_memory_mib * milli / DEVICE);
-    let out = if ledger.is_bare() {
-        0
-    } else {
-        machine.failed | machine.mig
-    };
+    let out = machine.shut(ledger.is_bare());
     let prices = ledger.prices[query.pool].as_ref();
     let cost = |part: &Part| {
         prices.map_or(0, |p| {
@@ -113,6 +149,7 @@ fn part(
                 mode,
                 milli,
                 memory,
+                slice: None,
             };
             let fits = query.sight.views().iter().all(|&view| {
                 let load = &ledger.spaces[node].loads[view as usize][index as usize];
@@ -124,6 +161,7 @@ fn part(
                 continue;
             }
             let choice = Choice {
+                switched: machine.mig & bit(index) != 0 && fresh,
                 cost: cost(&part),
                 fresh,
                 left,
@@ -135,13 +173,23 @@ fn part(
             }
         }
     }
-    best.map(|(_, part)| (vec![part], false))
+    best.map(|(choice, part)| Chosen {
+        parts: vec![part],
+        linked: false,
+        ease: if choice.switched {
+            Ease::Switching
+        } else {
+            Ease::Existing
+        },
+    })
 }
 
-/// A device for a fraction; the least is taken: where least is wasted, shared already, the
-/// fullest, the mode that the workload likes best, the lowest index.
+/// A device for a fraction; the least is taken: not one that has to leave MIG mode, where
+/// least is wasted, shared already, the fullest, the mode that the workload likes best, the
+/// lowest index.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Choice {
+    switched: bool,
     cost: i64,
     fresh: bool,
     left: i64,
@@ -165,9 +213,15 @@ pub(crate) fn joins(
         let foreign = part.mode == SharingMode::Mps
             && !pool.mps_across_teams
             && load.team != index.works[work].team;
-        if part.mode == SharingMode::Exclusive || load.mode != Some(part.mode) || full || foreign {
+        // All parts of a device have one size, so that as many fit as its memory holds of them.
+        let odd = part.mode == SharingMode::Vgpu && load.size != part.memory;
+        let other = part.mode == SharingMode::Exclusive || load.mode != Some(part.mode);
+        if other || full || foreign || odd {
             return false;
         }
+    }
+    if part.slice.is_some_and(|slice| !load.cut.admits(slice)) {
+        return false;
     }
     load.milli + part.milli <= DEVICE && load.memory + part.memory <= machine.row.gpu_memory_mib
 }

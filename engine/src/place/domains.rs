@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::{Query, devices_free, host_free};
+use super::{Query, devices_free, host_free, slices_free};
 use crate::index::{Index, Need};
 use crate::ledger::Ledger;
 use crate::world::Strategy;
@@ -51,13 +51,11 @@ pub(super) fn emptiest_first(
 
 /// What is free in a domain: devices, or cores for work without GPUs.
 fn free(ledger: &Ledger<'_, '_>, query: Query<'_>, domain: &[usize]) -> i64 {
-    let plain = ledger.index.works[query.work].need == Need::Nothing;
-    let of = |&node: &usize| {
-        if plain {
-            host_free(ledger, node, query.sight).0
-        } else {
-            i64::from(devices_free(ledger, node, query.sight).count_ones())
-        }
+    let need = ledger.index.works[query.work].need;
+    let of = |&node: &usize| match need {
+        Need::Nothing => host_free(ledger, node, query.sight).0,
+        Need::Instances { .. } => slices_free(ledger, node, query.sight),
+        _ => i64::from(devices_free(ledger, node, query.sight).count_ones()),
     };
     domain.iter().map(of).sum()
 }

@@ -6,7 +6,7 @@ use domain::spec::PerWorker;
 
 use super::{Query, devices_free, host_free};
 use crate::fragmentation::{Ground, Kind, Mix, Standing, Tables};
-use crate::index::{DEVICE, Index, Need, bit};
+use crate::index::{DEVICE, Index, Need, Profiles, bit};
 use crate::ledger::{Ledger, Part, Sight};
 use crate::world::{NodeState, Strategy};
 
@@ -231,7 +231,7 @@ fn counted<'w>(index: &Index<'w>, pool: usize) -> Vec<(Kind, Hardware<'w>, i64)>
         .iter()
         .filter(|past| past.pool == index.pools[pool].row.name);
     let past = here.map(|past| {
-        let need = Need::of(&past.per_worker);
+        let need = Need::of(&past.per_worker, &mut Profiles::default());
         let host = (past.per_worker.cpus.milli(), past.per_worker.memory_mib);
         let hardware = hardware(&past.per_worker, &past.selector);
         (kind_of(index, pool, need, host), hardware, past.workers)
@@ -268,7 +268,7 @@ fn kind_of(index: &Index<'_>, pool: usize, need: Need, host: (i64, i64)) -> Kind
             let of = first.map_or(0, |&node| index.nodes[node].row.gpu_memory_mib);
             (1, milli.max(share(memory.unwrap_or(0), of)).min(DEVICE))
         }
-        Need::Instances => (0, 0),
+        Need::Instances { .. } => (0, 0),
     };
     Kind {
         devices,

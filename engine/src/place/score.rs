@@ -1,14 +1,22 @@
 //! The merit of a node for one worker: what the pool's strategy prefers, then finer criteria.
 
+use std::cmp::Reverse;
+
+use domain::spec::WorkloadKind;
+
 use super::Query;
+use super::device::Chosen;
+use super::instance::Ease;
 use crate::index::{DEVICE, Need};
-use crate::ledger::{Ledger, Part};
+use crate::ledger::Ledger;
 use crate::world::Strategy;
 
 /// Points of a node that is full.
 const FULL: i64 = 100;
 /// Points for several devices that are linked by NVLink.
 const LINKED: i64 = 20;
+/// Points for an instance that is there, idle, for work that serves.
+const SLICE: i64 = 15;
 /// Finer than a point: parts of a full node.
 const FINE: i64 = 1_000_000;
 
@@ -19,6 +27,8 @@ pub(super) struct Merit {
     plain: bool,
     /// Parts of a point, or of a GPU that is not wasted.
     pub points: i64,
+    /// What has to be changed on the devices first.
+    ease: Reverse<Ease>,
     linked: bool,
     devices: i64,
     cores: i64,
@@ -29,8 +39,7 @@ pub(super) fn merit(
     ledger: &Ledger<'_, '_>,
     query: Query<'_>,
     node: usize,
-    parts: &[Part],
-    linked: bool,
+    chosen: &Chosen,
 ) -> Merit {
     let index = ledger.index;
     let machine = index.nodes[node].row;
@@ -40,11 +49,12 @@ pub(super) fn merit(
     let given = views().map(|v| space.given[v]).max().unwrap_or(0);
     let plain = index.works[query.work].need == Need::Nothing;
     if let Some(prices) = &ledger.prices[query.pool] {
-        let taken: i64 = parts.iter().map(|part| part.milli).sum();
+        let taken: i64 = chosen.parts.iter().map(|part| part.milli).sum();
         return Merit {
             plain: plain && machine.gpus == 0,
-            points: -prices.cost(ledger, query, node, parts),
-            linked,
+            points: -prices.cost(ledger, query, node, &chosen.parts),
+            ease: Reverse(chosen.ease),
+            linked: chosen.linked,
             devices: given + taken - usable * DEVICE,
             cores: 0,
         };
@@ -63,7 +73,16 @@ pub(super) fn merit(
     let devices = fill(given, usable * DEVICE);
     let cores = fill(cores, machine.cpus.milli());
     let full = if plain { cores } else { devices };
-    let bonus = if linked { LINKED * FINE } else { 0 };
+    let serves = index.works[query.work].row.kind == WorkloadKind::Inference;
+    let slice = matches!(index.works[query.work].need, Need::Instances { .. })
+        && chosen.ease == Ease::Existing;
+    let bonus = if chosen.linked {
+        LINKED * FINE
+    } else if serves && slice {
+        SLICE * FINE
+    } else {
+        0
+    };
     let spread = index.pools[query.pool].row.strategy == Strategy::Spread;
     let sign = if spread { -1 } else { 1 };
     Merit {
@@ -73,6 +92,7 @@ pub(super) fn merit(
         } else {
             (FULL * full + bonus).min(FULL * FINE)
         },
+        ease: Reverse(chosen.ease),
         linked: false,
         devices: sign * devices,
         cores: sign * cores,

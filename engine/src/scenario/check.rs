@@ -12,6 +12,7 @@ use crate::mig;
 use crate::world::{Node, Team, World};
 
 use super::check_work::{held, workload};
+use super::instances;
 
 /// A contradiction: where it is, and what is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -81,6 +82,7 @@ pub fn check(world: &World) -> Result<(), Fault> {
         .enumerate()
         .try_for_each(|(i, w)| workload(world, &names, i, w))?;
     held(world, &names)?;
+    instances::check(world, &names)?;
     services_and_bookings(world, &names)
 }
 
@@ -93,7 +95,7 @@ pub(super) struct Names<'w> {
 }
 
 impl<'w> Names<'w> {
-    fn of(world: &'w World) -> Self {
+    pub(super) fn of(world: &'w World) -> Self {
         Self {
             pools: world.pools.iter().map(|p| p.name.as_str()).collect(),
             classes: world.classes.iter().map(|c| c.name.as_str()).collect(),
@@ -177,7 +179,7 @@ fn nodes(world: &World) -> Result<(), Fault> {
                 return Err(missing("mig", *device));
             }
             let model = node.gpu_model.as_deref().unwrap_or("");
-            if !mig::known(model) {
+            if mig::model(model).is_none() {
                 let what = format!(
                     "mig needs a gpu_model of the table of profiles, not {}",
                     quote(model)

@@ -239,7 +239,7 @@ pub(super) fn held(world: &World, names: &Names<'_>) -> Result<(), Fault> {
         modes: BTreeSet<SharingMode>,
         milli: i64,
         memory_mib: i64,
-        instances: BTreeSet<(String, u32)>,
+        sizes: BTreeSet<i64>,
     }
     let mut uses: BTreeMap<(&str, u32), Use> = BTreeMap::new();
     for (index, work) in world.workloads.iter().enumerate() {
@@ -267,19 +267,18 @@ pub(super) fn held(world: &World, names: &Names<'_>) -> Result<(), Fault> {
                     return fault("is in two modes at once");
                 }
                 seen.exclusive = device.mode == SharingMode::Exclusive;
-                if let Some(profile) = &device.mig {
-                    if let Some(start) = device.start
-                        && !seen.instances.insert((profile.clone(), start))
-                    {
-                        return fault("has one mig instance with two holders");
-                    }
-                } else if !seen.exclusive {
+                if device.mig.is_none() && !seen.exclusive {
                     seen.milli += device.gpus.milli();
                     let share = node.gpu_memory_mib * device.gpus.milli() / 1000;
-                    seen.memory_mib += device
+                    let memory = device
                         .memory_mib
                         .or(work.per_worker.gpu_memory_mib)
                         .unwrap_or(share);
+                    seen.memory_mib += memory;
+                    seen.sizes.insert(memory);
+                    if device.mode == SharingMode::Vgpu && seen.sizes.len() > 1 {
+                        return fault("has vgpu parts of two sizes; all have that of the first");
+                    }
                     if seen.milli > 1000 {
                         return fault("is held for more than one device");
                     }

@@ -121,6 +121,81 @@ fn two_holders_of_one_exclusive_device_are_refused() {
     assert!(error.contains("exclusively"), "{error}");
 }
 
+/// A device cut in three, of which `j1` and `j2` hold one each.
+const CUT: &str = "
+now: 2026-01-05T12:00:00Z
+pools: [{name: p, sharing: [mig]}]
+nodes:
+  - {name: n1, pool: p, gpus: 2, gpu_model: H100-80GB, gpu_memory_mib: 81559, cpus: 64, memory_mib: 524288, mig: {0: [3g.40gb@4, 1g.10gb, 1g.10gb]}}
+teams: [{name: t, quotas: {p: {guaranteed: 1}}}]
+workloads:
+  - {name: j1, team: t, class: normal, submitted: 2026-01-05T11:00:00Z, per_worker: {mig_profile: 1g.10gb}, state: running, started: 2026-01-05T11:30:00Z, placed: [{node: n1, devices: [{index: 0, mig: 1g.10gb}]}]}
+  - {name: j2, team: t, class: normal, submitted: 2026-01-05T11:00:00Z, per_worker: {mig_profile: 1g.10gb}, state: running, started: 2026-01-05T11:30:00Z, placed: [{node: n1, devices: [{index: 0, mig: 1g.10gb, start: 0}]}]}
+";
+
+#[test]
+fn instances_whose_start_is_left_out_lie_at_the_lowest_that_is_free() {
+    let world = parse(CUT).expect("a good file");
+    let starts = world.nodes[0].mig[&0].iter().map(|i| i.start);
+    assert_eq!(starts.collect::<Vec<_>>(), [Some(0), Some(1), Some(4)]);
+    let held = |name: &str| {
+        let device = &world.workload(name).expect("it is there").placed[0].devices[0];
+        (device.start, device.gpus.milli())
+    };
+    assert_eq!((held("j1"), held("j2")), ((Some(1), 125), (Some(0), 125)));
+    assert_eq!(parse(&write(&world)).expect("its own writing"), world);
+}
+
+#[test]
+fn instances_that_cannot_be_are_refused() {
+    for (from, to, words) in [
+        (
+            "mig: 1g.10gb, start: 0",
+            "mig: 1g.10gb, start: 2",
+            "@2 that nobody else holds",
+        ),
+        (
+            "mig: 1g.10gb}]",
+            "mig: 1g.10gb, start: 0}]",
+            "that nobody else holds",
+        ),
+        (
+            "index: 0, mig: 1g.10gb}]",
+            "index: 1, mig: 1g.10gb}]",
+            "is not in MIG mode",
+        ),
+        ("{index: 0, mig: 1g.10gb}]", "{index: 0}]", "exclusive"),
+        (
+            "mig: 1g.10gb, start: 0",
+            "mig: 1g.5gb, start: 0",
+            "no mig profile",
+        ),
+        (
+            "1g.10gb, 1g.10gb]}",
+            "1g.10gb+me, 1g.10gb+me]}",
+            "cannot exist",
+        ),
+        ("3g.40gb@4", "3g.40gb@2", "cannot exist"),
+        ("{0: [", "{2: [", "device 2 is not there"),
+        ("gpu_model: H100-80GB", "gpu_model: T4", "table of profiles"),
+    ] {
+        let error = refusal(&CUT.replacen(from, to, 1));
+        assert!(
+            error.contains(words) && error.starts_with("line "),
+            "{to}: {error}"
+        );
+    }
+}
+
+#[test]
+fn vgpu_parts_of_two_sizes_on_one_device_are_refused() {
+    let text = SMALL.replace(
+        "{index: 2, mode: time_slice, gpus: 0.25, memory_mib: 20000}]}]",
+        "{index: 2, mode: vgpu, gpus: 0.25, memory_mib: 20000}]}, {node: n1, devices: [{index: 2, mode: vgpu, gpus: 0.25, memory_mib: 10000}]}]\n    workers: 2",
+    );
+    assert!(refusal(&text).contains("two sizes"));
+}
+
 #[test]
 fn a_file_that_is_no_scenario_is_refused() {
     for text in [

@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use domain::sharing::SharingMode;
+
 use crate::cycle::Cycle;
 use crate::index::{Amount, DEVICE, Need, bit};
 use crate::ledger::{Sight, View};
-use crate::place::{self, devices_free, host_free};
+use crate::mig::Profile;
+use crate::place::{self, devices_free, host_free, instances_free, slices_free};
 use crate::plan::Code;
 
 /// Each node of the pool is counted once, under the first reason that holds for one worker.
@@ -59,6 +62,7 @@ fn lacks_only_later(cycle: &Cycle<'_, '_>, work: usize, node: usize) -> bool {
     let now = View::Now as usize;
     let devices = match facts.need {
         Need::Whole(count) => space.free[now].count_ones() >= count,
+        Need::Instances { .. } => !devices_short(cycle, work, node, Sight::Now),
         _ => false,
     };
     devices && space.cpus[now] >= facts.cpus && space.memory[now] >= facts.memory
@@ -69,7 +73,10 @@ fn devices_short(cycle: &Cycle<'_, '_>, work: usize, node: usize, sight: Sight) 
         Need::Nothing => false,
         Need::Whole(count) => devices_free(&cycle.ledger, node, sight).count_ones() < count,
         Need::Part { milli, .. } => !parts_free(cycle, node, sight).any(|free| free >= milli),
-        Need::Instances => true,
+        Need::Instances { count, profile } => cycle
+            .index
+            .profile(profile, node)
+            .is_none_or(|p| instances_free(&cycle.ledger, node, p, sight, count) < count),
     }
 }
 
@@ -80,14 +87,19 @@ fn parts_free<'a>(
     sight: Sight,
 ) -> impl Iterator<Item = i64> + 'a {
     let machine = &cycle.index.nodes[node];
-    let out = machine.failed | machine.mig;
+    let out = machine.shut(false);
     (0..machine.row.gpus)
         .filter(move |&i| out & bit(i) == 0)
         .map(move |i| {
-            let loads = sight
-                .views()
-                .iter()
-                .map(|&v| cycle.ledger.spaces[node].loads[v as usize][i as usize].milli);
+            let loads = sight.views().iter().map(|&v| {
+                let load = &cycle.ledger.spaces[node].loads[v as usize][i as usize];
+                // What is left of a device that is cut is nothing to a fraction.
+                if load.mode == Some(SharingMode::Mig) {
+                    DEVICE
+                } else {
+                    load.milli
+                }
+            });
             DEVICE - loads.max().unwrap_or(0)
         })
 }
@@ -109,7 +121,7 @@ fn free_milli(cycle: &Cycle<'_, '_>, work: usize, pool: usize) -> i64 {
         Need::Part { .. } => parts_free(cycle, node, Sight::Start)
             .map(|free| free.max(0))
             .sum(),
-        Need::Instances => 0,
+        Need::Instances { .. } => slices_free(&cycle.ledger, node, Sight::Start),
     };
     able.map(of).sum()
 }
@@ -133,7 +145,11 @@ pub(super) fn enough_in_sum(cycle: &Cycle<'_, '_>, work: usize, pool: usize, wor
         Need::Nothing => 0,
         Need::Whole(count) => i64::from(count) * DEVICE,
         Need::Part { milli, .. } => milli,
-        Need::Instances => return false,
+        Need::Instances { count, profile } => {
+            let of = |n: &usize| index.profile(profile, *n).map(Profile::milli);
+            let each = able.iter().filter_map(of).min().unwrap_or(DEVICE);
+            each * i64::from(count)
+        }
     };
     free_milli(cycle, work, pool) >= devices * workers
         && hosts.iter().map(|h| h.0.max(0)).sum::<i64>() >= facts.cpus * workers

@@ -1,5 +1,7 @@
 //! What would start a workload now, and when it would start by the ends that are known.
 
+mod instances;
+
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -40,7 +42,9 @@ fn by_size(code: Code) -> bool {
 
 /// Up to three changes, each of which alone would start the workload now.
 pub(super) fn of(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize, code: Code) -> Vec<Remedy> {
-    if !by_size(code) || cycle.explained > RANKED_MAX || !cycle.usable(work, pool) {
+    let cut = matches!(cycle.index.works[work].need, Need::Instances { .. });
+    let mends = by_size(code) || cut && code == Code::NoSuchHardware;
+    if !mends || cycle.explained > RANKED_MAX || !cycle.usable(work, pool) {
         return Vec::new();
     }
     let mut remedies = Vec::new();
@@ -94,6 +98,9 @@ pub(super) fn of(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize, code: Code
         if let Some(gpus) = fewer {
             remedies.push(change("per_worker.gpus", json!(gpus)));
         }
+    }
+    if let Need::Instances { count, .. } = facts.need {
+        remedies.extend(instances::of(cycle, work, pool, count));
     }
     remedies.truncate(REMEDIES_MAX);
     remedies

@@ -136,12 +136,8 @@ fn check(name: &Name, policy: &PoolPolicy) -> Result<Value, AppError> {
             .map_or_else(|| "a value".to_owned(), ToString::to_string);
         AppError::invalid(field, value, remedy)
     };
-    let world = engine::scenario::parse(&scenario.to_string())
+    engine::scenario::parse(&scenario.to_string())
         .map_err(|error| refused(&error.key, error.what))?;
-    if let Some(unsupported) = engine::unsupported(&world) {
-        let remedy = format!("{}, since it is not supported yet", unsupported.remedy);
-        return Err(refused(&unsupported.field, remedy));
-    }
     Ok(kept)
 }
 

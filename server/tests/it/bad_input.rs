@@ -35,7 +35,6 @@ async fn every_wrong_value_is_named_with_its_remedy(owner: PgPool) {
         ((Method::POST, "/teams", "[]".into()), 422, "body"),
         ((Method::POST, "/pools", r#"{"name": "p", "sharing": ["fast"]}"#.into()), 422, "sharing[0]"),
         ((Method::POST, "/pools", r#"{"name": "p", "sharing": []}"#.into()), 422, "sharing"),
-        ((Method::POST, "/pools", r#"{"name": "p", "sharing": ["mig"]}"#.into()), 422, "sharing"),
         ((Method::POST, "/pools", r#"{"name": "p", "preemption": {"grace_seconds": -1}}"#.into()), 422, "preemption.grace_seconds"),
         ((Method::POST, "/pools", r#"{"name": "p", "preemption": {"consolidate": "often"}}"#.into()), 422, "preemption.consolidate"),
         ((Method::POST, "/pools", r#"{"name": "p", "preemption": {"reclam": "any"}}"#.into()), 422, "preemption.reclam"),

@@ -129,16 +129,6 @@ pub(in crate::app) async fn check(
 
 /// What differs from its default and whose rule is not built yet is refused, never ignored.
 fn check_built(spec: &JobSpec) -> Result<(), AppError> {
-    if let Some(unsupported) = engine::unsupported_spec(spec) {
-        return Err(AppError::Impossible {
-            code: "unsupported",
-            field: FieldError::new(
-                unsupported.field,
-                unsupported.value,
-                format!("not supported yet: {}", unsupported.remedy),
-            ),
-        });
-    }
     if let Some(min) = spec.min_workers
         && min != spec.workers
     {

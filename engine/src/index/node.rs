@@ -1,0 +1,93 @@
+//! A node with what decisions ask of its devices.
+
+use domain::sharing::SharingMode;
+
+use crate::mig::{self, Model, Slice};
+use crate::world::{MigMode, Node, NodeState, Pool};
+
+/// A node with its pool.
+pub(crate) struct NodeFacts<'w> {
+    pub row: &'w Node,
+    pub pool: usize,
+    pub failed: u64,
+    /// Devices in MIG mode when the cycle begins.
+    pub mig: u64,
+    /// Devices in MIG mode that are not switched: other work cannot have them.
+    pub fixed: u64,
+    /// Whether instances are made and unmade, and devices switched, as work needs it.
+    pub recut: bool,
+    /// The model's table, where it can be cut.
+    pub model: Option<&'static Model>,
+    /// The instances by device when the cycle begins; empty where no device has any.
+    layout: Vec<Vec<Slice>>,
+}
+
+impl<'w> NodeFacts<'w> {
+    pub fn of(row: &'w Node, pool: usize, policy: &Pool) -> Self {
+        let bits =
+            |indices: &mut dyn Iterator<Item = u32>| indices.fold(0_u64, |all, i| all | bit(i));
+        let mig = bits(&mut row.mig.keys().copied());
+        let driven = row
+            .drives
+            .as_ref()
+            .is_none_or(|modes| modes.contains(&SharingMode::Mig));
+        let recut = policy.mig_mode == MigMode::Dynamic && driven;
+        let model = row.gpu_model.as_deref().unwrap_or("");
+        let mut layout = Vec::new();
+        if !row.mig.is_empty() {
+            layout.resize(row.gpus as usize, Vec::new());
+            for (&device, instances) in &row.mig {
+                if let Some(place) = layout.get_mut(device as usize) {
+                    *place = mig::lay_out(model, instances).unwrap_or_default();
+                }
+            }
+        }
+        Self {
+            row,
+            pool,
+            failed: bits(&mut row.failed.iter().copied()),
+            mig,
+            fixed: if recut { 0 } else { mig },
+            recut,
+            model: mig::model(model),
+            layout,
+        }
+    }
+
+    /// Whether the node counts as capacity.
+    pub fn counts(&self) -> bool {
+        self.row.state != NodeState::Unreachable
+    }
+
+    /// Whether its agent can drive a mode.
+    pub fn drives(&self, mode: SharingMode) -> bool {
+        self.row
+            .drives
+            .as_ref()
+            .is_none_or(|modes| modes.contains(&mode))
+    }
+
+    /// Devices that are not given out but as MIG instances; `bare` has the failed ones too.
+    pub fn shut(&self, bare: bool) -> u64 {
+        if bare {
+            self.fixed
+        } else {
+            self.failed | self.fixed
+        }
+    }
+
+    /// The instances of a device when the cycle begins, used or idle.
+    pub fn instances(&self, device: u32) -> &[Slice] {
+        self.layout.get(device as usize).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether an instance is on a device when the cycle begins, or may be made.
+    pub fn can_have(&self, device: u32, slice: Slice) -> bool {
+        self.recut || self.instances(device).contains(&slice)
+    }
+}
+
+/// One device as a bit; the contract allows 64 on a node.
+pub(crate) fn bit(index: u32) -> u64 {
+    1_u64.checked_shl(index).unwrap_or(0)
+}
