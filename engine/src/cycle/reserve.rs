@@ -92,6 +92,10 @@ impl<'i, 'w> Cycle<'i, 'w> {
     pub(super) fn stands(&mut self, work: usize, pool: usize, slots: &[Rc<Slot>], end: Timestamp) {
         let milli = slots.iter().map(|s| bookings::milli(s)).sum();
         self.bookings.count(self.index, work, pool, end, milli);
+        // Who stands waits for no start any more, wherever one was kept for it.
+        for timeline in self.timelines.iter_mut().flatten() {
+            timeline.give_up(work);
+        }
         if let Some(timeline) = self.timelines[pool].as_mut() {
             timeline.insert(work, slots, end);
         }
