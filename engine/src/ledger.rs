@@ -6,6 +6,7 @@
 //! both, a nomination only in the second.
 
 mod part;
+mod paused;
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -17,6 +18,7 @@ use crate::place::{Classes, Prices};
 use crate::world::{Placed, WorkloadState};
 
 pub(crate) use part::{Load, Part, Slot, slot};
+pub(crate) use paused::Paused;
 
 /// One of the two views of space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,40 +140,6 @@ pub(crate) struct Ledger<'i, 'w> {
     pub prices: Vec<Option<Prices>>,
     /// Whether nodes count whatever their state and devices though they failed.
     bare: bool,
-}
-
-/// A state without its index.
-pub(crate) struct Paused<'w> {
-    pub spaces: Vec<Space>,
-    held: Vec<Vec<Held>>,
-    users: HashMap<(usize, usize, &'w str), Amount>,
-    slots: Vec<Vec<Rc<Slot>>>,
-    standing: Vec<Standing>,
-    evicted: Vec<u32>,
-    classes: Classes,
-    prices: Vec<Option<Prices>>,
-    bare: bool,
-}
-
-impl<'w> Paused<'w> {
-    /// Goes on over the same index, which may know more work by now.
-    pub fn resume<'i>(self, index: &'i Index<'w>) -> Ledger<'i, 'w> {
-        let mut ledger = Ledger {
-            index,
-            spaces: self.spaces,
-            held: self.held,
-            users: self.users,
-            slots: self.slots,
-            standing: self.standing,
-            evicted: self.evicted,
-            journal: Vec::new(),
-            classes: self.classes,
-            prices: self.prices,
-            bare: self.bare,
-        };
-        ledger.admit();
-        ledger
-    }
 }
 
 impl<'i, 'w> Ledger<'i, 'w> {
@@ -445,21 +413,6 @@ impl<'i, 'w> Ledger<'i, 'w> {
     pub fn price(&mut self) {
         self.prices = Prices::of(self.index);
         self.classes = Classes::default();
-    }
-
-    /// What is left when the index is let go, to go on with later; no going back beyond it.
-    pub fn pause(self) -> Paused<'w> {
-        Paused {
-            spaces: self.spaces,
-            held: self.held,
-            users: self.users,
-            slots: self.slots,
-            standing: self.standing,
-            evicted: self.evicted,
-            classes: self.classes,
-            prices: self.prices,
-            bare: self.bare,
-        }
     }
 
     fn count(&mut self, pool: usize, work: usize, amount: Amount, workers: i64) {

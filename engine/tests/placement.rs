@@ -330,3 +330,22 @@ fn a_promise_is_kept_with_the_nodes_that_are_left() {
         .settles(3);
     assert_eq!(rest.running("b"), 1);
 }
+
+#[test]
+fn little_waste_counts_instances_of_the_past_by_their_slices() {
+    let cut = |name: &str| {
+        let mut work = Workload::waiting(name, "t", 0, before(10));
+        work.per_worker.gpus = None;
+        work.per_worker.mig_profile = Some("1g.10gb".to_owned());
+        work.per_worker.sharing = vec![SharingMode::Mig];
+        work
+    };
+    let mut pool = Pool::new("p").sharing(&[SharingMode::Exclusive, SharingMode::Mig]);
+    pool.strategy = Strategy::LeastFragmentation;
+    let rig = Rig::new().pool(pool).team("t", 64).nodes(2, 2);
+    let rig = rig.with(|w| w.remember("p", &cut("past")));
+    let whole = Workload::waiting("whole", "t", 2, before(5));
+    let both = rig.work(cut("new")).work(whole);
+    assert_eq!(both.place("new"), "n1:0/1g.10gb@4");
+    assert_eq!(both.place("whole"), "n2:0,1");
+}

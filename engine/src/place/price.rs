@@ -6,8 +6,9 @@ use domain::spec::PerWorker;
 
 use super::{Query, devices_free, host_free};
 use crate::fragmentation::{Ground, Kind, Mix, Standing, Tables};
-use crate::index::{DEVICE, Index, Need, Profiles, bit};
+use crate::index::{DEVICE, Index, bit};
 use crate::ledger::{Ledger, Part, Sight};
+use crate::mig::{self, Profile};
 use crate::world::{NodeState, Strategy};
 
 /// What a pool's placements cost, by the mix of what waits, runs and has been there.
@@ -231,10 +232,12 @@ fn counted<'w>(index: &Index<'w>, pool: usize) -> Vec<(Kind, Hardware<'w>, i64)>
         .iter()
         .filter(|past| past.pool == index.pools[pool].row.name);
     let past = here.map(|past| {
-        let need = Need::of(&past.per_worker, &mut Profiles::default());
-        let host = (past.per_worker.cpus.milli(), past.per_worker.memory_mib);
         let hardware = hardware(&past.per_worker, &past.selector);
-        (kind_of(index, pool, need, host), hardware, past.workers)
+        (
+            kind_of(index, pool, &past.per_worker),
+            hardware,
+            past.workers,
+        )
     });
     known.chain(past).collect()
 }
@@ -254,27 +257,37 @@ fn meets(index: &Index<'_>, node: usize, hardware: &Hardware<'_>) -> bool {
 }
 
 fn kind(index: &Index<'_>, work: usize, pool: usize) -> Kind {
-    let facts = &index.works[work];
-    kind_of(index, pool, facts.need, (facts.cpus, facts.memory))
+    kind_of(index, pool, &index.works[work].row.per_worker)
 }
 
-/// A kind without its hardware. A part counts as on the pool's first node.
-fn kind_of(index: &Index<'_>, pool: usize, need: Need, host: (i64, i64)) -> Kind {
-    let (devices, milli) = match need {
-        Need::Nothing => (0, 0),
-        Need::Whole(count) => (i64::from(count), DEVICE),
-        Need::Part { milli, memory } => {
-            let first = index.pools[pool].nodes.first();
-            let of = first.map_or(0, |&node| index.nodes[node].row.gpu_memory_mib);
-            (1, milli.max(share(memory.unwrap_or(0), of)).min(DEVICE))
+/// A kind without its hardware. Parts and instances count as on the pool's first node.
+fn kind_of(index: &Index<'_>, pool: usize, asked: &PerWorker) -> Kind {
+    let first = index.pools[pool].nodes.first();
+    let first = first.map(|&node| index.nodes[node].row);
+    let milli = match &asked.mig_profile {
+        Some(name) => {
+            let model = first.and_then(|node| node.gpu_model.as_deref());
+            let profile = model.and_then(|model| mig::profile(model, name));
+            let count = asked.gpus().milli() / DEVICE;
+            profile.map_or(DEVICE, Profile::milli) * count
         }
-        Need::Instances { .. } => (0, 0),
+        None if asked.fraction() => {
+            let of = first.map_or(0, |node| node.gpu_memory_mib);
+            let memory = share(asked.gpu_memory_mib.unwrap_or(0), of);
+            asked.gpus().milli().max(memory).min(DEVICE)
+        }
+        None => asked.gpus().milli(),
+    };
+    let (devices, milli) = match milli {
+        0 => (0, 0),
+        1..=DEVICE => (1, milli),
+        _ => ((milli + DEVICE - 1) / DEVICE, DEVICE),
     };
     Kind {
         devices,
         milli,
-        cpus: host.0,
-        memory: host.1,
+        cpus: asked.cpus.milli(),
+        memory: asked.memory_mib,
         hardware: 0,
     }
 }
