@@ -12,6 +12,9 @@ use crate::{Malformed, wire};
 
 /// Most devices that one assignment may name; the most that a node may have.
 pub const DEVICES_MAX: usize = 64;
+/// What the assignments of one set may come to, in bytes; the rest follows in further sets. Some
+/// with the most files fit, and a lease's answer waits for one set at most: about 3 s at 10 Mbit/s.
+pub const SET_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Longest grace that is believed, in milliseconds: a day. A longer one would keep a
 /// device from others for good because of one wrong number.
 pub const GRACE_MS_MAX: i64 = 24 * 3600 * 1000;
@@ -154,6 +157,8 @@ pub struct DesiredSet {
     pub assignments: Vec<Result<Assignment, Poisoned>>,
     /// What has ended for the server.
     pub forgotten: Vec<AssignmentId>,
+    /// What a full set does not tell of yet, though it is wanted: it stays as it is.
+    pub following: Vec<AssignmentId>,
 }
 
 impl TryFrom<wire::DesiredSet> for DesiredSet {
@@ -170,6 +175,11 @@ impl TryFrom<wire::DesiredSet> for DesiredSet {
                 .forgotten
                 .iter()
                 .map(|id| parse("forgotten", id))
+                .collect::<Result<_, _>>()?,
+            following: set
+                .following
+                .iter()
+                .map(|id| parse("following", id))
                 .collect::<Result<_, _>>()?,
         })
     }
@@ -322,6 +332,7 @@ mod tests {
             full: true,
             assignments,
             forgotten: Vec::new(),
+            following: Vec::new(),
         }
     }
 

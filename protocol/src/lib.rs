@@ -18,9 +18,14 @@ pub mod replicas {
 pub mod desired;
 pub mod report;
 
-/// Largest message either side accepts, in bytes: a full desired set of a 64-device node with
-/// 256 KiB of files per assignment fits.
+/// Largest message either side accepts, in bytes: well above [`desired::SET_BYTES_MAX`], by which
+/// the largest messages are cut.
 pub const MESSAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// How large a message is when it travels, in bytes.
+pub fn encoded_bytes(message: &impl prost::Message) -> usize {
+    message.encoded_len()
+}
 
 /// What was wrong with a received message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -1,18 +1,28 @@
 //! Desired sets: what a node is to hold and run, told whole at first and by differences after.
+//!
+//! A message is bounded, whatever a node holds. A full set that does not fit names what follows,
+//! so that nothing is taken for unwanted, and the rest comes as differences: each message can be
+//! taken by itself, and a session that breaks in between begins with a full set again.
 
 use std::collections::BTreeMap;
 
-use domain::ids::AssignmentId;
+use domain::ids::{AssignmentId, JobId};
 use domain::spec::PartitionPolicy;
 use domain::state::{AssignmentPhase, AttemptEnd, AttemptState};
+use protocol::desired::SET_BYTES_MAX;
 use protocol::wire;
 
-use crate::store::Tx;
+use crate::app::App;
+use crate::lifecycle::{LifecycleError, Stop, stop};
 use crate::store::desired::{self, Mark, Order, Share};
 use crate::store::epochs::Epoch;
+use crate::store::events::Actor;
+use crate::store::jobs;
 
 /// Unix users of one team: a range, so that a job may have some of its own later.
 const UNIX_USERS_PER_TEAM: u32 = 1_000;
+/// Assignments that are read for one message: a few more than fit where each has the most files.
+const ORDERS_AT_ONCE: usize = 32;
 
 /// What is wanted of one assignment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,28 +101,55 @@ impl Told {
         Some(Difference { changed, forgotten })
     }
 
-    /// Builds the message for a difference and takes it for told.
+    /// Builds the message for as much of a difference as one may hold, and takes that for told:
+    /// where more is left, [`Told::difference`] says so. A job that no node can be told of is ended.
     pub async fn tell(
         &mut self,
-        tx: &mut Tx,
-        unix_user_base: u32,
+        app: &App,
         wanted: &Wanted,
         difference: &Difference,
-    ) -> Result<wire::DesiredSet, sqlx::Error> {
-        let orders = desired::orders(tx, &difference.changed).await?;
-        let mut shares = desired::shares(tx, &difference.changed).await?;
-        let assignments = orders
-            .into_iter()
-            .filter_map(|order| {
-                let want = *wanted.wants.get(&order.id)?;
-                let shares = shares.remove(&order.id).unwrap_or_default();
-                Some(assignment(unix_user_base, order, shares, want))
-            })
+    ) -> Result<wire::DesiredSet, LifecycleError> {
+        let read = difference.changed.len().min(ORDERS_AT_ONCE);
+        let mut tx = app.db.begin_system().await?;
+        let orders = desired::orders(&mut tx, &difference.changed[..read]).await?;
+        let mut shares = desired::shares(&mut tx, &difference.changed[..read]).await?;
+        tx.commit().await?;
+        let mut part = Part::default();
+        for order in orders {
+            let Some(want) = wanted.wants.get(&order.id) else {
+                continue;
+            };
+            let shares = shares.remove(&order.id).unwrap_or_default();
+            let base = app.config.unix_user_base;
+            match assignment(base, &order, &shares, *want) {
+                Ok(assignment) => part.put(order.id, assignment),
+                Err(message) => {
+                    end_untellable(app, order.job_id, &message).await?;
+                    let stop = Want::Stop(Some(AttemptEnd::Invalid));
+                    part.put(order.id, to_be_ended(base, &order, &shares, stop));
+                }
+            }
+        }
+        let later: Vec<AssignmentId> = part
+            .left
+            .iter()
+            .chain(&difference.changed[read..])
+            .copied()
             .collect();
         let full = self.revision == 0;
         self.revision += 1;
         self.epoch = Some(wanted.epoch);
-        self.wants.clone_from(&wanted.wants);
+        for id in &difference.forgotten {
+            self.wants.remove(id);
+        }
+        for id in difference.changed[..read]
+            .iter()
+            .filter(|id| !part.left.contains(id))
+        {
+            if let Some(want) = wanted.wants.get(id) {
+                self.wants.insert(*id, *want);
+            }
+        }
         Ok(wire::DesiredSet {
             epoch: Some(wire::Epoch {
                 timeline: wanted.epoch.timeline,
@@ -120,23 +157,91 @@ impl Told {
             }),
             revision: self.revision,
             full,
-            assignments,
-            forgotten: difference
-                .forgotten
-                .iter()
-                .map(ToString::to_string)
-                .collect(),
+            assignments: part.assignments,
+            forgotten: texts(&difference.forgotten),
+            // Of a delta nothing follows from what it does not list.
+            following: if full { texts(&later) } else { Vec::new() },
         })
     }
 }
 
+/// What goes into one message.
+#[derive(Default)]
+struct Part {
+    assignments: Vec<wire::Assignment>,
+    bytes: usize,
+    left: Vec<AssignmentId>,
+}
+
+impl Part {
+    fn put(&mut self, id: AssignmentId, assignment: wire::Assignment) {
+        let bytes = protocol::encoded_bytes(&assignment);
+        if self.bytes + bytes > SET_BYTES_MAX && !self.assignments.is_empty() {
+            self.left.push(id);
+            return;
+        }
+        self.bytes += bytes;
+        self.assignments.push(assignment);
+    }
+}
+
+fn texts(ids: &[AssignmentId]) -> Vec<String> {
+    ids.iter().map(ToString::to_string).collect()
+}
+
+/// Ends a job of which no node can be told: the leader does so too, if it reads what we cannot.
+async fn end_untellable(app: &App, job: JobId, message: &str) -> Result<(), LifecycleError> {
+    let mut tx = app.db.begin_system().await?;
+    let Some(mut job) = jobs::lock(&mut tx, job).await? else {
+        return Ok(());
+    };
+    let wish = Stop::because(AttemptEnd::Invalid, message);
+    stop(&mut tx, &mut job, &wish, &Actor::System).await?;
+    tx.commit().await?;
+    tracing::error!(job.id = %job.id, reason = message, "a job cannot be told to its node and is ended");
+    app.wake.all();
+    Ok(())
+}
+
+/// An assignment as its node is told of it, or why it cannot be.
 fn assignment(
     unix_user_base: u32,
-    order: Order,
-    shares: Vec<Share>,
+    order: &Order,
+    shares: &[Share],
+    want: Want,
+) -> Result<wire::Assignment, String> {
+    let bare = to_be_ended(unix_user_base, order, shares, want);
+    if matches!(want, Want::Stop(_)) {
+        return Ok(bare);
+    }
+    let spec = order
+        .spec()
+        .map_err(|error| jobs::unreadable_spec(&error))?;
+    let whole = wire::Assignment {
+        command: spec.command,
+        env: spec.env.into_iter().collect(),
+        files: spec.files.into_iter().collect(),
+        working_directory: spec.working_directory.unwrap_or_default(),
+        runner: spec.runner.to_string(),
+        image: spec.image.unwrap_or_default(),
+        keep_on_partition: spec.on_partition == PartitionPolicy::Keep,
+        ..bare
+    };
+    if protocol::encoded_bytes(&whole) > SET_BYTES_MAX {
+        return Err(format!(
+            "it is larger than the {SET_BYTES_MAX} bytes that a node takes"
+        ));
+    }
+    Ok(whole)
+}
+
+/// An assignment without what only a start needs: all that its spec says.
+fn to_be_ended(
+    unix_user_base: u32,
+    order: &Order,
+    shares: &[Share],
     want: Want,
 ) -> wire::Assignment {
-    let spec = order.spec.0;
     let (want, stop_reason) = match want {
         Want::Hold => (wire::Want::Hold, ""),
         Want::Run => (wire::Want::Run, ""),
@@ -147,8 +252,8 @@ fn assignment(
         id: order.id.to_string(),
         attempt_id: order.attempt_id.to_string(),
         job_id: order.job_id.to_string(),
-        job_name: spec.name.to_string(),
-        team: order.team,
+        job_name: order.job_name.clone(),
+        team: order.team.clone(),
         team_id: order.team_id.to_string(),
         attempt: order.attempt.unsigned_abs(),
         want: want.into(),
@@ -158,9 +263,9 @@ fn assignment(
         workers: u32::try_from(order.workers).unwrap_or(u32::MAX),
         node_rank: order.node_rank.unsigned_abs(),
         devices: shares
-            .into_iter()
+            .iter()
             .map(|share| wire::DeviceShare {
-                uuid: share.uuid,
+                uuid: share.uuid.clone(),
                 index: share.index.unsigned_abs(),
                 mode: share.mode.to_string(),
                 gpus_milli: share.gpus_milli.into(),
@@ -169,16 +274,10 @@ fn assignment(
             .collect(),
         cpus_milli: order.cpus_milli,
         memory_mib: order.memory_mib,
-        command: spec.command,
-        env: spec.env.into_iter().collect(),
-        files: spec.files.into_iter().collect(),
-        working_directory: spec.working_directory.unwrap_or_default(),
-        runner: spec.runner.to_string(),
-        image: spec.image.unwrap_or_default(),
         uid: unix_user_base.saturating_add(slot.saturating_mul(UNIX_USERS_PER_TEAM)),
-        master_addr: order.master_address.unwrap_or_default(),
+        master_addr: order.master_address.clone().unwrap_or_default(),
         master_port: order.master_port.unwrap_or_default().unsigned_abs(),
-        keep_on_partition: spec.on_partition == PartitionPolicy::Keep,
+        ..Default::default()
     }
 }
 

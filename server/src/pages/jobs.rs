@@ -140,7 +140,7 @@ fn row(job: Job, teams: &Teams, now: domain::Timestamp) -> JobRow {
         id: job.id.to_string(),
         why: short(&job),
         cost: cost_of(job.cost.as_ref(), job.gpu_seconds),
-        gpus_milli: job.spec.per_worker.gpus().milli() * i64::from(job.spec.workers),
+        gpus_milli: job.gpus_milli(),
         ran_seconds: ran_seconds(&job, now),
         team: teams.shown(&job.team),
         name: job.name,

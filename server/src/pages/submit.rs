@@ -49,11 +49,12 @@ pub async fn show_submit(
 ) -> Result<Response, PageError> {
     let form = match query.like.as_str() {
         "" => SubmitForm::default(),
-        id => fields_of(
-            &jobs::get(&app, &visit.asker, super::job::read_id(id)?)
-                .await?
-                .spec,
-        ),
+        id => jobs::get(&app, &visit.asker, super::job::read_id(id)?)
+            .await?
+            .spec
+            .as_ref()
+            .map(fields_of)
+            .unwrap_or_default(),
     };
     show(&app, &visit, &query.team, form, Vec::new(), None).await
 }

@@ -42,7 +42,7 @@ pub async fn settle(
             Some((
                 job.row.id,
                 AttemptEnd::Invalid.as_str(),
-                format!("its spec cannot be read: {error}"),
+                jobs::unreadable_spec(error),
             ))
         })
         .collect();

@@ -40,7 +40,8 @@ pub fn fleet(records: &Records, now: Timestamp) -> World {
     world
 }
 
-/// Everything, as the planner may know it at `now`. A job whose spec cannot be read is not in it.
+/// Everything, as the planner may know it at `now`. A job whose spec cannot be read is in it only
+/// with what it holds.
 pub fn world(records: &Records, now: Timestamp, memory: &Memory) -> World {
     let mut world = fleet(records, now);
     for team in &mut world.teams {
@@ -257,8 +258,12 @@ pub fn waiting(
 }
 
 fn workload(records: &Records, job: &JobRecord, now: Timestamp) -> Option<Workload> {
-    let spec = job.spec.as_ref().ok()?;
     let row = &job.row;
+    let spec = match &job.spec {
+        Ok(spec) => spec,
+        Err(_) if job.workers.is_empty() => return None,
+        Err(_) => &holder(records),
+    };
     let mut work = waiting(
         row.id.to_string(),
         &row.team,
@@ -322,6 +327,20 @@ fn workload(records: &Records, job: &JobRecord, now: Timestamp) -> Option<Worklo
         }
     }
     Some(work)
+}
+
+/// What stands for a spec that cannot be read while its job still holds devices: without it they
+/// would count as free, and be planned with again and again in vain. It is never chosen to give
+/// way, since it is ended anyhow.
+fn holder(records: &Records) -> JobSpec {
+    let class = records
+        .classes
+        .first()
+        .map_or("normal", |class| &class.name);
+    serde_json::from_value(json!({
+        "name": "unreadable", "command": ["-"], "class": class, "preemptible": false,
+    }))
+    .expect("a spec of names alone can be read, and a class has a name")
 }
 
 fn placed(records: &Records, job: &JobRecord) -> Vec<Placed> {

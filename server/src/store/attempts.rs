@@ -281,14 +281,17 @@ pub async fn amend_as_done(tx: &mut Tx, id: AttemptId) -> Result<(), sqlx::Error
 /// Most jobs that a reconciler takes up at a time; the rest come in its next round.
 const DUE_MAX: i64 = 256;
 
-/// Jobs whose running attempt has reached its time limit.
+/// Jobs whose running attempt has reached its time limit. One whose limit is no number, in a
+/// spec that something else wrote, has none here: it must not keep the others from theirs.
 pub async fn over_time(tx: &mut Tx) -> Result<Vec<JobId>, sqlx::Error> {
     sqlx::query_scalar!(
         r#"SELECT j.id AS "id: JobId"
            FROM attempts AS t
            JOIN jobs AS j ON j.id = t.job_id
            WHERE t.state = 'running'
-             AND t.started_at + (j.spec ->> 'time_limit_seconds')::bigint * interval '1 second' <= allotment.clock()
+             AND t.started_at + CASE WHEN j.spec ->> 'time_limit_seconds' ~ '^[0-9]{1,12}$'
+                                     THEN (j.spec ->> 'time_limit_seconds')::bigint END * interval '1 second'
+                 <= allotment.clock()
            ORDER BY j.id
            LIMIT $1"#,
         DUE_MAX,
@@ -382,7 +385,7 @@ pub async fn on_draining_nodes(tx: &mut Tx) -> Result<Vec<Leaving>, sqlx::Error>
            JOIN jobs AS j ON j.id = a.job_id
            JOIN classes AS c ON c.name = j.class
            WHERE n.intent = 'draining' AND t.state IN ('starting', 'running')
-             AND COALESCE((j.spec ->> 'preemptible')::boolean, c.preemptible)
+             AND CASE j.spec ->> 'preemptible' WHEN 'true' THEN true WHEN 'false' THEN false ELSE c.preemptible END
            ORDER BY a.job_id, n.name
            LIMIT $1"#,
         DUE_MAX,

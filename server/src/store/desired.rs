@@ -6,7 +6,7 @@ use domain::ids::{AssignmentId, AttemptId, JobId, NodeId, TeamId};
 use domain::sharing::SharingMode;
 use domain::spec::JobSpec;
 use domain::state::{AssignmentPhase, AttemptEnd, AttemptState};
-use sqlx::types::Json;
+use serde_json::Value;
 
 use super::Tx;
 
@@ -58,8 +58,10 @@ pub struct Order {
     pub grace_ms: i64,
     /// Its job.
     pub job_id: JobId,
-    /// What the job asks for.
-    pub spec: Json<JobSpec>,
+    /// The job's name.
+    pub job_name: String,
+    /// The job's spec as stored; see [`Order::spec`].
+    pub spec: Value,
     /// The team.
     pub team_id: TeamId,
     /// The team's name.
@@ -82,12 +84,20 @@ pub struct Order {
     pub master_port: Option<i32>,
 }
 
+impl Order {
+    /// The spec; an error only where a row was written by something else than this program. It
+    /// is read row by row: one that cannot be read says nothing of the others.
+    pub fn spec(&self) -> Result<JobSpec, serde_json::Error> {
+        serde::Deserialize::deserialize(&self.spec)
+    }
+}
+
 /// The orders for these assignments.
 pub async fn orders(tx: &mut Tx, ids: &[AssignmentId]) -> Result<Vec<Order>, sqlx::Error> {
     sqlx::query_as!(
         Order,
         r#"SELECT a.id AS "id: AssignmentId", a.attempt_id AS "attempt_id: AttemptId", t.number AS attempt, t.grace_ms,
-                  j.id AS "job_id: JobId", j.spec AS "spec: Json<JobSpec>", a.team_id AS "team_id: TeamId",
+                  j.id AS "job_id: JobId", j.name AS job_name, j.spec, a.team_id AS "team_id: TeamId",
                   team.name AS team, team.unix_slot, a.worker, a.node_rank,
                   (SELECT count(*) FROM assignments AS g WHERE g.attempt_id = a.attempt_id) AS "workers!",
                   a.cpus_milli, a.memory_mib, m.address AS "master_address?", t.master_port

@@ -68,6 +68,11 @@ impl JobRow {
     }
 }
 
+/// What is said of a job whose spec cannot be read.
+pub fn unreadable_spec(error: &dyn std::fmt::Display) -> String {
+    format!("its spec cannot be read: {error}")
+}
+
 /// A job to be written.
 #[derive(Debug, Clone)]
 pub struct NewJob<'a> {

@@ -203,7 +203,10 @@ pub async fn update(
             ),
         });
     }
-    let before: JobSpec = job.spec().map_err(|e| AppError::Internal(e.into()))?;
+    let before: JobSpec = job.spec().map_err(|error| AppError::Conflict {
+        code: "spec_unreadable",
+        message: jobs::unreadable_spec(&error),
+    })?;
     let mut after = before.clone();
     if let Some(class) = patch.class {
         if store::classes::find(&mut tx, class.as_str())

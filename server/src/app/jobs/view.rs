@@ -15,7 +15,7 @@ use utoipa::ToSchema;
 
 use crate::accounting::usage::{self, Sum};
 use crate::app::AppError;
-use crate::store::jobs::JobRow;
+use crate::store::jobs::{JobRow, unreadable_spec};
 use crate::store::{Tx, job_usage, placements};
 
 /// A job.
@@ -29,8 +29,8 @@ pub struct Job {
     pub team: String,
     /// Who submitted it.
     pub user: String,
-    /// What was asked for.
-    pub spec: JobSpec,
+    /// What was asked for; null where it cannot be read, which a newer version may have written.
+    pub spec: Option<JobSpec>,
     /// Where it stands.
     pub state: JobState,
     /// The end of its last attempt, or the code of why it waits.
@@ -69,6 +69,20 @@ pub struct Job {
     pub waiting: Option<Value>,
 }
 
+impl Job {
+    /// The GPUs that it asked for, all workers together; those that it has where its spec
+    /// cannot be read.
+    pub fn gpus_milli(&self) -> i64 {
+        match &self.spec {
+            Some(spec) => spec.per_worker.gpus().milli() * i64::from(spec.workers),
+            None => {
+                let devices = self.placement.iter().flat_map(|worker| &worker.devices);
+                devices.map(|device| device.gpus.milli()).sum()
+            }
+        }
+    }
+}
+
 /// Where one worker runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PlacedWorker {
@@ -105,25 +119,22 @@ pub(super) async fn show(tx: &mut Tx, rows: Vec<JobRow>) -> Result<Vec<Job>, App
     let mut places = places(tx, &ids).await?;
     let mut used = usage::of_jobs(tx, &ids).await?;
     let currency = currency(tx).await?;
-    rows.into_iter()
-        .map(|row| {
-            let placement = places.remove(&row.id).unwrap_or_default();
-            let used = used.remove(&row.id).unwrap_or_else(Sum::nothing);
-            shown(row, placement, used, currency.as_ref())
-        })
-        .collect()
+    let jobs = rows.into_iter().map(|row| {
+        let placement = places.remove(&row.id).unwrap_or_default();
+        let used = used.remove(&row.id).unwrap_or_else(Sum::nothing);
+        shown(row, placement, used, currency.as_ref())
+    });
+    Ok(jobs.collect())
 }
 
-fn shown(
-    row: JobRow,
-    placement: Vec<PlacedWorker>,
-    used: Sum,
-    currency: Option<&Currency>,
-) -> Result<Job, AppError> {
-    let spec = row.spec().map_err(|e| {
-        AppError::Internal(anyhow::Error::new(e).context(format!("spec of job {}", row.id)))
-    })?;
-    Ok(Job {
+fn shown(row: JobRow, placement: Vec<PlacedWorker>, used: Sum, currency: Option<&Currency>) -> Job {
+    // Shown as far as it can be: one row must not hide the others of its list.
+    let (spec, message) = match row.spec() {
+        Ok(spec) => (Some(spec), row.message),
+        Err(error) if row.message.is_empty() => (None, unreadable_spec(&error)),
+        Err(_) => (None, row.message),
+    };
+    Job {
         id: row.id,
         name: row.name,
         team: row.team,
@@ -131,7 +142,7 @@ fn shown(
         spec,
         state: row.state,
         reason: row.reason,
-        message: row.message,
+        message,
         attempt: row.attempt,
         created_at: row.created_at,
         queued_at: row.queued_at,
@@ -143,7 +154,7 @@ fn shown(
         cost: cost(used, currency),
         version: row.version,
         waiting: row.waiting,
-    })
+    }
 }
 
 /// What use costs; what was not used costs nothing, in the currency in use.

@@ -86,10 +86,14 @@ pub async fn panel(
 
 /// The logs that there are, the newest attempt first.
 fn choices(job: &Job) -> Vec<LogChoice> {
+    let workers = match &job.spec {
+        Some(spec) => spec.workers,
+        None => u32::try_from(job.placement.len()).unwrap_or(u32::MAX),
+    };
     let attempts = (1..=job.attempt.unsigned_abs()).rev();
     let all = attempts.flat_map(|attempt| {
         let present = attempt == job.attempt.unsigned_abs();
-        (0..job.spec.workers).map(move |worker| {
+        (0..workers).map(move |worker| {
             let mut placed = job.placement.iter().filter(|_| present);
             let place = placed.find(|placed| placed.worker.unsigned_abs() == worker);
             LogChoice {

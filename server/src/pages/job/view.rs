@@ -3,6 +3,7 @@
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
 use domain::role::{PlatformRole, TeamRole};
+use domain::spec::PerWorker;
 use domain::state::{AttemptEnd, JobState};
 use domain::{MilliGpu, Timestamp};
 use rust_decimal::Decimal;
@@ -51,7 +52,7 @@ pub async fn show_job(
         id: id.to_string(),
         team: teams.shown(&job.team),
         why: why::explain(&job, job.waiting.as_ref(), attempts.last()),
-        gpus_milli: job.spec.per_worker.gpus().milli() * i64::from(job.spec.workers),
+        gpus_milli: job.gpus_milli(),
         ran_seconds: ran_seconds(&job, shell.now),
         placement: if live { placement(&job) } else { Vec::new() },
         spans: spans(&events, job.state, shell.now),
@@ -64,7 +65,10 @@ pub async fn show_job(
         cost: cost_of(job.cost.as_ref(), job.gpu_seconds),
         gpu_milli_seconds: milli(job.gpu_seconds),
         price: price(&app, asker, &job, shell.now).await?,
-        command: words::join(&job.spec.command),
+        command: job
+            .spec
+            .as_ref()
+            .map_or_else(|| "–".into(), |spec| words::join(&spec.command)),
         asked: asked(&shell.t, &job),
         log: log::panel(&app, &visit, &job, query.log.as_deref()).await?,
         actions: actions(asker, &teams, &job),
@@ -197,10 +201,13 @@ async fn price(
     job: &Job,
     now: Timestamp,
 ) -> Result<Option<domain::money::Money>, PageError> {
-    let [pool] = job.spec.pools.as_slice() else {
+    let Some(spec) = &job.spec else {
         return Ok(None);
     };
-    let Some(mode) = job.spec.per_worker.sharing.first() else {
+    let [pool] = spec.pools.as_slice() else {
+        return Ok(None);
+    };
+    let Some(mode) = spec.per_worker.sharing.first() else {
         return Ok(None);
     };
     let book = prices::list(app, asker, Some(pool), &PageAsk::first()).await?;
@@ -233,7 +240,9 @@ fn actions(asker: &Asker, teams: &Teams, job: &Job) -> JobActions {
 
 /// What the job asked for, as pairs of a message's key and a value.
 fn asked(t: &Messages, job: &Job) -> Vec<(&'static str, String)> {
-    let spec = &job.spec;
+    let Some(spec) = &job.spec else {
+        return Vec::new();
+    };
     let plain = |phrase: Phrase| web::draw::plain_text(&phrase);
     let mut asked = vec![
         ("kind", plain(t.word("kind", spec.kind.as_str()))),
@@ -244,7 +253,7 @@ fn asked(t: &Messages, job: &Job) -> Vec<(&'static str, String)> {
         asked.push(("pools", pools.join(", ")));
     }
     asked.push(("workers", spec.workers.to_string()));
-    asked.push(("per_worker", per_worker(t, job)));
+    asked.push(("per_worker", per_worker(t, &spec.per_worker)));
     let modes: Vec<String> = spec
         .per_worker
         .sharing
@@ -280,8 +289,7 @@ fn asked(t: &Messages, job: &Job) -> Vec<(&'static str, String)> {
     asked
 }
 
-fn per_worker(t: &Messages, job: &Job) -> String {
-    let need = &job.spec.per_worker;
+fn per_worker(t: &Messages, need: &PerWorker) -> String {
     let mut parts = Vec::new();
     if need.gpus() > MilliGpu::ZERO {
         parts.push(web::draw::plain_text(&t.gpus(need.gpus().milli())));
