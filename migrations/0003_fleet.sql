@@ -48,9 +48,14 @@ CREATE TABLE nodes (
     intent_reason text NOT NULL DEFAULT '',
     reachability text NOT NULL DEFAULT 'unreachable'
         CONSTRAINT node_reachability CHECK (reachability IN ('ready', 'unreachable', 'lost')),
-    -- The life of the agent process that speaks for the node, and the replica that holds its stream.
+    -- Certificates of another enrolment are not good any more: a machine installed anew took the name.
+    enrolment_id uuid NOT NULL DEFAULT gen_random_uuid(),
+    -- The life of the agent process that speaks for the node, the replica that holds its stream, and
+    -- how many streams there were.
     incarnation uuid,
     replica uuid,
+    session bigint NOT NULL DEFAULT 0,
+    -- Noted when what did not survive another boot has ended.
     boot_id text NOT NULL DEFAULT '',
     -- Facts up to this number of this journal are in the database.
     journal_id uuid,

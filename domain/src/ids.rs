@@ -74,6 +74,8 @@ id! {
     JoinTokenId,
     /// One request, quoted in errors and logs.
     RequestId,
+    /// One enrolment of a machine as a node; its certificates name it.
+    EnrolmentId,
     /// One life of an agent process.
     IncarnationId,
     /// An agent's journal, within which its facts are numbered.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use domain::Timestamp;
-use domain::ids::{NodeId, ReplicaId};
+use domain::ids::{EnrolmentId, NodeId, ReplicaId};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName,
     DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData,
@@ -26,7 +26,7 @@ const AUTHORITY_DAYS: i64 = 20 * 365;
 const SERVER_DAYS: i64 = 3 * 365;
 /// A certificate is good from so long before it is made, for clocks that are behind.
 const BACKDATED_SECONDS: i64 = 3600;
-/// What a node's name in a certificate begins with.
+/// What a node's name in a certificate begins with; the node's id and its enrolment's follow.
 const NODE_PREFIX: &str = "node:";
 /// What a replica's name in a certificate begins with.
 const REPLICA_PREFIX: &str = "replica:";
@@ -82,6 +82,8 @@ pub struct Identity {
 pub struct NodeCertificate {
     /// The node that it names.
     pub node_id: NodeId,
+    /// The enrolment that it was given for.
+    pub enrolment_id: EnrolmentId,
     /// When it stops being good.
     pub not_after: Timestamp,
 }
@@ -191,12 +193,12 @@ impl Authority {
     pub fn issue_node(
         &self,
         csr_der: &[u8],
-        node: NodeId,
+        (node, enrolment): (NodeId, EnrolmentId),
         now: Timestamp,
         seconds: i64,
     ) -> Result<Vec<u8>, AuthorityError> {
         let request = read_request(csr_der)?;
-        let name = format!("{NODE_PREFIX}{node}");
+        let name = format!("{NODE_PREFIX}{node}:{enrolment}");
         let mut params = params(&name, now, seconds).map_err(AuthorityError::Sign)?;
         params.subject_alt_names =
             vec![SanType::URI(name.try_into().map_err(AuthorityError::Sign)?)];
@@ -210,11 +212,17 @@ impl Authority {
     /// Reads a node's certificate that this authority signed, whether or not it has expired.
     pub fn check_node(&self, certificate: &[u8]) -> Result<NodeCertificate, AuthorityError> {
         let (name, not_after) = self.check(certificate)?;
-        let node_id = name
+        let ids = name
             .strip_prefix(NODE_PREFIX)
-            .and_then(|id| id.parse().ok())
+            .and_then(|ids| ids.split_once(':'));
+        let (node_id, enrolment_id) = ids
+            .and_then(|(node, enrolment)| Some((node.parse().ok()?, enrolment.parse().ok()?)))
             .ok_or(AuthorityError::Nameless)?;
-        Ok(NodeCertificate { node_id, not_after })
+        Ok(NodeCertificate {
+            node_id,
+            enrolment_id,
+            not_after,
+        })
     }
 
     /// Whether a certificate is a replica's.
@@ -336,6 +344,10 @@ mod tests {
         Authority::load(&make(now).expect("an authority")).expect("loads")
     }
 
+    fn ids() -> (NodeId, EnrolmentId) {
+        (NodeId::new(), EnrolmentId::new())
+    }
+
     fn request(key: &KeyPair) -> Vec<u8> {
         let params = CertificateParams::new(vec!["root.example".to_owned()]).expect("params");
         params.serialize_request(key).expect("a CSR").der().to_vec()
@@ -345,13 +357,13 @@ mod tests {
     fn a_node_is_called_what_the_authority_says_and_not_what_it_asks_for() {
         let authority = authority();
         let key = KeyPair::generate().expect("a key");
-        let node = NodeId::new();
+        let (node, enrolment) = (NodeId::new(), EnrolmentId::new());
         let now = Timestamp::from_timestamp(1_790_000_000, 0).expect("a time");
         let der = authority
-            .issue_node(&request(&key), node, now, 86_400)
+            .issue_node(&request(&key), (node, enrolment), now, 86_400)
             .expect("a certificate");
         let read = authority.check_node(&der).expect("its own");
-        assert_eq!(read.node_id, node);
+        assert_eq!((read.node_id, read.enrolment_id), (node, enrolment));
         assert_eq!((read.not_after - now).num_seconds(), 86_400);
         assert!(!String::from_utf8_lossy(&der).contains("root.example"));
         assert!(authority.check_replica(&der).is_err());
@@ -362,7 +374,7 @@ mod tests {
         let key = KeyPair::generate().expect("a key");
         let now = Timestamp::from_timestamp(1_790_000_000, 0).expect("a time");
         let der = authority()
-            .issue_node(&request(&key), NodeId::new(), now, 86_400)
+            .issue_node(&request(&key), ids(), now, 86_400)
             .expect("a certificate");
         assert!(matches!(
             authority().check_node(&der),
@@ -383,7 +395,7 @@ mod tests {
         );
         let now = Timestamp::from_timestamp(1_790_000_000, 0).expect("a time");
         let der = authority
-            .issue_node(&request(&key), NodeId::new(), now, 1)
+            .issue_node(&request(&key), ids(), now, 1)
             .expect("a certificate");
         assert!(authority.check_same_key(&request(&key), &der).is_ok());
         assert!(matches!(

@@ -1,8 +1,10 @@
 //! Enrolment and renewal: a token or a certificate is exchanged for a younger certificate.
 
+use std::time::Instant;
+
 use domain::Timestamp;
 use domain::error::quote;
-use domain::ids::NodeId;
+use domain::ids::{EnrolmentId, NodeId};
 use domain::name::Name;
 use domain::state::{NodeIntent, Reachability};
 use protocol::wire;
@@ -11,9 +13,12 @@ use sha2::{Digest, Sha256};
 use tonic::Status;
 
 use super::authority::{Authority, AuthorityError, NodeCertificate};
+use super::refusals::Refusals;
 use crate::app::App;
 use crate::store::events::{self, Actor, NewEvent, Subject};
-use crate::store::{self, Tx, audit, join_tokens, nodes};
+use crate::store::join_tokens::JoinToken;
+use crate::store::nodes::NodeRow;
+use crate::store::{self, Tx, assignments, audit, join_tokens, nodes};
 
 /// How long after its end a certificate may still be exchanged, for a node that was cut off.
 const EXPIRED_SECONDS_MAX: i64 = 30 * 86_400;
@@ -73,10 +78,11 @@ pub fn token_hash(token: &str) -> Vec<u8> {
 }
 
 /// Exchanges a one-time token for a certificate, and makes the node. A second use of a token,
-/// and any other refusal, leaves an audit row.
+/// and any other refusal, leaves an audit row, up to a bound.
 pub async fn enrol(
     app: &App,
     authority: &Authority,
+    refusals: &Refusals,
     request: wire::EnrolRequest,
 ) -> Result<wire::EnrolReply, EnrolError> {
     if request.csr_der.len() > DER_BYTES_MAX {
@@ -105,22 +111,40 @@ pub async fn enrol(
         Err(EnrolError::Database(error)) => Err(error.into()),
         Err(refusal) => {
             tx.rollback().await?;
-            let mut tx = app.db.begin_system().await?;
-            let object = format!("node/{name}");
-            audit::insert_of_agent(
-                &mut tx,
-                name.as_str(),
-                "enrol_node",
-                &object,
-                "denied",
-                &refusal.to_string(),
-            )
-            .await?;
-            tx.commit().await?;
-            tracing::warn!(node = %name, reason = %refusal, "enrolment refused");
+            write_down(app, refusals, &name, &refusal).await?;
             Err(refusal)
         }
     }
+}
+
+async fn write_down(
+    app: &App,
+    refusals: &Refusals,
+    name: &Name,
+    refusal: &EnrolError,
+) -> Result<(), EnrolError> {
+    metrics::counter!("allotment_enrolments_refused").increment(1);
+    let Some(unwritten) = refusals.note(Instant::now()) else {
+        return Ok(());
+    };
+    let reason = match unwritten {
+        0 => refusal.to_string(),
+        n => format!("{refusal} ({n} refusals before this one were counted and not written down)"),
+    };
+    let object = format!("node/{name}");
+    let mut tx = app.db.begin_system().await?;
+    audit::insert_of_agent(
+        &mut tx,
+        name.as_str(),
+        "enrol_node",
+        &object,
+        "denied",
+        &reason,
+    )
+    .await?;
+    tx.commit().await?;
+    tracing::warn!(node = %name, %reason, "enrolment refused");
+    Ok(())
 }
 
 async fn admit(
@@ -142,30 +166,28 @@ async fn admit(
     if token.used_at.is_some() || token.expires_at <= now {
         return Err(denied());
     }
+    let enrolment = EnrolmentId::new();
     let node_id = match nodes::lock_by_name(tx, name.as_str()).await? {
         None => {
             let id = NodeId::new();
-            if !nodes::insert(tx, id, name.as_str(), token.pool_id).await? {
+            if !nodes::insert(tx, id, name.as_str(), token.pool_id, enrolment).await? {
                 return Err(taken(name));
             }
             note_joined(tx, id, name).await?;
             id
         }
-        // A machine that was installed anew takes its old place, unless somebody sits there.
-        Some(node)
-            if node.pool_id == token.pool_id
-                && node.intent != NodeIntent::Retired
-                && node.reachability != Reachability::Ready =>
-        {
+        Some(node) => {
+            check_vacant(tx, &node, &token).await?;
+            nodes::enrol_anew(tx, node.id, enrolment).await?;
             node.id
         }
-        Some(_) => return Err(taken(name)),
     };
     if !join_tokens::spend(tx, token.id, node_id).await? {
         return Err(denied());
     }
     let seconds = app.config.agents.certificate_seconds;
-    let certificate_der = authority.issue_node(&request.csr_der, node_id, now, seconds)?;
+    let ids = (node_id, enrolment);
+    let certificate_der = authority.issue_node(&request.csr_der, ids, now, seconds)?;
     let object = format!("node/{name}");
     audit::insert_of_agent(tx, name.as_str(), "enrol_node", &object, "done", "").await?;
     Ok(wire::EnrolReply {
@@ -178,9 +200,31 @@ async fn admit(
     })
 }
 
+/// Lets a machine that was installed anew take its old place where nobody can sit there any more:
+/// nobody was ever heard of, or the node is lost and nothing is waited for on it. One that is
+/// merely out of reach may run on, and come back.
+async fn check_vacant(tx: &mut Tx, node: &NodeRow, token: &JoinToken) -> Result<(), EnrolError> {
+    let name = &node.name;
+    if node.pool_id != token.pool_id || node.intent == NodeIntent::Retired {
+        return Err(EnrolError::Taken(format!(
+            "node_name: {name:?} is another machine's, or was retired: choose another with --name"
+        )));
+    }
+    let never_heard = node.last_heartbeat_at.is_none();
+    let lost = node.reachability == Reachability::Lost;
+    if never_heard || (lost && assignments::live_on_node(tx, node.id).await?.is_empty()) {
+        return Ok(());
+    }
+    Err(EnrolError::Taken(format!(
+        "node_name: {name:?} is a machine's that may still run: choose another with --name, or, if \
+         this is the same machine, have an operator declare the node lost first \
+         (POST /api/v1/nodes/{name}/declare-lost)"
+    )))
+}
+
 fn taken(name: &Name) -> EnrolError {
     EnrolError::Taken(format!(
-        "node_name: {name:?} is another machine's, or was retired: choose another with --name",
+        "node_name: {name:?} was taken by another machine just now: choose another with --name",
         name = name.as_str()
     ))
 }
@@ -236,10 +280,10 @@ pub async fn renew(
             "the certificate expired more than 30 days ago: enrol the node again".into(),
         ));
     }
-    check_known(&mut tx, certificate.node_id).await?;
+    check_known(&mut tx, &certificate).await?;
     let seconds = app.config.agents.certificate_seconds;
-    let certificate_der =
-        authority.issue_node(&request.csr_der, certificate.node_id, now, seconds)?;
+    let ids = (certificate.node_id, certificate.enrolment_id);
+    let certificate_der = authority.issue_node(&request.csr_der, ids, now, seconds)?;
     tx.commit().await?;
     tracing::info!(node.id = %certificate.node_id, "certificate renewed");
     Ok(wire::RenewReply {
@@ -267,16 +311,25 @@ pub async fn check_session(
             "the certificate has expired: renew it first".into(),
         ));
     };
-    check_known(&mut tx, certificate.node_id).await?;
+    check_known(&mut tx, &certificate).await?;
     tx.commit().await?;
     Ok((certificate, left))
 }
 
-async fn check_known(tx: &mut Tx, id: NodeId) -> Result<(), EnrolError> {
-    match nodes::lock(tx, id).await? {
-        Some(node) if node.intent != NodeIntent::Retired => Ok(()),
-        _ => Err(EnrolError::Denied(
-            "the node is retired or unknown: enrol it again".into(),
-        )),
+/// Lets a certificate count whose node is not retired and was not enrolled anew since.
+async fn check_known(tx: &mut Tx, certificate: &NodeCertificate) -> Result<(), EnrolError> {
+    let id = certificate.node_id;
+    let node = nodes::lock(tx, id).await?;
+    let Some(node) = node.filter(|node| node.intent != NodeIntent::Retired) else {
+        return Err(EnrolError::Denied(
+            "the node is retired or unknown: enrol it again, under another name".into(),
+        ));
+    };
+    if nodes::voice(tx, id).await?.enrolment_id == certificate.enrolment_id {
+        return Ok(());
     }
+    Err(EnrolError::Denied(format!(
+        "another machine has enrolled as {} since: enrol this one again, under another name",
+        node.name
+    )))
 }
