@@ -56,6 +56,10 @@ pub struct Hello {
     pub inventory: Inventory,
     /// What it holds.
     pub held: Vec<Held>,
+    /// The first fact that it has yet to see acknowledged; none before it is sent again.
+    pub first_fact: u64,
+    /// The number that its next fact will have.
+    pub next_fact: u64,
 }
 
 /// The pair that fences out a past leader; ordered.
@@ -229,6 +233,12 @@ impl Hello {
         if boot_id.is_empty() {
             return Err(Malformed::Missing("hello.boot_id"));
         }
+        if hello.first_fact == 0 || hello.first_fact > hello.next_fact {
+            return Err(Malformed::invalid("hello.first_fact", hello.first_fact));
+        }
+        if i64::try_from(hello.next_fact).is_err() {
+            return Err(Malformed::invalid("hello.next_fact", hello.next_fact));
+        }
         Ok(Self {
             agent_version: text(hello.agent_version),
             incarnation: parsed("hello.incarnation", &hello.incarnation)?,
@@ -254,6 +264,8 @@ impl Hello {
                     })
                 })
                 .collect::<Result<_, Malformed>>()?,
+            first_fact: hello.first_fact,
+            next_fact: hello.next_fact,
         })
     }
 }

@@ -91,6 +91,20 @@ impl State {
         self.tombstones.contains(&id)
     }
 
+    /// The number of the first fact that the server has not acknowledged; that of the next one
+    /// where it knows all.
+    pub fn first_untold(&self) -> u64 {
+        self.facts
+            .front()
+            .map_or(self.next_fact, |fact| fact.number)
+    }
+
+    /// Whether the server has yet to learn that an assignment was released.
+    pub fn release_untold(&self, id: AssignmentId) -> bool {
+        let mut facts = self.facts.iter();
+        facts.any(|fact| fact.assignment_id == id && fact.kind == FactKind::Released)
+    }
+
     /// Whether the server has yet to learn something of an assignment.
     pub fn untold(&self, id: AssignmentId) -> bool {
         self.facts.iter().any(|fact| fact.assignment_id == id)

@@ -12,7 +12,7 @@ mod worker;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use domain::ids::{AssignmentId, AttemptId};
+use domain::ids::AssignmentId;
 use domain::state::AssignmentPhase;
 use protocol::wire;
 use tokio::sync::watch;
@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use crate::config::Config;
 use crate::folders::Folders;
 use crate::gpus::Snapshot;
-use crate::journal::Journal;
+use crate::journal::{Journal, State};
 use crate::lease::Lease;
 use crate::supervise::cgroup::Cgroups;
 
@@ -55,7 +55,7 @@ pub struct Node {
     /// told, in milliseconds.
     pub kill_grace_ms: std::sync::atomic::AtomicI64,
     claims: Mutex<claims::Claims>,
-    phases: Mutex<BTreeMap<AssignmentId, (AttemptId, AssignmentPhase)>>,
+    phases: Mutex<BTreeMap<AssignmentId, AssignmentPhase>>,
 }
 
 /// What [`Node::new`] is made of.
@@ -94,26 +94,34 @@ impl Node {
         }
     }
 
-    /// All that the node holds now, for a hello.
-    pub fn held(&self) -> Vec<wire::Held> {
+    /// All that the node holds by its journal, for a hello, with the phases that their tasks are in.
+    pub fn held(&self, journal: &State) -> Vec<wire::Held> {
         let phases = self.phases();
-        let held = phases.iter().map(|(id, (attempt, phase))| wire::Held {
-            assignment_id: id.to_string(),
-            attempt_id: attempt.to_string(),
-            phase: phase.to_string(),
+        let held = journal.kept.values().map(|kept| {
+            // Without a phase its task has yet to begin, or has all but ended.
+            let phase = match phases.get(&kept.assignment_id) {
+                Some(phase) => *phase,
+                None if kept.ended => AssignmentPhase::Cleaning,
+                None => AssignmentPhase::HandedOver,
+            };
+            wire::Held {
+                assignment_id: kept.assignment_id.to_string(),
+                attempt_id: kept.attempt_id.to_string(),
+                phase: phase.to_string(),
+            }
         });
         held.collect()
     }
 
-    fn set_phase(&self, id: AssignmentId, attempt: AttemptId, phase: AssignmentPhase) {
-        self.phases().insert(id, (attempt, phase));
+    fn set_phase(&self, id: AssignmentId, phase: AssignmentPhase) {
+        self.phases().insert(id, phase);
     }
 
     fn drop_phase(&self, id: AssignmentId) {
         self.phases().remove(&id);
     }
 
-    fn phases(&self) -> MutexGuard<'_, BTreeMap<AssignmentId, (AttemptId, AssignmentPhase)>> {
+    fn phases(&self) -> MutexGuard<'_, BTreeMap<AssignmentId, AssignmentPhase>> {
         self.phases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -37,7 +37,14 @@ struct Reconciler {
     /// The place of the last set of this session; none before the first full one.
     seen: Option<(Epoch, u64)>,
     /// What was answered about assignments that have ended here, once in a session.
-    answered: BTreeSet<AssignmentId>,
+    answered: BTreeSet<(AssignmentId, Answer)>,
+}
+
+/// What is said of an assignment that has ended here: it is not run, and it holds nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Answer {
+    Refused,
+    Released,
 }
 
 /// Runs until the commands end. Adopts what the node held before.
@@ -114,7 +121,7 @@ impl Reconciler {
         }
         self.seen = Some(place);
 
-        let mut listed = BTreeSet::new();
+        let mut listed: BTreeSet<AssignmentId> = set.following.into_iter().collect();
         for assignment in set.assignments {
             match assignment {
                 Ok(assignment) => {
@@ -176,14 +183,26 @@ impl Reconciler {
     }
 
     /// Answers about an assignment that has ended here and that the server still lists,
-    /// unless the answer is on its way already.
+    /// unless the answer is on its way already. A stop has an answer of its own: one that comes
+    /// after a refusal would have no end otherwise.
     async fn answer_ended(&mut self, id: AssignmentId, attempt: AttemptId, want: &Want) {
-        if self.node.journal.state().untold(id) || !self.answered.insert(id) {
+        let answer = match want {
+            Want::Stop { .. } => Answer::Released,
+            Want::Hold | Want::Run => Answer::Refused,
+        };
+        let on_its_way = {
+            let state = self.node.journal.state();
+            match answer {
+                Answer::Released => state.release_untold(id),
+                Answer::Refused => state.untold(id),
+            }
+        };
+        if on_its_way || !self.answered.insert((id, answer)) {
             return;
         }
-        let kind = match want {
-            Want::Stop { .. } => FactKind::Released,
-            Want::Hold | Want::Run => FactKind::Refused {
+        let kind = match answer {
+            Answer::Released => FactKind::Released,
+            Answer::Refused => FactKind::Refused {
                 code: RefusalCode::StartRefused.as_str().to_owned(),
                 message: "it has ended on this node before and is not started again".to_owned(),
             },
@@ -200,7 +219,7 @@ impl Reconciler {
             let state = self.node.journal.state();
             state.buried(poisoned.id) && state.untold(poisoned.id)
         };
-        if told || !self.answered.insert(poisoned.id) {
+        if told || !self.answered.insert((poisoned.id, Answer::Refused)) {
             return;
         }
         let kind = FactKind::Refused {

@@ -288,7 +288,7 @@ impl Worker {
     }
 
     fn enter(&self, phase: AssignmentPhase) {
-        self.node.set_phase(self.id, self.attempt, phase);
+        self.node.set_phase(self.id, phase);
     }
 
     fn give_up_claims(&self) {

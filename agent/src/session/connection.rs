@@ -101,18 +101,19 @@ async fn connect_and_hold(session: &Session, wait: &mut Duration) -> anyhow::Res
 
 fn hello(session: &Session) -> Hello {
     let node = &session.node;
-    let (journal_id, epoch) = {
-        let state = node.journal.state();
-        (state.journal_id.clone(), state.epoch)
-    };
+    let inventory = inventory(node, &session.machine);
+    // In one look: what is not held any more has its end among the facts up to `next_fact`.
+    let state = node.journal.state();
     Hello {
         agent_version: env!("CARGO_PKG_VERSION").to_owned(),
         incarnation: session.incarnation.to_string(),
         boot_id: session.boot_id.clone(),
-        journal_id,
-        epoch: epoch.map(Into::into),
-        inventory: Some(inventory(node, &session.machine)),
-        held: node.held(),
+        journal_id: state.journal_id.clone(),
+        epoch: state.epoch.map(Into::into),
+        inventory: Some(inventory),
+        held: node.held(&state),
+        first_fact: state.first_untold(),
+        next_fact: state.next_fact,
     }
 }
 
@@ -244,9 +245,15 @@ impl Connection<'_> {
     }
 
     fn acknowledge(&mut self, acknowledged: &FactsAcknowledged) {
-        self.acknowledged_at = Instant::now();
         let journal = &self.session.node.journal;
-        if journal.state().journal_id == acknowledged.journal_id {
+        let progress = {
+            let state = journal.state();
+            state.journal_id == acknowledged.journal_id
+                && state.first_untold() <= acknowledged.up_to
+        };
+        // One that says nothing new does not put off sending again what the server let fall.
+        if progress {
+            self.acknowledged_at = Instant::now();
             journal.acknowledge(acknowledged.up_to);
         }
     }

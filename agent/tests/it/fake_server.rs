@@ -278,6 +278,7 @@ impl Inner {
             full,
             assignments: self.desired.clone(),
             forgotten: Vec::new(),
+            following: Vec::new(),
         })
     }
 

@@ -144,3 +144,53 @@ async fn a_malformed_assignment_is_refused_and_the_others_run() {
     assert_eq!(agent.server.refused(&poison.id).await.code, "invalid");
     assert_eq!(agent.server.exited(&good.id).await.code, Some(0));
 }
+
+#[tokio::test]
+async fn a_stop_after_a_refusal_has_an_end_too() {
+    let agent = Agent::running().await;
+    let job = script("true");
+    agent.server.desire(std::slice::from_ref(&job)).await;
+    agent.server.released(&job.id).await;
+    // The server has lost how it ended, and wants it again.
+    agent.server.desire(&[]).await;
+    agent.server.desire(std::slice::from_ref(&job)).await;
+    agent.server.refused(&job.id).await;
+    agent.server.desire(&[stopped(&job, 500)]).await;
+    agent
+        .server
+        .wait("a second release", |inner| {
+            let last = inner.facts.last()?.kind.as_ref()?;
+            matches!(last, wire::fact::Kind::Released(_))
+                .then_some(())
+                .filter(|()| inner.facts.len() == 6)
+        })
+        .await;
+    assert_eq!(
+        agent.server.story(&job.id),
+        [
+            "accepted", "started", "exited", "released", "refused", "released"
+        ]
+    );
+}
+
+#[tokio::test]
+async fn what_a_full_set_says_will_follow_stays_as_it_is() {
+    let agent = Agent::running().await;
+    let job = stubborn(&agent.open_folder().join("mark"));
+    agent.server.desire(std::slice::from_ref(&job)).await;
+    let pid = agent.server.started(&job.id).await;
+    let other = script("true");
+    let message = {
+        let mut inner = agent.server.inner();
+        inner.desired = vec![other.clone()];
+        let mut message = inner.desired_set(true, None);
+        if let wire::to_agent::Message::Desired(set) = &mut message {
+            set.following = vec![job.id.clone()];
+        }
+        message
+    };
+    agent.server.send(message).await;
+    agent.server.released(&other.id).await;
+    assert!(alive(pid));
+    assert_eq!(agent.server.story(&job.id), ["accepted", "started"]);
+}

@@ -38,6 +38,19 @@ pub async fn close(
     segments::close(tx, assignment, now).await
 }
 
+/// Its node was silent since its last heartbeat, and what ran there did not survive: its team pays
+/// up to then, the operator until it is released or fenced.
+pub async fn silent(
+    tx: &mut Tx,
+    assignment: AssignmentId,
+    last_heartbeat_at: Option<Timestamp>,
+    now: Timestamp,
+) -> Result<(), sqlx::Error> {
+    let seen = last_heartbeat_at.map_or(now, |at| at.min(now));
+    segments::split(tx, assignment, seen, now).await?;
+    segments::open(tx, assignment, Kind::Unreachable, now).await
+}
+
 /// It was fenced at `now`: its team pays up to the node's last heartbeat, the operator the rest.
 pub async fn fence(
     tx: &mut Tx,

@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::store::nodes::{self, Beat, Renewed};
 
 /// Heartbeats that wait to be written. Each node has at most one on its way in the usual case;
-/// when it is full sessions wait, and their nodes beat again.
+/// what comes when it is full is let fall, and its node beats again.
 const WAITING_MAX: usize = 4_096;
 /// Most leases renewed by one statement.
 const BATCH_MAX: usize = 1_024;

@@ -25,10 +25,12 @@ pub async fn run(shared: Shared) {
 }
 
 async fn dispatch(shared: &Shared) -> Result<(), sqlx::Error> {
-    let nodes = shared.sessions.nodes();
-    if nodes.is_empty() {
+    // Before anything is read: what is read then was so after these sessions were opened.
+    let sessions = shared.sessions.open_nodes();
+    if sessions.is_empty() {
         return Ok(());
     }
+    let nodes: Vec<NodeId> = sessions.iter().map(|(node, _)| *node).collect();
     let mut tx = shared.app.db.begin_system().await?;
     let epoch = epochs::current(&mut tx).await?;
     let marks = desired::marks(&mut tx, &nodes).await?;
@@ -45,8 +47,10 @@ async fn dispatch(shared: &Shared) -> Result<(), sqlx::Error> {
             wanted.wants.insert(mark.id, Want::of(mark));
         }
     }
-    for (node, wanted) in wanted {
-        shared.sessions.want(node, wanted);
+    for (node, number) in sessions {
+        if let Some(wanted) = wanted.remove(&node) {
+            shared.sessions.want(node, number, wanted);
+        }
     }
     Ok(())
 }

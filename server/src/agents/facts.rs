@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 use domain::ids::{IncarnationId, JournalId, NodeId};
 use protocol::report::{Fact, FactKind};
 
+use super::inbox::keep_first;
 use crate::app::App;
 use crate::lifecycle::LifecycleError;
 use crate::lifecycle::report::{self, Outcome};
 use crate::store::events::Actor;
 use crate::store::nodes;
 
-/// Facts that wait for a missing one before it. More are dropped: the agent sends them again.
+/// Facts that wait for a missing one before it. Of more the later ones are let fall: the agent
+/// sends them again.
 const AHEAD_MAX: usize = 4_096;
 /// How often a fact is tried whose object changed at the same moment.
 const TRIES_MAX: usize = 5;
@@ -47,8 +49,8 @@ impl InOrder {
 
     /// Takes a fact in; one that is known is dropped.
     pub fn put(&mut self, fact: Fact) {
-        if fact.number > self.last && self.ahead.len() < AHEAD_MAX {
-            self.ahead.insert(fact.number, fact);
+        if fact.number > self.last {
+            keep_first(&mut self.ahead, fact, AHEAD_MAX);
         }
     }
 
@@ -82,8 +84,7 @@ impl InOrder {
             .is_some_and(|(number, _)| *number > self.last + 1)
     }
 
-    /// Gives up waiting: the missing facts were acknowledged by a database that has lost them
-    /// since. What is there is taken as it is.
+    /// Gives up waiting for facts that do not come. What is there is taken as it is.
     pub fn skip_gap(&mut self) {
         if let Some((number, _)) = self.ahead.first_key_value() {
             self.last = number - 1;
@@ -144,9 +145,7 @@ async fn apply_or_pass_over(app: &App, source: &Source, fact: &Fact) -> Result<(
             );
         }
     }
-    try_apply_nothing(app, source, fact.number)
-        .await
-        .map_err(FactError::Unavailable)
+    try_apply_nothing(app, source, fact.number).await
 }
 
 /// Whether the database refused what we wrote. Everything else, such as a full disk or a
@@ -165,11 +164,18 @@ fn our_fault(error: &sqlx::Error) -> bool {
     }
 }
 
-/// Notes a fact as known without applying it.
-async fn try_apply_nothing(app: &App, source: &Source, number: u64) -> Result<(), sqlx::Error> {
-    let mut tx = app.db.begin_system().await?;
-    advance(&mut tx, source, number).await?;
-    tx.commit().await
+/// Notes a fact as known without applying it, if this session may still say so.
+async fn try_apply_nothing(app: &App, source: &Source, number: u64) -> Result<(), FactError> {
+    let noted = async {
+        let mut tx = app.db.begin_system().await?;
+        let noted = advance(&mut tx, source, number).await?;
+        tx.commit().await?;
+        Ok(noted)
+    };
+    match noted.await.map_err(FactError::Unavailable)? {
+        true => Ok(()),
+        false => Err(FactError::Superseded),
+    }
 }
 
 enum Failure {
@@ -281,6 +287,19 @@ mod tests {
         assert_eq!(numbers(&order.next()), [5]);
         order.known(5);
         assert!(order.next().is_empty() && !order.gap());
+    }
+
+    #[test]
+    fn a_missing_fact_is_taken_however_many_came_after_it() {
+        let a = AssignmentId::new();
+        let mut order = InOrder::after(0);
+        let last = u64::try_from(AHEAD_MAX).expect("small") + 1;
+        for number in 2..=last {
+            order.put(fact(number, a));
+        }
+        assert!(order.gap());
+        order.put(fact(1, a));
+        assert_eq!(order.next().len(), AHEAD_MAX);
     }
 
     #[test]

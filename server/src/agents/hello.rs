@@ -1,4 +1,4 @@
-//! The beginning of a session: the node's voice passes to it, and what did not survive is ended.
+//! The beginning of a session: the node's voice passes to it, and what it holds is looked at.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,11 @@ use domain::state::{NodeIntent, Reachability};
 use protocol::report::Hello;
 use serde_json::json;
 
+use super::authority::NodeCertificate;
 use super::inventory;
+use super::losses::{self, Losses};
 use crate::app::App;
 use crate::lifecycle::LifecycleError;
-use crate::lifecycle::end::{Loss, lose_workers};
 use crate::lifecycle::nodes::set_reachability;
 use crate::store::events::{self, Actor, NewEvent, Subject};
 use crate::store::nodes::{self, NodeRow, Voice};
@@ -23,15 +24,19 @@ pub struct Begun {
     pub name: String,
     /// Facts up to this number are known.
     pub last_fact: u64,
+    /// Facts up to this number were outstanding as it began.
+    pub outstanding: u64,
     /// What the node holds as its session begins, until it says that it has let go.
     pub held: BTreeSet<AssignmentId>,
+    /// What becomes of that which it does not hold.
+    pub losses: Losses,
 }
 
 /// Why a session did not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum HelloError {
-    /// The node is retired or unknown.
-    #[error("the node is retired or unknown")]
+    /// The node is retired, unknown, or enrolled anew by another machine.
+    #[error("the node is retired or unknown, or another machine has enrolled as it")]
     Unwelcome,
     /// The database refused or was away, or a step was not possible.
     #[error(transparent)]
@@ -44,8 +49,14 @@ impl From<sqlx::Error> for HelloError {
     }
 }
 
-/// Begins a session: its word on the node counts from now on.
-pub async fn begin(app: &App, node_id: NodeId, hello: &Hello) -> Result<Begun, HelloError> {
+/// Begins a session: its word on the node counts from now on. What the node has lost is ended
+/// later, by [`Losses`], when all that it had yet to say was heard.
+pub async fn begin(
+    app: &App,
+    certificate: &NodeCertificate,
+    hello: &Hello,
+) -> Result<Begun, HelloError> {
+    let node_id = certificate.node_id;
     let mut tx = app.db.begin_system().await?;
     let node = nodes::lock(&mut tx, node_id)
         .await?
@@ -53,77 +64,80 @@ pub async fn begin(app: &App, node_id: NodeId, hello: &Hello) -> Result<Begun, H
         .ok_or(HelloError::Unwelcome)?;
     let actor = Actor::Agent(node.name.clone());
     let before = nodes::voice(&mut tx, node_id).await?;
-    let same_journal = before.journal_id == Some(hello.journal_id);
-    let last_fact = if same_journal { before.last_fact } else { 0 };
+    if before.enrolment_id != certificate.enrolment_id {
+        return Err(HelloError::Unwelcome);
+    }
+    let last_fact = last_fact(&before, hello, &node);
     let voice = Voice {
         incarnation: Some(hello.incarnation),
         replica: Some(app.replica),
-        boot_id: hello.boot_id.clone(),
         journal_id: Some(hello.journal_id),
         last_fact,
+        ..before.clone()
     };
-    nodes::begin_session(&mut tx, node_id, &voice, &hello.agent_version).await?;
+    let session = nodes::begin_session(&mut tx, node_id, &voice, &hello.agent_version).await?;
     inventory::apply(&mut tx, node_id, &actor, &hello.inventory).await?;
     tx.commit().await?;
 
-    if let Some(message) = nothing_survived(&before, hello, &node.name) {
-        lose_everything(app, &node, hello, message, &actor).await?;
+    let rebooted = rebooted(&before, hello);
+    if rebooted {
+        losses::end_charges(app, &node).await?;
     }
     note_orphans(app, &node, hello, &actor).await?;
     app.wake.all();
     Ok(Begun {
-        name: node.name,
         last_fact: u64::try_from(last_fact).unwrap_or(0),
+        outstanding: hello.next_fact - 1,
         held: hello.held.iter().map(|held| held.assignment).collect(),
+        losses: Losses {
+            node_id,
+            session,
+            boot_id: hello.boot_id.clone(),
+            // Of a machine that was restarted the charges have ended already.
+            last_heartbeat_at: node.last_heartbeat_at.filter(|_| !rebooted),
+            message: cause(&before, hello, &node.name),
+        },
+        name: node.name,
     })
 }
 
-/// Why nothing that ran on the node before can still be there, if so.
-fn nothing_survived(before: &Voice, hello: &Hello, name: &str) -> Option<String> {
-    let rebooted = !before.boot_id.is_empty() && before.boot_id != hello.boot_id;
-    let journal_lost = before.journal_id.is_some() && before.journal_id != Some(hello.journal_id);
-    if rebooted {
-        Some(format!("node {name} was restarted"))
-    } else if journal_lost {
-        Some(format!("the agent of node {name} lost its journal"))
-    } else {
-        None
+/// Up to which fact all are known. What the node says it was told is known, too: where this
+/// database does not have it, it was restored to an older state, and the facts are gone.
+fn last_fact(before: &Voice, hello: &Hello, node: &NodeRow) -> i64 {
+    let number = |fact: u64| i64::try_from(fact).expect("checked on receipt");
+    let told = number(hello.first_fact - 1);
+    if !goes_on(before, hello) {
+        return told;
     }
+    if told > before.last_fact {
+        tracing::error!(
+            node.id = %node.id, node = %node.name, known = before.last_fact, told,
+            "facts were acknowledged that this database does not have"
+        );
+    }
+    before.last_fact.max(told)
 }
 
-/// Ends what had been handed to a node that does not have it any more. What the agent says it
-/// still holds is left: after a lost journal alone it can hold nothing that it knows of.
-async fn lose_everything(
-    app: &App,
-    node: &NodeRow,
-    hello: &Hello,
-    message: String,
-    actor: &Actor,
-) -> Result<(), HelloError> {
-    let mut tx = app.db.begin_system().await?;
-    let mut jobs: Vec<_> = assignments::live_on_node(&mut tx, node.id)
-        .await?
-        .into_iter()
-        .map(|assignment| assignment.job_id)
-        .collect();
-    tx.commit().await?;
-    jobs.dedup();
-    let loss = Loss {
-        node_id: node.id,
-        last_heartbeat_at: node.last_heartbeat_at,
-        message,
-        spare_granted: true,
-    };
-    for job in jobs {
-        let mut tx = app.db.begin_system().await?;
-        lose_workers(&mut tx, &app.config.timers, job, &loss, actor).await?;
-        tx.commit().await?;
+/// Whether the node's journal is the one that it had, and not an older copy of it.
+fn goes_on(before: &Voice, hello: &Hello) -> bool {
+    before.journal_id == Some(hello.journal_id)
+        && u64::try_from(before.last_fact).is_ok_and(|last| last < hello.next_fact)
+}
+
+/// Whether the machine was restarted, so that nothing survived on it.
+fn rebooted(before: &Voice, hello: &Hello) -> bool {
+    !before.boot_id.is_empty() && before.boot_id != hello.boot_id
+}
+
+/// Why the node does not have what was on it.
+fn cause(before: &Voice, hello: &Hello, name: &str) -> String {
+    if rebooted(before, hello) {
+        format!("node {name} was restarted")
+    } else if before.journal_id.is_some() && !goes_on(before, hello) {
+        format!("the agent of node {name} lost its journal")
+    } else {
+        format!("node {name} does not have it any more, and how it ended there was lost")
     }
-    tracing::warn!(
-        node.id = %node.id, node = %node.name, held = hello.held.len(), message = %loss.message,
-        "work on a node was lost"
-    );
-    Ok(())
 }
 
 /// Writes down what the node holds although it has ended, or never was, for us. Its devices are

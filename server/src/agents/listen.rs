@@ -71,6 +71,7 @@ pub async fn start(app: App, over: CancellationToken) -> anyhow::Result<Listenin
         app: app.clone(),
         authority: authority.clone(),
         sessions: Arc::new(Sessions::default()),
+        refusals: Arc::default(),
         over: over.clone(),
     };
     let caller = replicas::Caller::new(&authority, &replica);
@@ -152,7 +153,9 @@ impl Agents for Service {
         &self,
         request: Request<wire::EnrolRequest>,
     ) -> Result<Response<wire::EnrolReply>, Status> {
-        let reply = enrol::enrol(&self.0.app, &self.0.authority, request.into_inner()).await?;
+        let shared = &self.0;
+        let request = request.into_inner();
+        let reply = enrol::enrol(&shared.app, &shared.authority, &shared.refusals, request).await?;
         Ok(Response::new(reply))
     }
 
@@ -185,7 +188,7 @@ impl Agents for Service {
         let shared = self.0.clone();
         let inbound = request.into_inner();
         tokio::spawn(async move {
-            session::serve(&shared, certificate.node_id, good_for, inbound, outbox).await;
+            session::serve(&shared, certificate, good_for, inbound, outbox).await;
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(messages))))
     }

@@ -8,13 +8,17 @@ mod dispatch;
 pub mod enrol;
 mod facts;
 mod hello;
+mod inbox;
 mod inventory;
 mod listen;
 mod logs;
+mod losses;
 mod models;
+mod refusals;
 mod replicas;
 mod session;
 mod sessions;
+mod writer;
 
 use std::sync::Arc;
 
@@ -24,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 use crate::app::App;
 use authority::Authority;
 use beats::Heartbeat;
+use refusals::Refusals;
 use sessions::Sessions;
 
 pub use listen::{Listening, start};
@@ -35,5 +40,6 @@ struct Shared {
     authority: Authority,
     sessions: Arc<Sessions>,
     beats: mpsc::Sender<Heartbeat>,
+    refusals: Arc<Refusals>,
     over: CancellationToken,
 }

@@ -1,63 +1,52 @@
 //! One node's stream: heartbeats, facts and logs come up; leases, desired sets and log requests go down.
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
-use domain::ids::{AssignmentId, NodeId};
-use protocol::report::{Fact, FactKind, Hello, Inventory, Message};
+use domain::ids::NodeId;
+use protocol::report::{Hello, Message};
 use protocol::wire;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tonic::{Status, Streaming};
 
 use super::Shared;
+use super::authority::NodeCertificate;
 use super::beats::{self, Answer, Heartbeat};
 use super::desired::Told;
-use super::facts::{self, FactError, InOrder, Source};
+use super::facts::Source;
 use super::hello::{self, Begun, HelloError};
-use super::inventory;
+use super::inbox::Inbox;
 use super::logs::Reads;
 use super::sessions::Entry;
-use crate::app::App;
+use super::writer::Writer;
 use crate::app::links::LogRequest;
 use crate::store::events::Actor;
-use crate::store::nodes::{self, Beat};
+use crate::store::nodes::Beat;
 
 /// A node says hello at once, or its connection is of no use.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// A node that takes nothing for so long is not served any more; it connects again.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often a session looks after what no message announces: readers that left, gaps in the
-/// facts, desired sets that could not be read.
+/// How often a session looks after what no message announces: readers that left, desired sets
+/// that could not be read.
 const SWEEP_EVERY: Duration = Duration::from_millis(500);
-/// How long a missing fact is waited for. Within a stream nothing overtakes, so that it is
-/// missing only when the database lost what it had acknowledged.
-const GAP_TIMEOUT: Duration = Duration::from_secs(5);
-/// Messages for the node's rows that wait to be applied. When they are full the stream is not
-/// read, and the node waits.
-const WORK_WAITING_MAX: usize = 64;
-/// Between tries while the database is away.
-const RETRY_EVERY: Duration = Duration::from_millis(500);
+/// Answers to heartbeats that wait to be sent; there is one for each that a node has on its way.
+const ANSWERS_WAITING_MAX: usize = 64;
 
 /// Where messages for the node go.
 pub type Outbox = mpsc::Sender<Result<wire::ToAgent, Status>>;
 
-/// What a session does to the node's rows, in the order of its messages.
-enum Work {
-    Facts(Vec<Fact>),
-    Inventory(Box<Inventory>),
-    Ready,
-}
-
 /// Serves a stream until it ends, one way or the other; the reason goes to the node.
 pub async fn serve(
     shared: &Shared,
-    node: NodeId,
+    certificate: NodeCertificate,
     good_for: Duration,
     mut inbound: Streaming<wire::FromAgent>,
     outbox: Outbox,
 ) {
-    let ended = hold(shared, node, good_for, &mut inbound, &outbox).await;
+    let node = certificate.node_id;
+    let ended = hold(shared, &certificate, good_for, &mut inbound, &outbox).await;
     match &ended {
         Ok(()) => tracing::info!(node.id = %node, "session ended by the node"),
         Err(status) => {
@@ -71,13 +60,14 @@ pub async fn serve(
 
 async fn hold(
     shared: &Shared,
-    node: NodeId,
+    certificate: &NodeCertificate,
     good_for: Duration,
     inbound: &mut Streaming<wire::FromAgent>,
     outbox: &Outbox,
 ) -> Result<(), Status> {
     let hello = receive_hello(inbound).await?;
-    let begun = hello::begin(&shared.app, node, &hello)
+    let node = certificate.node_id;
+    let begun = hello::begin(&shared.app, certificate, &hello)
         .await
         .map_err(refuse_hello)?;
     tracing::info!(
@@ -87,9 +77,8 @@ async fn hold(
     let entry = shared.sessions.add(node, shared.over.child_token());
     let number = entry.number;
     let requests = shared.app.links.add(node, number);
-    let held = Session::new(shared, node, &hello, begun, entry, outbox.clone())
-        .run(inbound, requests, good_for)
-        .await;
+    let (session, writer) = Session::new(shared, node, &hello, begun, entry, outbox.clone());
+    let held = session.run(writer, inbound, requests, good_for).await;
     shared.app.links.remove(node, number);
     shared.sessions.remove(node, number);
     held
@@ -127,10 +116,11 @@ struct Session<'a> {
     entry: Entry,
     outbox: Outbox,
     told: Told,
+    /// What is wanted could not be read, or was told in part.
     tell_due: bool,
+    more_to_tell: bool,
     reads: Reads,
-    work: mpsc::Sender<Work>,
-    worker: tokio::task::JoinHandle<Status>,
+    inbox: Arc<Inbox>,
     heard: Instant,
 }
 
@@ -142,23 +132,24 @@ impl<'a> Session<'a> {
         begun: Begun,
         entry: Entry,
         outbox: Outbox,
-    ) -> Self {
-        let (work, waiting) = mpsc::channel(WORK_WAITING_MAX);
+    ) -> (Self, Writer) {
+        let inbox = Arc::new(Inbox::default());
         let name = begun.name.clone();
         let source = Source {
             node_id: node,
-            actor: Actor::Agent(begun.name.clone()),
+            actor: Actor::Agent(name.clone()),
             incarnation: hello.incarnation,
             journal: hello.journal_id,
         };
-        let worker = Worker {
-            app: shared.app.clone(),
+        let writer = Writer::new(
+            shared.clone(),
             source,
-            outbox: outbox.clone(),
-            order: InOrder::after(begun.last_fact),
-            held: begun.held,
-        };
-        Self {
+            entry.number,
+            begun,
+            outbox.clone(),
+            Arc::clone(&inbox),
+        );
+        let session = Self {
             shared,
             name,
             beat: Beat {
@@ -169,21 +160,38 @@ impl<'a> Session<'a> {
             outbox,
             told: Told::default(),
             tell_due: false,
+            more_to_tell: false,
             reads: Reads::default(),
-            work,
-            worker: tokio::spawn(worker.run(waiting)),
+            inbox,
             heard: Instant::now(),
-        }
+        };
+        (session, writer)
     }
 
+    /// Runs until the node, the server or the certificate's time ends it. What a message waits
+    /// for, such as a node that takes none, keeps none of these from ending it.
     async fn run(
         mut self,
+        writer: Writer,
         inbound: &mut Streaming<wire::FromAgent>,
         mut requests: mpsc::Receiver<LogRequest>,
         good_for: Duration,
     ) -> Result<(), Status> {
-        let ended = self.steer(inbound, &mut requests, good_for).await;
-        self.worker.abort();
+        let over = self.entry.over.clone();
+        let mut writer = tokio::spawn(writer.run());
+        let ended = tokio::select! {
+            () = over.cancelled() => {
+                Err(Status::aborted("another session speaks for the node, or the server stops"))
+            }
+            () = tokio::time::sleep(good_for) => {
+                Err(Status::unauthenticated("the certificate has expired: renew it and connect again"))
+            }
+            ended = &mut writer => {
+                Err(ended.unwrap_or_else(|_| Status::internal("the session's writer failed")))
+            }
+            ended = self.steer(inbound, &mut requests) => ended,
+        };
+        writer.abort();
         ended
     }
 
@@ -191,30 +199,19 @@ impl<'a> Session<'a> {
         &mut self,
         inbound: &mut Streaming<wire::FromAgent>,
         requests: &mut mpsc::Receiver<LogRequest>,
-        good_for: Duration,
     ) -> Result<(), Status> {
         self.welcome().await?;
-        self.shared.app.wake.agents.notify_one();
-        let (answer, mut answers) = mpsc::channel(WORK_WAITING_MAX);
+        let (answer, mut answers) = mpsc::channel(ANSWERS_WAITING_MAX);
         let mut sweep = tokio::time::interval(SWEEP_EVERY);
-        let expiry = Instant::now() + good_for;
         loop {
             tokio::select! {
-                () = self.entry.over.cancelled() => {
-                    return Err(Status::aborted("another session speaks for the node, or the server stops"));
-                }
-                () = tokio::time::sleep_until(expiry) => {
-                    return Err(Status::unauthenticated("the certificate has expired: renew it and connect again"));
-                }
-                ended = &mut self.worker => {
-                    return Err(ended.unwrap_or_else(|_| Status::internal("the session's worker failed")));
-                }
                 message = inbound.message() => match message? {
                     Some(message) => self.receive(message, &answer).await?,
                     None => return Ok(()),
                 },
                 Some(answered) = answers.recv() => self.answer(answered).await?,
                 Ok(()) = self.entry.wanted.changed() => self.tell().await?,
+                () = std::future::ready(()), if self.more_to_tell => self.tell().await?,
                 Some(request) = requests.recv() => {
                     if let Some(message) = self.reads.begin(request) {
                         self.send(message).await?;
@@ -250,14 +247,26 @@ impl<'a> Session<'a> {
                     number,
                     answer: answer.clone(),
                 };
-                self.shared
-                    .beats
-                    .send(heartbeat)
-                    .await
-                    .map_err(|_| Status::unavailable("the server stops"))
+                match self.shared.beats.try_send(heartbeat) {
+                    Ok(()) => Ok(()),
+                    // The node beats again, and what else it says is heard until then.
+                    Err(mpsc::error::TrySendError::Full(_)) => {
+                        metrics::counter!("allotment_agent_heartbeats_put_off").increment(1);
+                        Ok(())
+                    }
+                    Err(mpsc::error::TrySendError::Closed(_)) => {
+                        Err(Status::unavailable("the server stops"))
+                    }
+                }
             }
-            Message::Facts(facts) => self.put(Work::Facts(facts)).await,
-            Message::Inventory(inventory) => self.put(Work::Inventory(inventory)).await,
+            Message::Facts(facts) => {
+                self.inbox.put_facts(facts);
+                Ok(())
+            }
+            Message::Inventory(inventory) => {
+                self.inbox.put_inventory(inventory);
+                Ok(())
+            }
             Message::LogChunk(chunk) => match self.reads.pass(chunk) {
                 Some(message) => self.send(message).await,
                 None => Ok(()),
@@ -265,19 +274,12 @@ impl<'a> Session<'a> {
         }
     }
 
-    async fn put(&self, work: Work) -> Result<(), Status> {
-        self.work
-            .send(work)
-            .await
-            .map_err(|_| Status::internal("the session's worker failed"))
-    }
-
     async fn answer(&self, answered: Answer) -> Result<(), Status> {
         match answered {
             Answer::Superseded => Err(Status::aborted("another session speaks for the node")),
             Answer::Renewed { number, ready } => {
                 if !ready {
-                    self.put(Work::Ready).await?;
+                    self.inbox.ask_look();
                 }
                 let lease_ms = self.shared.app.config.timers.node_lease_ms;
                 self.send(beats::lease_renewed(number, lease_ms)).await
@@ -285,26 +287,21 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Tells the node what it is to hold, where that differs from what it was told. When the
-    /// database cannot be read it is told later: it keeps what it holds until then.
+    /// Tells the node what it is to hold, where that differs from what it was told, by one
+    /// message; the rest comes in the next turns. When the database cannot be read it is told
+    /// later: it keeps what it holds until then.
     async fn tell(&mut self) -> Result<(), Status> {
+        self.tell_due = false;
+        self.more_to_tell = false;
         let Some(wanted) = self.entry.wanted.borrow_and_update().clone() else {
             return Ok(());
         };
         let Some(difference) = self.told.difference(&wanted) else {
-            self.tell_due = false;
             return Ok(());
         };
-        let app = &self.shared.app;
-        let set = async {
-            let mut tx = app.db.begin_system().await?;
-            self.told
-                .tell(&mut tx, app.config.unix_user_base, &wanted, &difference)
-                .await
-        };
-        match set.await {
+        match self.told.tell(&self.shared.app, &wanted, &difference).await {
             Ok(set) => {
-                self.tell_due = false;
+                self.more_to_tell = self.told.difference(&wanted).is_some();
                 self.send(wire::to_agent::Message::Desired(set)).await
             }
             Err(error) => {
@@ -336,7 +333,8 @@ impl<'a> Session<'a> {
     }
 }
 
-async fn send(outbox: &Outbox, message: wire::to_agent::Message) -> Result<(), Status> {
+/// Sends a message to a node; fails where it takes none.
+pub async fn send(outbox: &Outbox, message: wire::to_agent::Message) -> Result<(), Status> {
     let message = wire::ToAgent {
         message: Some(message),
     };
@@ -344,127 +342,5 @@ async fn send(outbox: &Outbox, message: wire::to_agent::Message) -> Result<(), S
         Ok(Ok(())) => Ok(()),
         Ok(Err(_)) => Err(Status::cancelled("the node closed the stream")),
         Err(_) => Err(Status::deadline_exceeded("the node takes no messages")),
-    }
-}
-
-/// Applies what a node reports, beside the stream: heartbeats never wait for a row's lock.
-struct Worker {
-    app: App,
-    source: Source,
-    outbox: Outbox,
-    order: InOrder,
-    held: BTreeSet<AssignmentId>,
-}
-
-impl Worker {
-    async fn run(mut self, mut waiting: mpsc::Receiver<Work>) -> Status {
-        let mut gap_since: Option<Instant> = None;
-        loop {
-            let work = tokio::select! {
-                work = waiting.recv() => work,
-                () = tokio::time::sleep(SWEEP_EVERY), if gap_since.is_some() => {
-                    if gap_since.is_some_and(|since| since.elapsed() > GAP_TIMEOUT) {
-                        tracing::error!(
-                            node.id = %self.source.node_id, last = self.order.last(),
-                            "facts are missing that this database has not seen; going on without them"
-                        );
-                        self.order.skip_gap();
-                    }
-                    Some(Work::Facts(Vec::new()))
-                }
-            };
-            let done = match work {
-                None => return Status::cancelled("the session is over"),
-                Some(Work::Facts(facts)) => self.take_facts(facts).await,
-                Some(Work::Inventory(inventory)) => self.take_inventory(&inventory).await,
-                Some(Work::Ready) => self.mark_ready().await,
-            };
-            if let Err(status) = done {
-                return status;
-            }
-            gap_since = match (self.order.gap(), gap_since) {
-                (false, _) => None,
-                (true, since) => since.or_else(|| Some(Instant::now())),
-            };
-        }
-    }
-
-    async fn take_facts(&mut self, facts: Vec<Fact>) -> Result<(), Status> {
-        let mut released = false;
-        for fact in facts {
-            self.order.put(fact);
-        }
-        loop {
-            let run = self.order.next();
-            let Some(last) = run.last() else { break };
-            let last = last.number;
-            loop {
-                match facts::apply(&self.app, &self.source, &run).await {
-                    Ok(()) => break,
-                    Err(FactError::Superseded) => {
-                        return Err(Status::aborted("another session speaks for the node"));
-                    }
-                    Err(FactError::Unavailable(error)) => {
-                        tracing::warn!(node.id = %self.source.node_id, %error, "facts wait for the database");
-                        tokio::time::sleep(RETRY_EVERY).await;
-                    }
-                }
-            }
-            for fact in &run {
-                released |= fact.kind == FactKind::Released && self.held.remove(&fact.assignment);
-            }
-            self.order.known(last);
-        }
-        // Also for what was known before: the acknowledgement may have been lost.
-        send(
-            &self.outbox,
-            wire::to_agent::Message::FactsAcknowledged(wire::FactsAcknowledged {
-                journal_id: self.source.journal.to_string(),
-                up_to: self.order.last(),
-            }),
-        )
-        .await?;
-        if released {
-            self.mark_ready().await?;
-        }
-        Ok(())
-    }
-
-    async fn take_inventory(&self, inventory: &Inventory) -> Result<(), Status> {
-        loop {
-            match self.apply_inventory(inventory).await {
-                Ok(()) => return Ok(()),
-                Err(error) if crate::store::unavailable(&error) => {
-                    tokio::time::sleep(RETRY_EVERY).await;
-                }
-                Err(error) => {
-                    tracing::error!(node.id = %self.source.node_id, %error, "an inventory cannot be applied");
-                    return Err(Status::internal("the inventory cannot be applied"));
-                }
-            }
-        }
-    }
-
-    async fn apply_inventory(&self, inventory: &Inventory) -> Result<(), sqlx::Error> {
-        let mut tx = self.app.db.begin_system().await?;
-        nodes::lock(&mut tx, self.source.node_id).await?;
-        let voice = nodes::voice(&mut tx, self.source.node_id).await?;
-        if voice.incarnation != Some(self.source.incarnation) {
-            return Ok(());
-        }
-        inventory::apply(&mut tx, self.source.node_id, &self.source.actor, inventory).await?;
-        tx.commit().await?;
-        self.app.wake.all();
-        Ok(())
-    }
-
-    async fn mark_ready(&self) -> Result<(), Status> {
-        let source = &self.source;
-        let marked = hello::mark_ready(&self.app, source.node_id, &self.held, &source.actor).await;
-        if let Err(error) = marked {
-            // The next heartbeat asks again.
-            tracing::warn!(node.id = %self.source.node_id, %error, "a node could not be marked as ready");
-        }
-        Ok(())
     }
 }

@@ -20,6 +20,8 @@ pub struct Sessions {
 #[derive(Debug)]
 struct Handle {
     number: u64,
+    /// Whether its node may be told what to hold.
+    open: bool,
     over: CancellationToken,
     wanted: watch::Sender<Option<Wanted>>,
 }
@@ -42,6 +44,7 @@ impl Sessions {
         let (sender, wanted) = watch::channel(None);
         let handle = Handle {
             number,
+            open: false,
             over: over.clone(),
             wanted: sender,
         };
@@ -69,16 +72,32 @@ impl Sessions {
         metrics::gauge!("allotment_agent_sessions").set(count(&nodes));
     }
 
-    /// The nodes that have a session here.
-    pub fn nodes(&self) -> Vec<NodeId> {
-        let mut nodes: Vec<_> = self.lock().keys().copied().collect();
-        nodes.sort_unstable();
-        nodes
+    /// Lets a session be told what its node is to hold: what had not survived there is ended, so
+    /// that what is read from now on asks nothing of the node a second time.
+    pub fn open(&self, node: NodeId, number: u64) {
+        let mut nodes = self.lock();
+        if let Some(handle) = nodes
+            .get_mut(&node)
+            .filter(|handle| handle.number == number)
+        {
+            handle.open = true;
+        }
     }
 
-    /// Hands a session what its node is to hold; the session is woken if that differs.
-    pub fn want(&self, node: NodeId, wanted: Wanted) {
-        if let Some(handle) = self.lock().get(&node) {
+    /// The nodes that may be told what to hold, with the numbers of their sessions.
+    pub fn open_nodes(&self) -> Vec<(NodeId, u64)> {
+        let nodes = self.lock();
+        let open = nodes.iter().filter(|(_, handle)| handle.open);
+        let mut open: Vec<_> = open.map(|(node, handle)| (*node, handle.number)).collect();
+        open.sort_unstable();
+        open
+    }
+
+    /// Hands a session what its node is to hold; the session is woken if that differs. What was
+    /// read for an older session of the node is not for a newer one.
+    pub fn want(&self, node: NodeId, number: u64, wanted: Wanted) {
+        let nodes = self.lock();
+        if let Some(handle) = nodes.get(&node).filter(|handle| handle.number == number) {
             handle.wanted.send_if_modified(|held| {
                 let differs = held.as_ref() != Some(&wanted);
                 if differs {
@@ -113,9 +132,12 @@ mod tests {
         let newer = sessions.add(node, CancellationToken::new());
         assert!(older.over.is_cancelled());
         sessions.remove(node, older.number);
-        assert_eq!(sessions.nodes(), vec![node]);
+        sessions.open(node, older.number);
+        assert!(sessions.open_nodes().is_empty());
+        sessions.open(node, newer.number);
+        assert_eq!(sessions.open_nodes(), vec![(node, newer.number)]);
         assert!(!newer.over.is_cancelled());
         sessions.remove(node, newer.number);
-        assert!(sessions.nodes().is_empty());
+        assert!(sessions.open_nodes().is_empty());
     }
 }

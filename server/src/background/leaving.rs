@@ -5,7 +5,7 @@ use domain::ids::JobId;
 use domain::state::{AttemptEnd, AttemptState, JobState};
 
 use crate::app::App;
-use crate::lifecycle::end::{Loss, lose_workers};
+use crate::lifecycle::end::{Loss, Spared, lose_workers};
 use crate::lifecycle::{LifecycleError, Stop, stop};
 use crate::store::attempts::{self, AttemptRow, Preempted};
 use crate::store::events::Actor;
@@ -32,7 +32,7 @@ pub async fn lost_nodes(app: &App) -> Result<(), LifecycleError> {
             node_id: node.id,
             last_heartbeat_at: node.last_heartbeat_at,
             message: format!("node {} was lost", node.name),
-            spare_granted: false,
+            spared: Spared::Nobody,
         };
         lose_workers(
             &mut tx,

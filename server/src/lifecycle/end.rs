@@ -1,7 +1,9 @@
 //! How an attempt ends, what its job does then, and workers whose node is gone.
 
+use std::collections::BTreeSet;
+
 use domain::Timestamp;
-use domain::ids::{JobId, NodeId};
+use domain::ids::{AssignmentId, JobId, NodeId};
 use domain::spec::{JobSpec, RetryOn};
 use domain::state::{AssignmentPhase, AttemptEnd, AttemptState, JobState};
 use serde_json::json;
@@ -152,9 +154,29 @@ pub struct Loss {
     pub last_heartbeat_at: Option<Timestamp>,
     /// Why, in words.
     pub message: String,
-    /// Whether workers that the node had not taken yet are left as they are: it will be told
+    /// Which of them are left as they are.
+    pub spared: Spared,
+}
+
+/// Which workers on a node that has lost work are left as they are.
+#[derive(Debug, Clone)]
+pub enum Spared {
+    /// None: the node is gone with all that it had.
+    Nobody,
+    /// Those that the node says it holds, and those that it had not taken yet: it will be told
     /// of them again.
-    pub spare_granted: bool,
+    HeldOrNotTaken(BTreeSet<AssignmentId>),
+}
+
+impl Spared {
+    fn spares(&self, worker: &Assignment) -> bool {
+        match self {
+            Self::Nobody => false,
+            Self::HeldOrNotTaken(held) => {
+                worker.phase == AssignmentPhase::Granted || held.contains(&worker.id)
+            }
+        }
+    }
 }
 
 /// Fences a job's workers on a node that is gone, stops the rest of its gang, and ends the
@@ -174,7 +196,7 @@ pub async fn lose_workers(
     };
     let mut lost = false;
     for mut worker in assignments::lock_of_attempt(tx, attempt.id).await? {
-        let spared = loss.spare_granted && worker.phase == AssignmentPhase::Granted;
+        let spared = loss.spared.spares(&worker);
         if worker.node_id != loss.node_id || worker.phase.terminal() || spared {
             continue;
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use domain::Timestamp;
-use domain::ids::{IncarnationId, JournalId, NodeId, PoolId, ReplicaId};
+use domain::ids::{EnrolmentId, IncarnationId, JournalId, NodeId, PoolId, ReplicaId};
 use domain::sharing::SharingMode;
 use domain::spec::Runner;
 use domain::state::{NodeIntent, Reachability};
@@ -136,12 +136,15 @@ pub async fn insert(
     id: NodeId,
     name: &str,
     pool: PoolId,
+    enrolment: EnrolmentId,
 ) -> Result<bool, sqlx::Error> {
     let done = sqlx::query!(
-        "INSERT INTO nodes (id, name, pool_id) VALUES ($1, $2, $3) ON CONFLICT ON CONSTRAINT node_name_taken DO NOTHING",
+        "INSERT INTO nodes (id, name, pool_id, enrolment_id) VALUES ($1, $2, $3, $4)
+         ON CONFLICT ON CONSTRAINT node_name_taken DO NOTHING",
         id as NodeId,
         name,
         pool as PoolId,
+        enrolment as EnrolmentId,
     )
     .execute(&mut **tx)
     .await?;
@@ -161,6 +164,10 @@ pub struct Voice {
     pub journal_id: Option<JournalId>,
     /// Facts up to this number are known.
     pub last_fact: i64,
+    /// Rises with each session.
+    pub session: i64,
+    /// The enrolment whose certificates are good.
+    pub enrolment_id: EnrolmentId,
 }
 
 /// Whose word on a node counts; the caller holds the node's lock.
@@ -168,7 +175,7 @@ pub async fn voice(tx: &mut Tx, id: NodeId) -> Result<Voice, sqlx::Error> {
     sqlx::query_as!(
         Voice,
         r#"SELECT incarnation AS "incarnation: IncarnationId", replica AS "replica: ReplicaId", boot_id,
-                  journal_id AS "journal_id: JournalId", last_fact
+                  journal_id AS "journal_id: JournalId", last_fact, session, enrolment_id AS "enrolment_id: EnrolmentId"
            FROM nodes WHERE id = $1"#,
         id as NodeId,
     )
@@ -176,25 +183,62 @@ pub async fn voice(tx: &mut Tx, id: NodeId) -> Result<Voice, sqlx::Error> {
     .await
 }
 
-/// Gives a node's voice to the session that says hello; facts of another journal count anew.
+/// Gives a node's voice to the session that says hello, and numbers it. Of which boot it is is
+/// noted by [`note_boot`], once what did not survive has ended.
 pub async fn begin_session(
     tx: &mut Tx,
     id: NodeId,
     voice: &Voice,
     agent_version: &str,
-) -> Result<(), sqlx::Error> {
-    sqlx::query!(
+) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar!(
         "UPDATE nodes
-         SET incarnation = $2, replica = $3, boot_id = $4, journal_id = $5, last_fact = $6, agent_version = $7,
-             version = version + 1
-         WHERE id = $1",
+         SET incarnation = $2, replica = $3, journal_id = $4, last_fact = $5, agent_version = $6,
+             session = session + 1, version = version + 1
+         WHERE id = $1
+         RETURNING session",
         id as NodeId,
         voice.incarnation as Option<IncarnationId>,
         voice.replica as Option<ReplicaId>,
-        voice.boot_id,
         voice.journal_id as Option<JournalId>,
         voice.last_fact,
         agent_version,
+    )
+    .fetch_one(&mut **tx)
+    .await
+}
+
+/// Notes the kernel's boot that a session speaks of; false when another session speaks by now.
+pub async fn note_boot(
+    tx: &mut Tx,
+    id: NodeId,
+    session: i64,
+    boot_id: &str,
+) -> Result<bool, sqlx::Error> {
+    let done = sqlx::query!(
+        "UPDATE nodes SET boot_id = $3 WHERE id = $1 AND session = $2",
+        id as NodeId,
+        session,
+        boot_id,
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// Lets a machine that enrols anew take a node's place: certificates of the enrolment before are
+/// not good any more, and whoever spoke for the node is not heard.
+pub async fn enrol_anew(
+    tx: &mut Tx,
+    id: NodeId,
+    enrolment: EnrolmentId,
+) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "UPDATE nodes
+         SET enrolment_id = $2, incarnation = NULL, replica = NULL, session = session + 1, version = version + 1
+         WHERE id = $1",
+        id as NodeId,
+        enrolment as EnrolmentId,
     )
     .execute(&mut **tx)
     .await?;

@@ -12,6 +12,8 @@ pub enum Kind {
     Reserved,
     /// Held by its team.
     Charged,
+    /// Held by what did not survive, after its node's last heartbeat: at the operator's charge.
+    Unreachable,
 }
 
 impl Kind {
@@ -19,6 +21,7 @@ impl Kind {
         match self {
             Self::Reserved => "reserved",
             Self::Charged => "charged",
+            Self::Unreachable => "unreachable",
         }
     }
 }

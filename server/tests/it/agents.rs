@@ -401,8 +401,11 @@ async fn what_ran_on_a_machine_that_was_restarted_is_lost_and_queues_again(owner
     machine.boot = "boot-2".into();
     let mut session = machine.connect(1).await;
     session.beat().await;
+    machine::eventually("the job is queued again", async || {
+        fleet.job(job.id).await.state == JobState::Queued
+    })
+    .await;
     let queued = fleet.job(job.id).await;
-    assert_eq!(queued.state, JobState::Queued);
     assert_eq!(queued.message, "node n1 was restarted");
     assert_eq!(fleet.most_holders().await, 0);
 }

@@ -8,7 +8,7 @@ use rust_decimal::Decimal;
 use server::accounting::capacity::{self, Balance};
 use server::app::idempotency::Repeat;
 use server::app::jobs;
-use server::lifecycle::end::{Loss, lose_workers};
+use server::lifecycle::end::{Loss, Spared, lose_workers};
 use server::lifecycle::{Actor, nodes::set_reachability};
 use server::store;
 use sqlx::PgPool;
@@ -182,7 +182,7 @@ async fn fence(fleet: &Fleet, job: JobId, node: NodeId, heard_at: &str) {
         node_id: node,
         last_heartbeat_at: Some(time(heard_at)),
         message: "for a test".to_owned(),
-        spare_granted: false,
+        spared: Spared::Nobody,
     };
     let mut tx = fleet.app.db.begin_system().await.expect("a transaction");
     let timers = &fleet.app.config.timers;

@@ -3,6 +3,7 @@
 use domain::state::Reachability;
 use protocol::wire;
 use serde_json::json;
+use server::app::idempotency::Repeat;
 use server::app::nodes::{self, Reason};
 use server::background;
 use sqlx::PgPool;
@@ -100,6 +101,7 @@ async fn a_lost_machine_whose_work_is_waited_for_keeps_its_place(owner: PgPool) 
     nodes::declare_lost(
         &on.fleet.app,
         &on.fleet.root(),
+        Repeat::none(),
         &"n1".parse().expect("a name"),
         Reason::default(),
     )

@@ -20,18 +20,18 @@ use super::simulated::Clock;
 const LEASE_MS: i64 = 60_000;
 const MARGIN_MS: i64 = 35_000;
 
-struct Running {
-    fleet: Fleet,
-    clock: Clock,
-    ports: Ports,
-    machine: Machine,
-    session: Session,
-    job: domain::ids::JobId,
-    ids: (domain::ids::AssignmentId, domain::ids::AttemptId),
+pub struct Running {
+    pub fleet: Fleet,
+    pub clock: Clock,
+    pub ports: Ports,
+    pub machine: Machine,
+    pub session: Session,
+    pub job: domain::ids::JobId,
+    pub ids: (domain::ids::AssignmentId, domain::ids::AttemptId),
 }
 
 /// A job with one GPU runs on node n1.
-async fn running(owner: PgPool, spec: serde_json::Value) -> Running {
+pub async fn running(owner: PgPool, spec: serde_json::Value) -> Running {
     let clock = Clock::at(&owner, &chrono_now(&owner).await).await;
     let fleet = Fleet::new(owner).await;
     let ports = machine::open(&fleet.app).await;
@@ -66,11 +66,13 @@ async fn chrono_now(owner: &PgPool) -> String {
     now.to_rfc3339()
 }
 
-fn stop_job() -> serde_json::Value {
+/// A job that stops when its node is cut off.
+pub fn stop_job() -> serde_json::Value {
     json!({ "name": "j", "command": ["train"], "per_worker": { "gpus": 1 } })
 }
 
-fn keep_job() -> serde_json::Value {
+/// A job that goes on then.
+pub fn keep_job() -> serde_json::Value {
     json!({ "name": "j", "command": ["train"], "per_worker": { "gpus": 1 }, "on_partition": "keep" })
 }
 

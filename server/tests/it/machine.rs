@@ -1,6 +1,8 @@
 //! A machine with an agent as the server sees it: real TLS and gRPC, and no processes.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use domain::ids::{AssignmentId, AttemptId, IncarnationId, JournalId, NodeId};
@@ -65,6 +67,8 @@ pub struct Machine {
     pub certificate: Vec<u8>,
     pub journal: JournalId,
     pub boot: String,
+    /// The number that its journal's next fact has, as far as it has reported.
+    next_fact: Arc<AtomicU64>,
     ca: Vec<u8>,
     address: std::net::SocketAddr,
 }
@@ -105,6 +109,7 @@ impl Machine {
             certificate: reply.certificate_der,
             journal: JournalId::new(),
             boot: "boot-1".to_owned(),
+            next_fact: Arc::new(AtomicU64::new(1)),
             ca,
             address,
         })
@@ -135,8 +140,20 @@ impl Machine {
         self.connect_holding(gpus, &[]).await
     }
 
-    /// Says hello with what it holds.
+    /// Says hello with what it holds; of its facts none was acknowledged.
     pub async fn connect_holding(&self, gpus: u32, held: &[(AssignmentId, AttemptId)]) -> Session {
+        let facts = (1, self.next_fact.load(Ordering::Relaxed));
+        self.connect_with(gpus, held, facts).await
+    }
+
+    /// Says hello with what it holds, and with the number of the first fact that was not
+    /// acknowledged and of the next that there will be.
+    pub async fn connect_with(
+        &self,
+        gpus: u32,
+        held: &[(AssignmentId, AttemptId)],
+        (first_fact, next_fact): (u64, u64),
+    ) -> Session {
         let hello = wire::Hello {
             agent_version: "test".into(),
             incarnation: IncarnationId::new().to_string(),
@@ -152,6 +169,8 @@ impl Machine {
                     phase: "running".into(),
                 })
                 .collect(),
+            first_fact,
+            next_fact,
         };
         let mut session = self.call().await.expect("the call is taken");
         session.send(from_agent::Message::Hello(hello)).await;
@@ -171,6 +190,7 @@ impl Machine {
             out,
             inbound,
             beats: 0,
+            next_fact: Arc::clone(&self.next_fact),
             passed_over: VecDeque::new(),
         })
     }
@@ -186,6 +206,7 @@ pub struct Session {
     out: mpsc::Sender<wire::FromAgent>,
     inbound: Streaming<wire::ToAgent>,
     beats: u64,
+    next_fact: Arc<AtomicU64>,
     passed_over: VecDeque<to_agent::Message>,
 }
 
@@ -291,6 +312,9 @@ impl Session {
 
     /// Sends facts.
     pub async fn report(&mut self, facts: Vec<wire::Fact>) {
+        let next = facts.iter().map(|fact| fact.number + 1).max();
+        self.next_fact
+            .fetch_max(next.unwrap_or(1), Ordering::Relaxed);
         self.send(from_agent::Message::Facts(wire::Facts { facts }))
             .await;
     }
@@ -342,6 +366,13 @@ pub fn killed() -> wire::fact::Kind {
         signal: Some(15),
         asked: true,
         ..Default::default()
+    })
+}
+
+pub fn refused(message: &str) -> wire::fact::Kind {
+    wire::fact::Kind::Refused(wire::Refused {
+        code: "start_refused".into(),
+        message: message.into(),
     })
 }
 

@@ -14,7 +14,7 @@ use crate::app::audit::{self, Change};
 use crate::app::authorise::{Action, Target, authorise};
 use crate::app::idempotency::{self, Answer, Repeat};
 use crate::app::{App, AppError, Asker};
-use crate::lifecycle::end::{Loss, lose_workers};
+use crate::lifecycle::end::{Loss, Spared, lose_workers};
 use crate::lifecycle::nodes as steps;
 use crate::store::assignments;
 use crate::store::events::Actor;
@@ -206,7 +206,7 @@ async fn fence_all(app: &App, row: &NodeRow, actor: &Actor) -> Result<(), AppErr
             // As it is now: up to there the hold was shown as charged.
             last_heartbeat_at: node.last_heartbeat_at,
             message: format!("node {} was declared dead by {}", row.name, actor.name()),
-            spare_granted: false,
+            spared: Spared::Nobody,
         };
         lose_workers(&mut tx, &app.config.timers, job, &loss, actor).await?;
         tx.commit().await?;
