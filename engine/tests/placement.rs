@@ -349,3 +349,11 @@ fn little_waste_counts_instances_of_the_past_by_their_slices() {
     assert_eq!(both.place("new"), "n1:0/1g.10gb@4");
     assert_eq!(both.place("whole"), "n2:0,1");
 }
+
+#[test]
+fn a_pool_without_nodes_holds_nothing() {
+    let rig = Rig::new().team("t", 1).jobs("j", "t", 1, 1);
+    assert_eq!(rig.starts(), Vec::<String>::new());
+    let host_only = |w: &mut engine::world::World| w.workloads[0].per_worker.gpus = None;
+    assert_eq!(rig.with(host_only).starts(), Vec::<String>::new());
+}

@@ -182,7 +182,9 @@ impl Classes {
     fn refresh(&mut self, ledger: &Ledger<'_, '_>) {
         let nodes = ledger.index.nodes.len();
         let kept = self.known.len() * self.classes.len();
-        if self.of.len() != nodes || self.classes.len() > 4 * nodes + 1000 || kept > SCORES_MAX {
+        // A world without nodes has pools all the same.
+        let fresh = self.of.len() != nodes || self.live.len() != ledger.index.pools.len();
+        if fresh || self.classes.len() > 4 * nodes + 1000 || kept > SCORES_MAX {
             let makes = std::mem::take(&mut self.makes);
             *self = Self {
                 makes: if makes.len() == nodes {
