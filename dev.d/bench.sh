@@ -8,9 +8,9 @@ bench_build() {
 # B1: the placement experiment on every openb list, in both orders of ties. The lists are those
 # of the paper on fragmentation gradient descent; OPENB says where they are.
 bench_placement() {
-    local lists=${OPENB:-$PWD/../shared/data/openb} nodes pods ties name
+    local lists=${OPENB:-} nodes pods ties name
     nodes=$lists/openb_node_list_gpu_node.csv
-    [ -r "$nodes" ] || fail "the openb lists are not in $lists; set OPENB to the folder that has them"
+    [ -r "$nodes" ] || fail "set OPENB to the folder that has the openb lists (openb_node_list_gpu_node.csv, openb_pod_list_*.csv)"
     bench_build
     printf '%-14s %-8s %8s %8s %8s %8s %8s %8s\n' list ties 80 90 95 100 130 "s"
     for pods in "$lists"/openb_pod_list_*.csv; do

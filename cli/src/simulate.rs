@@ -27,10 +27,10 @@ pub struct Simulate {
     #[arg(long, requires = "scenario")]
     trace: Option<PathBuf>,
     /// Stops so many seconds after the beginning; else when all is done
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(i64).range(1..))]
+    #[arg(long, value_name = "SECONDS", conflicts_with = "openb", value_parser = clap::value_parser!(i64).range(1..=trace::SECONDS_MAX))]
     until: Option<i64>,
     /// Predicts every run time, by a seed, so many percent off at most
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(i64).range(0..=1000))]
+    #[arg(long, value_name = "PERCENT", conflicts_with = "openb", value_parser = clap::value_parser!(i64).range(0..=1000))]
     prediction_error: Option<i64>,
     /// Writes a page with charts
     #[arg(long, value_name = "FILE", conflicts_with = "openb")]
@@ -45,10 +45,10 @@ pub struct Simulate {
     #[arg(long, default_value = "42..51")]
     seeds: Seeds,
     /// How much arrives, in parts of what the nodes have
-    #[arg(long, default_value = "1.3", value_parser = ratio)]
+    #[arg(long, default_value = "1.3", value_parser = ratio, conflicts_with = "trace")]
     ratio: Ratio,
     /// Which of equally good nodes is taken: the first or the last by name
-    #[arg(long, value_enum, default_value = "lex")]
+    #[arg(long, value_enum, default_value = "lex", conflicts_with = "trace")]
     ties: Ties,
     /// Prints JSON in place of tables
     #[arg(long)]

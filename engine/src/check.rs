@@ -28,6 +28,11 @@ pub fn violations(world: &World, plan: &Plan) -> Vec<String> {
     if !faults.is_empty() {
         return faults;
     }
+    // Nothing else can be judged of work on a node that is not there.
+    faults.extend(placement::unknown_nodes(&facts));
+    if !faults.is_empty() {
+        return faults;
+    }
     faults.extend(told_once(&facts, plan));
     faults.extend(placement::faults(&facts, plan));
     faults.extend(space::faults(&facts));

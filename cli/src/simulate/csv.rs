@@ -28,15 +28,24 @@ impl Table {
         })
     }
 
+    /// The same table, refused where it has a column that is not one of these.
+    pub fn only(self, columns: &[&str]) -> anyhow::Result<Self> {
+        let header = self.text.lines().next().map(names).unwrap_or_default();
+        if let Some(other) = header.iter().find(|name| !columns.contains(name)) {
+            bail!(
+                "{}: line 1: there is no column {other:?}; there are {}",
+                self.path.display(),
+                columns.join(", ")
+            );
+        }
+        Ok(self)
+    }
+
     /// What `made` makes of each row; an error names file and line.
     pub fn rows<T>(&self, made: impl Fn(&Row<'_>) -> anyhow::Result<T>) -> anyhow::Result<Vec<T>> {
         let mut lines = self.text.lines().enumerate();
-        let header: Vec<&str> = match lines.next() {
-            Some((_, line)) => line
-                .trim_start_matches('\u{feff}')
-                .split(',')
-                .map(str::trim)
-                .collect(),
+        let header = match lines.next() {
+            Some((_, line)) => names(line),
             None => bail!(
                 "{}: empty; the first line names the columns",
                 self.path.display()
@@ -62,6 +71,11 @@ impl Table {
         }
         Ok(rows)
     }
+}
+
+fn names(header: &str) -> Vec<&str> {
+    let header = header.trim_start_matches('\u{feff}');
+    header.split(',').map(str::trim).collect()
 }
 
 /// A row under its header.

@@ -35,8 +35,31 @@ use super::csv::{Row, Table};
 use super::seeds::Random;
 pub use measure::Report;
 
+/// The columns of a trace.
+const COLUMNS: [&str; 19] = [
+    "name",
+    "team",
+    "submitted",
+    "run_seconds",
+    "workers",
+    "gpus",
+    "cpus",
+    "memory_mib",
+    "gpu_model",
+    "gpu_memory_mib",
+    "sharing",
+    "class",
+    "kind",
+    "user",
+    "pools",
+    "time_limit_seconds",
+    "predicted_seconds",
+    "checkpoint_seconds",
+    "restart_seconds",
+];
+
 /// Bounds of the numbers of a trace.
-const SECONDS_MAX: i64 = 10 * 366 * 86_400;
+pub const SECONDS_MAX: i64 = 10 * 366 * 86_400;
 const WORKERS_MAX: i64 = 100_000;
 const MEMORY_MIB_MAX: i64 = 1_000_000_000;
 /// The most jobs of a trace: all are kept.
@@ -69,7 +92,9 @@ impl Trace {
             std::fs::read_to_string(scenario).with_context(|| scenario.display().to_string())?;
         let world =
             engine::scenario::parse(&text).with_context(|| scenario.display().to_string())?;
-        let mut jobs = Table::read(trace)?.rows(|row| job(row, &world))?;
+        let mut jobs = Table::read(trace)?
+            .only(&COLUMNS)?
+            .rows(|row| job(row, &world))?;
         if jobs.is_empty() || jobs.len() > JOBS_MAX {
             bail!(
                 "{}: {} jobs; 1 to {JOBS_MAX} are replayed",

@@ -11,18 +11,19 @@ use crate::world::{
     MigMode, Node, NodeState, Placed, PlacedDevice, PoolState, Workload, WorkloadState,
 };
 
-pub(super) fn faults(facts: &Facts<'_>, plan: &Plan) -> Vec<String> {
-    let mut faults = Vec::new();
+/// Workers on nodes that the world does not have.
+pub(super) fn unknown_nodes(facts: &Facts<'_>) -> Vec<String> {
     let missing = [&facts.starts, &facts.growth, &facts.kept, &facts.remaining]
         .into_iter()
         .flatten()
         .flat_map(|(work, workers)| workers.iter().map(move |worker| (work, worker)))
         .filter(|(_, worker)| !facts.nodes.contains_key(worker.node.as_str()))
         .map(|(work, worker)| format!("{} on unknown node {}", work.name, worker.node));
-    faults.extend(missing);
-    if !faults.is_empty() {
-        return faults;
-    }
+    missing.collect()
+}
+
+pub(super) fn faults(facts: &Facts<'_>, plan: &Plan) -> Vec<String> {
+    let mut faults = Vec::new();
     let movers: BTreeSet<&str> = plan
         .migrations
         .iter()

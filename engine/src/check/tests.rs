@@ -282,3 +282,19 @@ fn a_whole_device_in_mig_mode_is_found() {
     plan.starts = vec![start("new", &[0])];
     assert!(found(&rig, &plan, "which is in MIG mode"));
 }
+
+#[test]
+fn a_place_on_a_node_that_is_not_there_is_a_fault_and_no_panic() {
+    let (rig, mut plan) = rigged();
+    let mut lost = start("new", &[1]);
+    lost.placement[0].node = "nowhere".to_owned();
+    plan.starts.push(lost);
+    plan.waiting.clear();
+    let found = violations(rig.world(), &plan);
+    assert!(
+        found
+            .iter()
+            .any(|what| what.contains("unknown node nowhere")),
+        "{found:?}"
+    );
+}

@@ -70,7 +70,7 @@ pub enum AppError {
         retry_after_seconds: u64,
     },
     /// More people at once than can be served: 503 with Retry-After.
-    #[error("too many people sign in at this moment: try again in {retry_after_seconds} s")]
+    #[error("too many people ask for this at this moment: try again in {retry_after_seconds} s")]
     TooBusy {
         /// When to try again.
         retry_after_seconds: u64,

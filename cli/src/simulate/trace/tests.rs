@@ -17,6 +17,10 @@ workloads: []
 ";
 
 fn replayed(name: &str, jobs: &str, until: Option<i64>) -> Report {
+    read(name, jobs).unwrap().replay(until)
+}
+
+fn read(name: &str, jobs: &str) -> anyhow::Result<Trace> {
     let folder: PathBuf =
         std::env::temp_dir().join(format!("allot-trace-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
@@ -25,7 +29,17 @@ fn replayed(name: &str, jobs: &str, until: Option<i64>) -> Report {
     std::fs::write(&trace, jobs).unwrap();
     let read = Trace::read(&scenario, &trace, None, 42);
     std::fs::remove_dir_all(&folder).unwrap();
-    read.unwrap().replay(until)
+    read
+}
+
+#[test]
+fn a_column_that_is_none_is_refused_by_its_name() {
+    let jobs = "name,team,submitted,run_seconds,gpsu\nj1,a,0,100,2\n";
+    let error = read("column", jobs).map(|_| ()).unwrap_err().to_string();
+    assert!(
+        error.contains("gpsu") && error.contains("line 1"),
+        "{error}"
+    );
 }
 
 #[test]
