@@ -121,8 +121,24 @@ impl JobSpec {
 
     fn check_files(&self) -> Result<(), FieldError> {
         check_count("files", self.files.len(), FILES_MAX)?;
-        for path in self.files.keys() {
+        for (path, text) in &self.files {
             check_relative("files", path)?;
+            if text.contains('\0') {
+                return Err(FieldError::new(
+                    format!("files.{path}"),
+                    "a text with NUL",
+                    "text; put binary data on shared storage",
+                ));
+            }
+            let folder = format!("{path}/");
+            let below = self.files.range(folder.clone()..).next();
+            if let Some((inner, _)) = below.filter(|(other, _)| other.starts_with(&folder)) {
+                return Err(FieldError::new(
+                    "files",
+                    inner,
+                    format!("another path; {path} is a file and no folder"),
+                ));
+            }
         }
         let bytes: usize = self.files.values().map(String::len).sum();
         if bytes > FILES_BYTES_MAX {

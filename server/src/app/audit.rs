@@ -135,6 +135,9 @@ pub async fn list(
 ) -> Result<Page<AuditEntry>, AppError> {
     authorise(asker, Action::ListAudit, Target::Platform)?;
     let before: Option<i64> = ask.after("audit")?;
+    if let Some(object) = filter.object.as_deref().filter(|o| o.contains('\0')) {
+        return Err(AppError::invalid("object", object, "such as team/vision"));
+    }
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let rows =
         store::audit::page(&mut tx, filter.object.as_deref(), before, ask.rows_wanted()).await?;

@@ -53,6 +53,7 @@ async fn an_unknown_name_and_a_wrong_password_look_alike_and_guessing_is_slowed(
         problem
     };
     let unknown = alike(log_in(&server, "nobody", "x").await);
+    assert_eq!(alike(log_in(&server, "a\0b", "x").await), unknown);
     assert_eq!(alike(log_in(&server, "vision-member", "x").await), unknown);
     for _ in 0..5 {
         log_in(&server, "nobody", "x").await;

@@ -142,12 +142,13 @@ impl Ending {
                     None => t.say("ended.exit").with("code", code),
                 }
             }
-            (AttemptEnd::Signal, _) => {
-                let number = signal.unwrap_or(0).to_string();
-                t.say("ended.signal")
+            (AttemptEnd::Signal, _) => match signal.map(|number| number.to_string()) {
+                Some(number) => t
+                    .say("ended.signal")
                     .with("number", &number)
-                    .nest("signal", t.word("signal", &number))
-            }
+                    .nest("signal", t.word("signal", &number)),
+                None => t.say("ended.some_signal"),
+            },
             (end, _) => t.word("ended_by", end.as_str()),
         }
     }
