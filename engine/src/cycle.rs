@@ -398,6 +398,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
             };
             let amount = slots.iter().map(|s| s.amount).sum();
             if quota::allowed(&self.ledger, work, pool, amount).is_ok()
+                && self.growth_owes_nothing(work, pool, &slots)
                 && self.growth_holds(work, pool, &slots)
             {
                 let placement = self.places(&slots);

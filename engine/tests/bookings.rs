@@ -148,17 +148,49 @@ fn no_more_leaves_than_the_booking_needs() {
     assert_ne!(plan.preemptions[0].workload, "one");
 }
 
-#[test]
-fn elastic_work_is_shrunk_for_a_booking_before_it_is_stopped() {
+/// Work of team `a` that wants eight workers and has so many.
+fn elastic(workers: u32) -> Workload {
     let mut elastic = lent("elastic", 0..1);
     elastic.min_workers = Some(2);
     elastic.workers = 8;
-    elastic.placed = (0..8)
+    elastic.placed = (0..workers)
         .map(|i| lent("x", i..i + 1).placed[0].clone())
         .collect();
-    let plan = booked(4, 0).work(elastic).plan();
+    elastic
+}
+
+#[test]
+fn elastic_work_is_shrunk_for_a_booking_before_it_is_stopped() {
+    let plan = booked(4, 0).work(elastic(8)).plan();
     assert_eq!(plan.preemptions[0].to_workers, 4);
     assert_eq!(plan.preemptions[0].released, [4, 5, 6, 7]);
+}
+
+#[test]
+fn what_was_shrunk_for_a_booking_does_not_grow_back_onto_it() {
+    let rest = booked(4, 0).work(elastic(8)).settles(60);
+    assert_eq!(rest.evictions(), 1);
+    assert_eq!(rest.world.workloads[0].placed.len(), 4);
+}
+
+#[test]
+fn work_grows_onto_what_no_booking_is_owed() {
+    let placed = |rig: Rig| {
+        let rest = rig.settles(60);
+        assert_eq!(rest.evictions(), 0);
+        rest.world.workloads[0].placed.len()
+    };
+    // Eight devices, of which four are owed: two of the six that are free may be had.
+    assert_eq!(placed(booked(4, 0).work(elastic(2))), 4);
+    // What is in its team's own guarantee grows whatever is booked.
+    let mut fixed = lent("fixed", 6..8).class("fixed");
+    fixed.team = "b".to_owned();
+    let beside = booked(4, 0).team("b", 0).work(elastic(2)).work(fixed);
+    assert_eq!(placed(beside), 4);
+    // So does what is lent since the booking began.
+    let mut since = elastic(2);
+    since.started = Some(noon());
+    assert_eq!(placed(booked(4, 0).work(since)), 8);
 }
 
 #[test]

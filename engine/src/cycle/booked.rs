@@ -64,17 +64,52 @@ impl<'w> Cycle<'_, 'w> {
         for pool in 0..self.index.pools.len() {
             let mut free = self.free_milli(pool);
             for (booking, team) in bookings::lasting(self.index, pool) {
-                let facts = &self.index.pools[pool];
-                let open = facts.rows[team].guaranteed - self.ledger.held(pool, team).gpu;
-                let mut need = booking.gpus.milli().min(facts.milli(open)).max(0);
-                let found = need.min(free);
-                free -= found;
-                need -= found + self.lent_again(pool, booking, team);
+                let need = self.owed(pool, booking, team, &mut free);
                 if need > 0 {
                     self.clear(pool, booking, team, need);
                 }
             }
         }
+    }
+
+    /// Whether bookings that last are owed no more of a pool once work has grown by these
+    /// workers: else what made way when they began would come back to make way again.
+    pub(super) fn growth_owes_nothing(
+        &mut self,
+        work: usize,
+        pool: usize,
+        slots: &[Rc<Slot>],
+    ) -> bool {
+        let lasting = bookings::lasting(self.index, pool);
+        if lasting.is_empty() {
+            return true;
+        }
+        let owed = |this: &Self| -> i64 {
+            let mut free = this.free_milli(pool);
+            let each = lasting.iter();
+            each.map(|&(booking, team)| this.owed(pool, booking, team, &mut free))
+                .sum()
+        };
+        let before = owed(self);
+        let mark = self.ledger.mark();
+        self.ledger.grow(work, slots);
+        let team = self.index.works[work].team;
+        let inside = quota::in_guarantee(&self.ledger, pool, team, 0);
+        let after = owed(self);
+        self.ledger.rollback(mark);
+        // What a team has in its own guarantee no booking takes.
+        inside || after <= before
+    }
+
+    /// Thousandths that a booking still has to get from others, beyond what is free for it;
+    /// what it takes of that is free for no other.
+    fn owed(&self, pool: usize, booking: &Booking, team: usize, free: &mut i64) -> i64 {
+        let facts = &self.index.pools[pool];
+        let open = facts.rows[team].guaranteed - self.ledger.held(pool, team).gpu;
+        let need = booking.gpus.milli().min(facts.milli(open)).max(0);
+        let found = need.min(*free);
+        *free -= found;
+        (need - found - self.lent_again(pool, booking, team)).max(0)
     }
 
     /// Thousandths of whole devices that nothing stands on, once victims have left.
