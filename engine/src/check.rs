@@ -8,6 +8,7 @@ mod bookings;
 mod facts;
 mod mig;
 mod placement;
+mod profiles;
 mod quota;
 mod reservations;
 mod space;

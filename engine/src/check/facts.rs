@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use domain::sharing::SharingMode;
 
+use super::profiles::shape;
 use crate::plan::Plan;
 use crate::world::{Charge, Node, NodeState, Placed, Pool, Team, Workload, WorkloadState, World};
 
@@ -331,7 +332,5 @@ impl<'w> Facts<'w> {
 
 /// What a MIG instance counts for: its part of the memory slices.
 pub(super) fn instance_milli(node: &Node, device: &crate::world::PlacedDevice) -> Option<i128> {
-    let model = node.gpu_model.as_deref()?;
-    let shape = crate::mig::profile(model, device.mig.as_deref()?)?;
-    Some(1000 * i128::from(shape.size) / i128::from(shape.slices))
+    Some(shape(node, device.mig.as_deref()?)?.milli())
 }

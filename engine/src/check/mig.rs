@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use domain::sharing::SharingMode;
 
 use super::facts::{Facts, Standing};
-use crate::mig::{Engines, Profile, profile};
+use super::profiles::shape;
 use crate::plan::{Instance, Plan, SliceChange};
 use crate::world::{MigMode, Node, PlacedDevice, Workload};
 
@@ -23,11 +23,6 @@ pub(super) fn faults(facts: &Facts<'_>, plan: &Plan) -> Vec<String> {
     faults.extend(later(facts, &before));
     faults.extend(needless(facts, plan));
     faults
-}
-
-/// What a model's profiles take, as the table of facts has it.
-fn shape(node: &Node, name: &str) -> Option<&'static Profile> {
-    profile(node.gpu_model.as_deref()?, name)
 }
 
 /// The layouts of the world; an instance without a start lies at the lowest that is free.
@@ -67,9 +62,9 @@ fn possible(node: &Node, layout: &[(String, u32)]) -> Result<(), String> {
         if !(*start..start + shape.size).all(|slice| slices.insert(slice)) {
             return Err(format!("has {name} at {start} over another instance"));
         }
-        extra += u32::from(matches!(shape.engines, Engines::Extra | Engines::All));
-        all += u32::from(shape.engines == Engines::All);
-        some += u32::from(shape.engines != Engines::Without);
+        extra += u32::from(shape.extra);
+        all += u32::from(shape.alone);
+        some += u32::from(shape.engines);
     }
     if extra > 1 || all > 0 && some > 1 {
         return Err("gives its engines twice".to_owned());

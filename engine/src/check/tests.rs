@@ -298,3 +298,56 @@ fn a_place_on_a_node_that_is_not_there_is_a_fault_and_no_panic() {
         "{found:?}"
     );
 }
+
+#[test]
+fn the_checker_shares_no_code_with_what_decides() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/check");
+    let files = std::fs::read_dir(&folder).expect("the checker's folder");
+    let mut paths: Vec<_> = files.map(|f| f.expect("a file").path()).collect();
+    paths.retain(|path| !path.ends_with("tests.rs"));
+    paths.push(folder.with_extension("rs"));
+    assert!(paths.len() > 5, "the files are found");
+    for path in paths {
+        let text = std::fs::read_to_string(&path).expect("text");
+        // What it is given and what it judges, and nothing else of the crate.
+        for rest in text.split("crate::").skip(1) {
+            let known = ["plan::", "world::"].iter().any(|m| rest.starts_with(m));
+            let named: String = rest.chars().take(30).collect();
+            assert!(known, "{} uses crate::{named}", path.display());
+        }
+    }
+}
+
+#[test]
+fn the_checker_reads_the_table_of_profiles_as_the_deciders_do() {
+    use crate::mig;
+    let file: serde_json::Value =
+        serde_json::from_str(include_str!("../../data/mig_profiles.json")).expect("the table");
+    let mut compared = 0;
+    for model in file["models"].as_array().expect("models") {
+        let key = model["key"].as_str().expect("a key");
+        let mut node = Node::new("n1", "p", 1);
+        node.gpu_model = Some(key.to_owned());
+        for profile in model["profiles"].as_array().expect("profiles") {
+            let name = profile["name"].as_str().expect("a name");
+            let own = super::profiles::shape(&node, name);
+            let theirs = mig::profile(key, name);
+            assert_eq!(own.is_some(), theirs.is_some(), "{key} {name}");
+            let Some((own, theirs)) = own.zip(theirs) else {
+                continue;
+            };
+            assert_eq!(own.milli(), i128::from(theirs.milli()), "{key} {name}");
+            assert_eq!(own.starts, theirs.starts, "{key} {name}");
+            assert_eq!((own.size, own.of), (theirs.size, theirs.slices));
+            let engines = match theirs.engines {
+                mig::Engines::Plain => (false, false, true),
+                mig::Engines::Extra => (true, false, true),
+                mig::Engines::All => (true, true, true),
+                mig::Engines::Without => (false, false, false),
+            };
+            assert_eq!((own.extra, own.alone, own.engines), engines, "{key} {name}");
+            compared += 1;
+        }
+    }
+    assert!(compared > 50, "only {compared} profiles are compared");
+}
