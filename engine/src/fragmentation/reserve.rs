@@ -69,14 +69,15 @@ impl Reserve {
     }
 
     /// The requests for which there may be too little room before all is full: those with
-    /// no more room than are expected to come, and two deviations of it.
+    /// no more room than are expected to come, and two deviations of it. Where no node is,
+    /// no room is known of any, and none is taken.
     pub fn scarce(&self, room: &[i64], idle_milli: i64) -> u64 {
         let tasks = idle_milli / self.mean;
         let mut mask = 0;
-        for (at, &comes) in self.comes.iter().enumerate() {
+        for (at, (&comes, room)) in self.comes.iter().zip(room).enumerate() {
             let expected = tasks * comes;
             let deviation = (i128::from(expected) * i128::from(ONE)).isqrt() as i64;
-            if room[at] * ONE <= expected + 2 * deviation + ONE {
+            if room * ONE <= expected + 2 * deviation + ONE {
                 mask |= 1 << at;
             }
         }
@@ -113,6 +114,7 @@ mod tests {
         // 200 tasks until full, of which 20 ask for eight: 20 + 2 × 4.47 + 1 is the line.
         assert_eq!(reserve.scarce(&[29], 340_000), 1);
         assert_eq!(reserve.scarce(&[30], 340_000), 0);
+        assert_eq!(reserve.scarce(&[], 0), 0);
         assert_eq!(reserve.covered_by(&eight), 1);
         assert_eq!(
             reserve.covered_by(&Request {

@@ -1,0 +1,138 @@
+//! A plan depends on what the world says, never on the order in which it says it nor on the names that break no ties.
+
+mod worlds;
+
+use engine::world::{Workload, World};
+use proptest::prelude::*;
+use worlds::rich::rich;
+use worlds::tried;
+
+/// Turns and reverses a list, as the dice say.
+fn turn<T>(rows: &mut [T], by: usize) {
+    let len = rows.len().max(1);
+    rows.rotate_left(by % len);
+    if by % 2 == 1 {
+        rows.reverse();
+    }
+}
+
+/// The world with all of its lists in another order, but for those whose order means
+/// something: acceptable pools, and the workers of a placement.
+fn shuffled(mut world: World, by: usize) -> World {
+    turn(&mut world.pools, by);
+    turn(&mut world.nodes, by + 1);
+    turn(&mut world.teams, by + 2);
+    turn(&mut world.workloads, by + 3);
+    turn(&mut world.classes, by + 4);
+    turn(&mut world.bookings, by + 5);
+    turn(&mut world.services, by + 6);
+    turn(&mut world.history, by + 7);
+    for pool in &mut world.pools {
+        turn(&mut pool.sharing, by);
+    }
+    for node in &mut world.nodes {
+        turn(&mut node.failed, by);
+        for sets in [&mut node.nvlink, &mut node.numa] {
+            turn(sets, by);
+            sets.iter_mut().for_each(|set| turn(set, by + 1));
+        }
+        // Every start is given: what is listed first lies nowhere else.
+        node.mig.values_mut().for_each(|all| turn(all, by));
+    }
+    for work in &mut world.workloads {
+        turn(&mut work.after, by);
+        let kept = work
+            .nominated
+            .iter_mut()
+            .flat_map(|kept| &mut kept.placement);
+        for worker in work.placed.iter_mut().chain(kept) {
+            turn(&mut worker.devices, by);
+        }
+    }
+    world
+}
+
+fn written(world: &World) -> String {
+    serde_json::to_string(&engine::plan(world)).expect("a plan is written")
+}
+
+/// The token that every name begins with in a renamed world; no word of a message has it.
+const MARK: &str = "q\u{b7}";
+
+/// All names of a world in the same order as before.
+fn marked(mut world: World) -> World {
+    let mark = |name: &mut String| *name = format!("{MARK}{name}");
+    let keys = |map: &mut std::collections::BTreeMap<String, _>| {
+        *map = std::mem::take(map)
+            .into_iter()
+            .map(|(k, v)| (format!("{MARK}{k}"), v))
+            .collect();
+    };
+    fn placed(work: &mut Workload) -> impl Iterator<Item = &mut engine::world::Placed> {
+        let kept = work
+            .nominated
+            .iter_mut()
+            .flat_map(|kept| &mut kept.placement);
+        work.placed.iter_mut().chain(kept)
+    }
+    world.pools.iter_mut().for_each(|p| mark(&mut p.name));
+    for node in &mut world.nodes {
+        mark(&mut node.name);
+        mark(&mut node.pool);
+    }
+    for team in &mut world.teams {
+        mark(&mut team.name);
+        team.parent.iter_mut().for_each(mark);
+        keys(&mut team.quotas);
+        let marked = |name: &String| format!("{MARK}{name}");
+        team.past_use = team.past_use.iter().map(|(k, v)| (marked(k), *v)).collect();
+        team.max_per_user = team
+            .max_per_user
+            .iter()
+            .map(|(k, v)| (marked(k), *v))
+            .collect();
+        let hour = team.preemptions_this_hour.iter();
+        team.preemptions_this_hour = hour.map(|(k, v)| (marked(k), *v)).collect();
+    }
+    world.classes.iter_mut().for_each(|c| mark(&mut c.name));
+    for service in &mut world.services {
+        mark(&mut service.name);
+        mark(&mut service.team);
+    }
+    for booking in &mut world.bookings {
+        mark(&mut booking.name);
+        mark(&mut booking.team);
+        mark(&mut booking.pool);
+    }
+    world
+        .history
+        .iter_mut()
+        .for_each(|past| mark(&mut past.pool));
+    for work in &mut world.workloads {
+        let names = [&mut work.name, &mut work.team, &mut work.class];
+        names.into_iter().for_each(mark);
+        work.user.iter_mut().for_each(mark);
+        work.service.iter_mut().for_each(mark);
+        work.node.iter_mut().for_each(mark);
+        work.after.iter_mut().chain(&mut work.pools).for_each(mark);
+        placed(work).for_each(|worker| mark(&mut worker.node));
+    }
+    world
+}
+
+proptest! {
+    #![proptest_config(tried())]
+
+    #[test]
+    fn the_order_of_any_list_changes_nothing(recipe in rich(), by in 1..20_usize) {
+        let world = recipe.world();
+        prop_assert_eq!(written(&world), written(&shuffled(world.clone(), by)));
+    }
+
+    #[test]
+    fn other_names_in_the_same_order_change_nothing_but_the_names(recipe in rich()) {
+        let world = recipe.world();
+        let renamed = written(&marked(world.clone()));
+        prop_assert_eq!(written(&world), renamed.replace(MARK, ""));
+    }
+}

@@ -1,0 +1,366 @@
+//! Worlds of all features at once: pools, a tree of teams, nodes of several kinds, work that runs, and work that waits.
+
+use std::collections::BTreeMap;
+
+use domain::sharing::SharingMode;
+use domain::spec::{NvlinkRule, WorkloadKind};
+use domain::{MilliCpu, MilliGpu};
+use engine::rig::{before, noon};
+use engine::world::{
+    Backfill, Booking, Charge, Class, MigInstance, MigMode, Node, NodeState, Pool, PoolState,
+    PreemptionPolicy, Quota, Reclaim, Service, Stopped, Strategy as Placing, Team, WithinTeam,
+    Workload, WorkloadState, World,
+};
+use engine::{cycles, plan};
+use proptest::prelude::*;
+
+use super::dice::Dice;
+
+/// Longer than any grace, so that a cycle finds the victims of the last one gone.
+const CYCLE_SECONDS: i64 = 31;
+/// Cycles that work has run for when the world is handed over.
+const PAST_MAX: i64 = 5;
+
+/// What a world of all features is made from.
+#[derive(Debug, Clone)]
+pub struct Recipe {
+    rules: [u8; 32],
+    teams: Vec<[u8; 12]>,
+    nodes: Vec<[u8; 16]>,
+    jobs: Vec<[u8; 32]>,
+    late: Vec<[u8; 32]>,
+    bookings: Vec<[u8; 6]>,
+}
+
+/// Recipes for worlds of all features at once.
+pub fn rich() -> impl Strategy<Value = Recipe> {
+    let teams = prop::collection::vec(any::<[u8; 12]>(), 4..=6);
+    let nodes = prop::collection::vec(any::<[u8; 16]>(), 1..5);
+    let jobs = prop::collection::vec(any::<[u8; 32]>(), 0..10);
+    let late = prop::collection::vec(any::<[u8; 32]>(), 0..8);
+    let bookings = prop::collection::vec(any::<[u8; 6]>(), 0..3);
+    let all = (any::<[u8; 32]>(), teams, nodes, jobs, late, bookings);
+    all.prop_map(|(rules, teams, nodes, jobs, late, bookings)| Recipe {
+        rules,
+        teams,
+        nodes,
+        jobs,
+        late,
+        bookings,
+    })
+}
+
+impl Recipe {
+    /// The world: some of its work runs, leaves or has room kept for it.
+    pub fn world(&self) -> World {
+        let mut dice = Dice::of(&self.rules);
+        let mut world = World::empty(noon());
+        world.cycle_seconds = CYCLE_SECONDS;
+        world.classes = vec![
+            Class::new("low", 0, true),
+            Class::new("normal", 50, true),
+            Class::new("high", 100, true),
+            Class::new("fixed", 100, false),
+        ];
+        let past = dice.below(PAST_MAX + 1);
+        world.pools.push(pool("p", &mut dice));
+        if dice.once_in(3) {
+            world.pools.push(pool("q", &mut dice));
+        }
+        for (i, bytes) in self.nodes.iter().enumerate() {
+            let node = node(i, &mut Dice::of(bytes), &world);
+            world.nodes.push(node);
+        }
+        world.teams = tree(&self.teams, &world);
+        world.services = vec![service("s0", "t0", 1), service("s1", "t1", 0)];
+        for (i, bytes) in self.jobs.iter().enumerate() {
+            let job = job(i, &mut Dice::of(bytes), &world);
+            world.workloads.push(job);
+        }
+        for _ in 0..past {
+            let made = plan(&world);
+            cycles::apply(&mut world, &made);
+            cycles::advance(&mut world, None);
+        }
+        for (i, bytes) in self.bookings.iter().enumerate() {
+            let booking = booking(i, &mut Dice::of(bytes), &world);
+            world.bookings.push(booking);
+        }
+        for (i, bytes) in self.late.iter().enumerate() {
+            let job = job(self.jobs.len() + i, &mut Dice::of(bytes), &world);
+            world.workloads.push(job);
+        }
+        for (node, bytes) in world.nodes.iter_mut().zip(&self.nodes) {
+            befall(node, &mut Dice::of(&bytes[12..]));
+        }
+        world
+    }
+}
+
+fn pool(name: &str, dice: &mut Dice<'_>) -> Pool {
+    let preemption = PreemptionPolicy {
+        within_team: dice.one(&[WithinTeam::Never, WithinTeam::LowerPriority]),
+        reclaim: dice.one(&[Reclaim::Any, Reclaim::LowerPriority, Reclaim::Never]),
+        across_borrowers: dice.once_in(2),
+        min_runtime_seconds: dice.one(&[0, 0, 60, 1_000_000]),
+        min_runtime_reclaim_seconds: dice.one(&[None, Some(0), Some(90)]),
+        delay_seconds: dice.one(&[0, 0, 300]),
+        max_per_day: dice.one(&[None, None, Some(1), Some(0)]),
+        max_per_team_hour: dice.one(&[None, None, Some(1), Some(2)]),
+        grace_seconds: dice.one(&[0, 30, 90]),
+        consolidate: dice.once_in(2),
+    };
+    Pool {
+        state: dice.one(&[
+            PoolState::Open,
+            PoolState::Open,
+            PoolState::Open,
+            PoolState::Closed,
+        ]),
+        strategy: dice.one(&[Placing::Pack, Placing::Spread, Placing::LeastFragmentation]),
+        sharing: SharingMode::ALL.to_vec(),
+        time_slices: dice.one(&[4, 2, 1]),
+        mps_across_teams: dice.once_in(2),
+        mig_mode: dice.one(&[MigMode::Dynamic, MigMode::Static, MigMode::Never]),
+        backfill: dice.one(&[
+            Backfill::Easy,
+            Backfill::Conservative,
+            Backfill::None,
+            Backfill::Strict,
+        ]),
+        charge: dice.one(&[Charge::Gpus, Charge::Gpus, Charge::Dominant]),
+        non_preemptible_borrowing: dice.once_in(3),
+        ageing_milli_per_hour: dice.one(&[0, 0, 50_000]),
+        usage_half_life_seconds: dice.one(&[None, None, Some(3600)]),
+        whole_node_guarantees: dice.once_in(3),
+        preemption,
+        ..Pool::new(name)
+    }
+}
+
+fn node(i: usize, dice: &mut Dice<'_>, world: &World) -> Node {
+    let pools: Vec<&str> = world.pools.iter().map(|p| p.name.as_str()).collect();
+    let gpus = dice.one(&[2, 4, 1, 3, 0, 8]);
+    let mut node = Node::new(&format!("n{i}"), dice.one(&pools), gpus);
+    let (model, memory) = dice.one(&[
+        ("H100-80GB", 81_559),
+        ("H100-80GB", 81_559),
+        ("A30-24GB", 24_576),
+        ("L4", 23_034),
+    ]);
+    node.gpu_model = Some(model.to_owned());
+    node.gpu_memory_mib = memory;
+    node.cpus = MilliCpu::whole(dice.one(&[64, 4, 2]));
+    node.memory_mib = dice.one(&[524_288, 4096]);
+    let all: Vec<u32> = (0..gpus).collect();
+    let half = all.len() / 2;
+    let halves = vec![all[..half].to_vec(), all[half..].to_vec()];
+    node.nvlink = dice.one(&[vec![all.clone()], halves.clone(), Vec::new()]);
+    node.numa = dice.one(&[vec![all], halves, Vec::new()]);
+    for (label, values) in [("rack", ["r0", "r1", ""]), ("zone", ["z0", "z1", ""])] {
+        let value = dice.one(&values);
+        if !value.is_empty() {
+            node = node.label(label, value);
+        }
+    }
+    if model == "H100-80GB" && gpus > 0 && dice.once_in(3) {
+        let layout: &[(&str, u32)] = dice.one(&[
+            &[][..],
+            &[("3g.40gb", 0), ("1g.10gb+me", 4)][..],
+            &[("1g.10gb", 0), ("1g.10gb", 3), ("2g.20gb", 4)][..],
+        ]);
+        let instances = layout.iter().map(|&(profile, start)| MigInstance {
+            profile: profile.to_owned(),
+            start: Some(start),
+        });
+        node.mig.insert(gpus - 1, instances.collect());
+    }
+    node
+}
+
+/// What becomes of a node after work has been put on it.
+fn befall(node: &mut Node, dice: &mut Dice<'_>) {
+    node.state = dice.one(&[
+        NodeState::Ready,
+        NodeState::Ready,
+        NodeState::Ready,
+        NodeState::Ready,
+        NodeState::Ready,
+        NodeState::Cordoned,
+        NodeState::Draining,
+        NodeState::Unreachable,
+    ]);
+    if node.gpus > 0 && dice.once_in(6) {
+        node.failed = vec![0];
+    }
+}
+
+/// Two departments, and teams below them.
+fn tree(rows: &[[u8; 12]], world: &World) -> Vec<Team> {
+    let mut teams = vec![Team::new("d0"), Team::new("d1")];
+    for (i, bytes) in rows.iter().enumerate() {
+        let mut dice = Dice::of(bytes);
+        let mut team = Team::new(&format!("t{i}")).under(&format!("d{}", i % 2));
+        for pool in &world.pools {
+            if pool.name == "q" && dice.once_in(4) {
+                continue;
+            }
+            let guaranteed = dice.one(&[1000, 0, 2000, 500, 3000]);
+            let more = dice.one(&[None, None, Some(0), Some(1000), Some(2250)]);
+            let quota = Quota {
+                guaranteed: MilliGpu::from_milli(guaranteed),
+                limit: more.map(|more| MilliGpu::from_milli(guaranteed + more)),
+                lend_limit: dice
+                    .one(&[None, None, Some(0), Some(1)])
+                    .map(MilliGpu::whole),
+                weight_milli: dice.one(&[1000, 2000, 0, 333]),
+            };
+            team = team.quota(&pool.name, quota);
+        }
+        let p = || "p".to_owned();
+        if let Some(most) = dice.one(&[None, None, None, Some(2000), Some(750)]) {
+            team.max_per_user.insert(p(), MilliGpu::from_milli(most));
+        }
+        let past = dice.one(&[0, 1000, 50_000]);
+        if past > 0 {
+            team.past_use.insert(p(), past * 1000);
+        }
+        let hour = dice.one(&[0, 0, 1]);
+        if hour > 0 {
+            team.preemptions_this_hour.insert(p(), hour);
+        }
+        let none = Stopped::None;
+        team.stopped = dice.one(&[
+            none,
+            none,
+            none,
+            none,
+            none,
+            Stopped::Borrowing,
+            Stopped::All,
+        ]);
+        teams.push(team);
+    }
+    // A department may promise more than its teams do, and bound them.
+    for at in 0..2 {
+        let mut dice = Dice::of(&rows[at][10..]);
+        let below: i64 = (teams.iter().skip(2).skip(at).step_by(2))
+            .filter_map(|t| t.quotas.get("p"))
+            .map(|q| q.guaranteed.milli())
+            .sum();
+        if dice.once_in(2) {
+            let own = below + dice.one(&[0, 1000]);
+            let mut row = Quota::guaranteed(MilliGpu::from_milli(own));
+            row.limit = dice
+                .one(&[None, Some(own), Some(own + 1000)])
+                .map(MilliGpu::from_milli);
+            teams[at].quotas = BTreeMap::from([("p".to_owned(), row)]);
+        }
+    }
+    teams
+}
+
+fn service(name: &str, team: &str, min_replicas: u32) -> Service {
+    Service {
+        name: name.to_owned(),
+        team: team.to_owned(),
+        min_replicas,
+        max_replicas: 8,
+    }
+}
+
+fn job(i: usize, dice: &mut Dice<'_>, world: &World) -> Workload {
+    let teams: Vec<&str> = (world.teams.iter().map(|t| t.name.as_str()))
+        .filter(|name| name.starts_with('t'))
+        .collect();
+    let team = dice.one(&teams);
+    let submitted = before(30 + dice.below(200));
+    let gpus = dice.one(&[1, 2, 1, 3, 0, 4]);
+    let mut job = Workload::waiting(&format!("j{i:02}"), team, gpus, submitted);
+    job.class = dice.one(&["normal", "low", "high", "fixed"]).to_owned();
+    asks(&mut job, dice);
+    job.workers = dice.one(&[1, 1, 2, 3]);
+    job.min_workers = dice.one(&[None, None, Some(1)]);
+    job.per_worker.cpus = MilliCpu::whole(dice.one(&[0, 0, 1, 2]));
+    job.per_worker.memory_mib = dice.one(&[0, 0, 1024, 4096]);
+    job.user = dice
+        .one(&[None, None, Some("u0"), Some("u1")])
+        .map(str::to_owned);
+    job.kind = dice.one(&[WorkloadKind::Batch, WorkloadKind::Inference]);
+    let minutes = |m: Option<i64>| m.map(|m| m * 60);
+    job.time_limit_seconds = minutes(dice.one(&[None, Some(5), Some(30), Some(120)]));
+    job.predicted_seconds = minutes(dice.one(&[None, None, None, Some(1), Some(40)]));
+    job.preemptible = dice.one(&[None, None, None, Some(true), Some(false)]);
+    job.checkpoint_seconds = dice.one(&[None, Some(60)]);
+    let rack = || Some("rack".to_owned());
+    job.topology.require = dice.one(&[None, None, None, rack()]);
+    job.topology.prefer = dice.one(&[None, None, rack()]);
+    job.nvlink = dice.one(&[NvlinkRule::Prefer, NvlinkRule::Any, NvlinkRule::Require]);
+    if dice.once_in(8) {
+        job.selector.insert("zone".to_owned(), "z0".to_owned());
+    }
+    job.node = dice.once_in(12).then(|| "n0".to_owned());
+    if dice.once_in(3) && ["t0", "t1"].contains(&team) {
+        job.service = Some(format!("s{}", &team[1..]));
+        job.anti_affinity = dice.one(&[None, Some("rack".to_owned())]);
+    }
+    job.state = dice.one(&[WorkloadState::Waiting; 12]);
+    if dice.once_in(16) {
+        job.state = WorkloadState::Suspended;
+    }
+    job.not_before = dice
+        .one(&[None; 8])
+        .or(dice.once_in(10).then(|| before(-2)));
+    if dice.once_in(10) && i > 0 {
+        job.after = vec![format!("j{:02}", i - 1)];
+    }
+    if world.pools.len() > 1 {
+        let (p, q) = (|| "p".to_owned(), || "q".to_owned());
+        job.pools = dice.one(&[vec![], vec![q()], vec![q(), p()], vec![p(), q()], vec![p()]]);
+    }
+    job
+}
+
+/// What a worker asks of devices.
+fn asks(job: &mut Workload, dice: &mut Dice<'_>) {
+    let asked = &mut job.per_worker;
+    match dice.below(9) {
+        0..=3 => {
+            asked.gpu_model = dice.one(&[None, None, None, Some("H100-80GB".to_owned())]);
+            asked.gpu_memory_mib = dice.one(&[None, None, None, Some(40_000)]);
+        }
+        4 | 5 => {
+            let profile = dice.one(&[
+                "1g.10gb",
+                "2g.20gb",
+                "3g.40gb",
+                "1g.10gb+me",
+                "1g.20gb",
+                "7g.80gb",
+                "1g.6gb",
+            ]);
+            asked.mig_profile = Some(profile.to_owned());
+            asked.sharing = vec![SharingMode::Mig];
+            asked.gpus = Some(MilliGpu::whole(dice.one(&[1, 1, 2, 3])));
+        }
+        _ => {
+            let (slice, mps, vgpu) = (SharingMode::TimeSlice, SharingMode::Mps, SharingMode::Vgpu);
+            asked.sharing = dice.one(&[vec![slice], vec![mps], vec![vgpu], vec![mps, slice]]);
+            asked.gpus = Some(MilliGpu::from_milli(dice.one(&[250, 500, 100, 333])));
+            asked.gpu_memory_mib = dice.one(&[None, None, Some(8_000), Some(23_000)]);
+        }
+    }
+}
+
+fn booking(i: usize, dice: &mut Dice<'_>, world: &World) -> Booking {
+    let begins = dice.one(&[0, -10, 5, 60]);
+    let minute = |minutes: i64| world.now - chrono::TimeDelta::minutes(-minutes);
+    Booking {
+        name: format!("b{i}"),
+        team: dice.one(&["t0", "t1", "d0"]).to_owned(),
+        pool: "p".to_owned(),
+        gpus: MilliGpu::from_milli(dice.one(&[1000, 2000, 500])),
+        from: minute(begins),
+        to: minute(begins + dice.one(&[30, 3, 300])),
+    }
+}
