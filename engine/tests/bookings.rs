@@ -174,6 +174,19 @@ fn what_was_shrunk_for_a_booking_does_not_grow_back_onto_it() {
 }
 
 #[test]
+fn two_bookings_that_begin_at_once_do_not_take_from_one_job_twice_in_a_plan() {
+    let rig = booked(2, 0).work(elastic(8)).with(|w| {
+        let mut second = w.bookings[0].clone();
+        second.name = "talk".to_owned();
+        w.bookings.push(second);
+    });
+    assert_eq!(rig.plan().preemptions.len(), 1);
+    // Both have their room in the end.
+    let rest = rig.settles(120);
+    assert_eq!(rest.world.workloads[0].placed.len(), 4);
+}
+
+#[test]
 fn work_grows_onto_what_no_booking_is_owed() {
     let placed = |rig: Rig| {
         let rest = rig.settles(60);

@@ -195,7 +195,9 @@ fn devices(facts: &Facts<'_>, work: &Workload, node: &Node, placed: &Placed) -> 
         .nvlink
         .iter()
         .any(|clique| indices.iter().all(|i| clique.contains(i)));
-    if work.nvlink == NvlinkRule::Require && placed.devices.len() > 1 && !linked {
+    // Instances have no links: the rule is one of whole devices.
+    let several = asked.mig_profile.is_none() && placed.devices.len() > 1;
+    if work.nvlink == NvlinkRule::Require && several && !linked {
         faults.push("its devices are not linked".to_owned());
     }
     faults

@@ -82,7 +82,8 @@ fn lending(facts: &Facts<'_>, before: &ByTeam<'_>, after: &ByTeam<'_>) -> Vec<St
         };
         let roots = facts.teams.values().filter(|t| t.parent.is_none());
         let used: Exact = roots.map(|t| held(after, &t.name, pool)).sum();
-        let free = facts.totals[pool].capacity * facts.totals[pool].scale - used;
+        // Work on nodes that do not answer is held and no part of the capacity.
+        let free = (facts.totals[pool].capacity * facts.totals[pool].scale - used).max(0);
         let idle = guaranteed - held(after, owner, pool);
         let mut borrowers = facts
             .starts

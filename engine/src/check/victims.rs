@@ -20,7 +20,7 @@ pub(super) fn faults(facts: &Facts<'_>, plan: &Plan) -> Vec<String> {
         .collect();
     faults.extend(borrowed_only(facts, plan));
     faults.extend(plan.migrations.iter().flat_map(|m| mover(facts, m)));
-    faults.extend(services(facts));
+    faults.extend(services(facts, plan));
     faults
 }
 
@@ -296,9 +296,15 @@ fn borrowed_only(facts: &Facts<'_>, plan: &Plan) -> Vec<String> {
         .collect()
 }
 
-/// A service keeps its least replicas.
-fn services(facts: &Facts<'_>) -> Vec<String> {
+/// A service keeps its least replicas, but for those whose nodes are emptied.
+fn services(facts: &Facts<'_>, plan: &Plan) -> Vec<String> {
     let mut faults = Vec::new();
+    let drained: BTreeSet<&str> = plan
+        .preemptions
+        .iter()
+        .filter(|p| p.reason == Reason::Drain)
+        .map(|p| p.workload.as_str())
+        .collect();
     for service in &facts.world.services {
         let of = |standing: &super::facts::Standing<'_>| -> BTreeSet<String> {
             let replicas = standing
@@ -306,7 +312,8 @@ fn services(facts: &Facts<'_>) -> Vec<String> {
                 .filter(|(w, _)| w.service.as_ref() == Some(&service.name));
             replicas.map(|(w, _)| w.name.clone()).collect()
         };
-        let (before, after) = (of(&facts.running), of(&facts.remaining));
+        let (mut before, after) = (of(&facts.running), of(&facts.remaining));
+        before.retain(|name| !drained.contains(name.as_str()));
         if before != after && after.len() < service.min_replicas as usize {
             let left = after.len();
             faults.push(format!(

@@ -11,10 +11,14 @@ pub(super) fn faults(facts: &Facts<'_>) -> Vec<String> {
         .filter_map(|pool| {
             let size = size(facts, pool)?;
             let left = by_age(&facts.remaining);
-            let before = shortage(facts, pool, size, &by_age(&facts.running));
-            let before = before.max(shortage(facts, pool, size, &left));
-            let after = [left, certain(facts, pool)].concat();
-            let after = shortage(facts, pool, size, &after);
+            let (certain, others) = new(facts, pool);
+            // What starts as borrowed comes into the guarantee when other work of its team
+            // leaves: it spoils the node then, not who is put beside it.
+            let borrowed = [left.clone(), others].concat();
+            let before = [by_age(&facts.running), left.clone(), borrowed];
+            let before = before.map(|standing| shortage(facts, pool, size, &standing));
+            let before = before.into_iter().max().unwrap_or(0);
+            let after = shortage(facts, pool, size, &[left, certain].concat());
             (after > before.max(0)).then(|| {
                 format!(
                     "{after} whole nodes that are guaranteed in {} can not be formed, {} before",
@@ -36,15 +40,17 @@ fn by_age<'a, 'w>(standing: &'a Standing<'w>) -> Vec<Stand<'a, 'w>> {
     all
 }
 
-/// What teams get that are within their guarantees with everything that they have and get.
-fn certain<'a, 'w>(facts: &'a Facts<'w>, pool: &Pool) -> Vec<Stand<'a, 'w>> {
+/// What teams get that are within their guarantees with everything that they have and get,
+/// and what starts of the others.
+fn new<'a, 'w>(facts: &'a Facts<'w>, pool: &Pool) -> (Vec<Stand<'a, 'w>>, Vec<Stand<'a, 'w>>) {
     let new = || facts.starts.iter().chain(&facts.growth).chain(&facts.kept);
     let held = facts.held(&facts.running.iter().chain(new()).cloned().collect());
     let within = |work: &Workload| {
         let key = (work.team.as_str(), pool.name.as_str());
         held.get(&key).copied().unwrap_or(0) <= facts.guarantees.get(&key).copied().unwrap_or(0)
     };
-    new().filter(|(w, _)| within(w)).collect()
+    let starts = facts.starts.iter().filter(|(w, _)| !within(w));
+    (new().filter(|(w, _)| within(w)).collect(), starts.collect())
 }
 
 /// Promised nodes that no node is left for.

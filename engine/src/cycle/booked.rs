@@ -154,7 +154,7 @@ impl<'w> Cycle<'_, 'w> {
         let mut steps: Vec<Step> = Vec::new();
         let mut freed = 0;
         while freed < need {
-            let Some(step) = self.next_lent(pool, booking, team) else {
+            let Some(step) = self.next_lent(pool, booking, team, &steps) else {
                 break;
             };
             self.ledger.release(step.work, step.keep);
@@ -176,7 +176,13 @@ impl<'w> Cycle<'_, 'w> {
         }
     }
 
-    fn next_lent(&mut self, pool: usize, booking: &Booking, team: usize) -> Option<Step> {
+    fn next_lent(
+        &mut self,
+        pool: usize,
+        booking: &Booking,
+        team: usize,
+        taken: &[Step],
+    ) -> Option<Step> {
         let index = self.index;
         let mut best = None;
         for work in 0..index.works.len() {
@@ -190,6 +196,10 @@ impl<'w> Cycle<'_, 'w> {
                 continue;
             }
             let slots = self.ledger.slots(work);
+            // A plan takes from a workload once: what was shrunk for another is left for now.
+            if slots.len() < facts.row.placed.len() && taken.iter().all(|s| s.work != work) {
+                continue;
+            }
             let least = facts.row.workers_least() as usize;
             let keep = if slots.len() > least {
                 slots.len() - 1

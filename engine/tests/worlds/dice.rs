@@ -28,6 +28,11 @@ impl<'b> Dice<'b> {
         self.below(times) == times - 1
     }
 
+    /// This once in so many times, else the plain one.
+    pub fn rarely<T>(&mut self, times: i64, rare: T, plain: T) -> T {
+        if self.once_in(times) { rare } else { plain }
+    }
+
     /// One of these; the first is the plainest.
     pub fn one<T: Clone>(&mut self, of: &[T]) -> T {
         of[self.below(of.len() as i64) as usize].clone()

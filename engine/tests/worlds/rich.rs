@@ -36,8 +36,8 @@ pub struct Recipe {
 pub fn rich() -> impl Strategy<Value = Recipe> {
     let teams = prop::collection::vec(any::<[u8; 12]>(), 4..=6);
     let nodes = prop::collection::vec(any::<[u8; 16]>(), 1..5);
-    let jobs = prop::collection::vec(any::<[u8; 32]>(), 0..10);
-    let late = prop::collection::vec(any::<[u8; 32]>(), 0..8);
+    let jobs = prop::collection::vec(any::<[u8; 32]>(), 0..14);
+    let late = prop::collection::vec(any::<[u8; 32]>(), 0..10);
     let bookings = prop::collection::vec(any::<[u8; 6]>(), 0..3);
     let all = (any::<[u8; 32]>(), teams, nodes, jobs, late, bookings);
     all.prop_map(|(rules, teams, nodes, jobs, late, bookings)| Recipe {
@@ -100,28 +100,35 @@ impl Recipe {
 fn pool(name: &str, dice: &mut Dice<'_>) -> Pool {
     let preemption = PreemptionPolicy {
         within_team: dice.one(&[WithinTeam::Never, WithinTeam::LowerPriority]),
-        reclaim: dice.one(&[Reclaim::Any, Reclaim::LowerPriority, Reclaim::Never]),
+        reclaim: dice.one(&[
+            Reclaim::Any,
+            Reclaim::Any,
+            Reclaim::Any,
+            Reclaim::LowerPriority,
+            Reclaim::Never,
+        ]),
         across_borrowers: dice.once_in(2),
-        min_runtime_seconds: dice.one(&[0, 0, 60, 1_000_000]),
+        min_runtime_seconds: dice.one(&[0, 0, 0, 0, 60, 1_000_000]),
         min_runtime_reclaim_seconds: dice.one(&[None, Some(0), Some(90)]),
-        delay_seconds: dice.one(&[0, 0, 300]),
-        max_per_day: dice.one(&[None, None, Some(1), Some(0)]),
-        max_per_team_hour: dice.one(&[None, None, Some(1), Some(2)]),
+        delay_seconds: dice.rarely(8, 300, 0),
+        max_per_day: dice.one(&[None, None, None, None, Some(1), Some(0)]),
+        max_per_team_hour: dice.one(&[None, None, None, Some(1), Some(2)]),
         grace_seconds: dice.one(&[0, 30, 90]),
         consolidate: dice.once_in(2),
     };
     Pool {
-        state: dice.one(&[
-            PoolState::Open,
-            PoolState::Open,
-            PoolState::Open,
-            PoolState::Closed,
-        ]),
+        state: dice.rarely(16, PoolState::Closed, PoolState::Open),
         strategy: dice.one(&[Placing::Pack, Placing::Spread, Placing::LeastFragmentation]),
         sharing: SharingMode::ALL.to_vec(),
-        time_slices: dice.one(&[4, 2, 1]),
+        time_slices: dice.one(&[4, 4, 4, 2, 1]),
         mps_across_teams: dice.once_in(2),
-        mig_mode: dice.one(&[MigMode::Dynamic, MigMode::Static, MigMode::Never]),
+        mig_mode: dice.one(&[
+            MigMode::Dynamic,
+            MigMode::Dynamic,
+            MigMode::Dynamic,
+            MigMode::Static,
+            MigMode::Never,
+        ]),
         backfill: dice.one(&[
             Backfill::Easy,
             Backfill::Conservative,
@@ -140,9 +147,11 @@ fn pool(name: &str, dice: &mut Dice<'_>) -> Pool {
 
 fn node(i: usize, dice: &mut Dice<'_>, world: &World) -> Node {
     let pools: Vec<&str> = world.pools.iter().map(|p| p.name.as_str()).collect();
-    let gpus = dice.one(&[2, 4, 1, 3, 0, 8]);
+    let gpus = dice.one(&[4, 4, 2, 8, 4, 3, 1, 0]);
     let mut node = Node::new(&format!("n{i}"), dice.one(&pools), gpus);
     let (model, memory) = dice.one(&[
+        ("H100-80GB", 81_559),
+        ("H100-80GB", 81_559),
         ("H100-80GB", 81_559),
         ("H100-80GB", 81_559),
         ("A30-24GB", 24_576),
@@ -150,14 +159,17 @@ fn node(i: usize, dice: &mut Dice<'_>, world: &World) -> Node {
     ]);
     node.gpu_model = Some(model.to_owned());
     node.gpu_memory_mib = memory;
-    node.cpus = MilliCpu::whole(dice.one(&[64, 4, 2]));
-    node.memory_mib = dice.one(&[524_288, 4096]);
+    node.cpus = MilliCpu::whole(dice.one(&[64, 64, 8, 4]));
+    node.memory_mib = dice.one(&[524_288, 524_288, 16_384]);
     let all: Vec<u32> = (0..gpus).collect();
     let half = all.len() / 2;
     let halves = vec![all[..half].to_vec(), all[half..].to_vec()];
     node.nvlink = dice.one(&[vec![all.clone()], halves.clone(), Vec::new()]);
     node.numa = dice.one(&[vec![all], halves, Vec::new()]);
-    for (label, values) in [("rack", ["r0", "r1", ""]), ("zone", ["z0", "z1", ""])] {
+    for (label, values) in [
+        ("rack", ["r0", "r1", "r0", "r1", ""]),
+        ("zone", ["z0", "z0", "z0", "z1", ""]),
+    ] {
         let value = dice.one(&values);
         if !value.is_empty() {
             node = node.label(label, value);
@@ -180,17 +192,10 @@ fn node(i: usize, dice: &mut Dice<'_>, world: &World) -> Node {
 
 /// What becomes of a node after work has been put on it.
 fn befall(node: &mut Node, dice: &mut Dice<'_>) {
-    node.state = dice.one(&[
-        NodeState::Ready,
-        NodeState::Ready,
-        NodeState::Ready,
-        NodeState::Ready,
-        NodeState::Ready,
-        NodeState::Cordoned,
-        NodeState::Draining,
-        NodeState::Unreachable,
-    ]);
-    if node.gpus > 0 && dice.once_in(6) {
+    let (cordoned, draining) = (NodeState::Cordoned, NodeState::Draining);
+    let befallen = dice.one(&[cordoned, draining, draining, NodeState::Unreachable]);
+    node.state = dice.rarely(8, befallen, NodeState::Ready);
+    if node.gpus > 0 && dice.once_in(12) {
         node.failed = vec![0];
     }
 }
@@ -205,20 +210,20 @@ fn tree(rows: &[[u8; 12]], world: &World) -> Vec<Team> {
             if pool.name == "q" && dice.once_in(4) {
                 continue;
             }
-            let guaranteed = dice.one(&[1000, 0, 2000, 500, 3000]);
-            let more = dice.one(&[None, None, Some(0), Some(1000), Some(2250)]);
+            let guaranteed = dice.one(&[1000, 0, 2000, 500, 0]);
+            let more = dice.one(&[None, None, None, None, Some(0), Some(1000), Some(2250)]);
             let quota = Quota {
                 guaranteed: MilliGpu::from_milli(guaranteed),
                 limit: more.map(|more| MilliGpu::from_milli(guaranteed + more)),
                 lend_limit: dice
-                    .one(&[None, None, Some(0), Some(1)])
+                    .one(&[None, None, None, None, Some(0), Some(1)])
                     .map(MilliGpu::whole),
                 weight_milli: dice.one(&[1000, 2000, 0, 333]),
             };
             team = team.quota(&pool.name, quota);
         }
         let p = || "p".to_owned();
-        if let Some(most) = dice.one(&[None, None, None, Some(2000), Some(750)]) {
+        if let Some(most) = dice.rarely(8, Some(2000), None) {
             team.max_per_user.insert(p(), MilliGpu::from_milli(most));
         }
         let past = dice.one(&[0, 1000, 50_000]);
@@ -229,16 +234,8 @@ fn tree(rows: &[[u8; 12]], world: &World) -> Vec<Team> {
         if hour > 0 {
             team.preemptions_this_hour.insert(p(), hour);
         }
-        let none = Stopped::None;
-        team.stopped = dice.one(&[
-            none,
-            none,
-            none,
-            none,
-            none,
-            Stopped::Borrowing,
-            Stopped::All,
-        ]);
+        let stopped = dice.one(&[Stopped::Borrowing, Stopped::All]);
+        team.stopped = dice.rarely(20, stopped, Stopped::None);
         teams.push(team);
     }
     // A department may promise more than its teams do, and bound them.
@@ -275,48 +272,44 @@ fn job(i: usize, dice: &mut Dice<'_>, world: &World) -> Workload {
         .collect();
     let team = dice.one(&teams);
     let submitted = before(30 + dice.below(200));
-    let gpus = dice.one(&[1, 2, 1, 3, 0, 4]);
+    let gpus = dice.one(&[1, 2, 1, 3, 1, 4, 0]);
     let mut job = Workload::waiting(&format!("j{i:02}"), team, gpus, submitted);
-    job.class = dice.one(&["normal", "low", "high", "fixed"]).to_owned();
+    job.class = dice
+        .one(&["normal", "low", "high", "low", "normal", "fixed"])
+        .to_owned();
     asks(&mut job, dice);
     job.workers = dice.one(&[1, 1, 2, 3]);
     job.min_workers = dice.one(&[None, None, Some(1)]);
     job.per_worker.cpus = MilliCpu::whole(dice.one(&[0, 0, 1, 2]));
     job.per_worker.memory_mib = dice.one(&[0, 0, 1024, 4096]);
-    job.user = dice
-        .one(&[None, None, Some("u0"), Some("u1")])
-        .map(str::to_owned);
+    job.user = dice.one(&[None, Some("u0"), Some("u1")]).map(str::to_owned);
     job.kind = dice.one(&[WorkloadKind::Batch, WorkloadKind::Inference]);
     let minutes = |m: Option<i64>| m.map(|m| m * 60);
     job.time_limit_seconds = minutes(dice.one(&[None, Some(5), Some(30), Some(120)]));
     job.predicted_seconds = minutes(dice.one(&[None, None, None, Some(1), Some(40)]));
-    job.preemptible = dice.one(&[None, None, None, Some(true), Some(false)]);
+    job.preemptible = dice.one(&[None, None, None, None, None, Some(true), Some(false)]);
     job.checkpoint_seconds = dice.one(&[None, Some(60)]);
     let rack = || Some("rack".to_owned());
-    job.topology.require = dice.one(&[None, None, None, rack()]);
-    job.topology.prefer = dice.one(&[None, None, rack()]);
-    job.nvlink = dice.one(&[NvlinkRule::Prefer, NvlinkRule::Any, NvlinkRule::Require]);
-    if dice.once_in(8) {
+    job.topology.require = dice.rarely(8, rack(), None);
+    job.topology.prefer = dice.rarely(4, rack(), None);
+    job.nvlink = dice.one(&[NvlinkRule::Prefer, NvlinkRule::Any]);
+    job.nvlink = dice.rarely(10, NvlinkRule::Require, job.nvlink);
+    if dice.once_in(16) {
         job.selector.insert("zone".to_owned(), "z0".to_owned());
     }
-    job.node = dice.once_in(12).then(|| "n0".to_owned());
+    job.node = dice.once_in(24).then(|| "n0".to_owned());
     if dice.once_in(3) && ["t0", "t1"].contains(&team) {
         job.service = Some(format!("s{}", &team[1..]));
-        job.anti_affinity = dice.one(&[None, Some("rack".to_owned())]);
+        job.anti_affinity = dice.rarely(4, rack(), None);
     }
-    job.state = dice.one(&[WorkloadState::Waiting; 12]);
-    if dice.once_in(16) {
-        job.state = WorkloadState::Suspended;
-    }
-    job.not_before = dice
-        .one(&[None; 8])
-        .or(dice.once_in(10).then(|| before(-2)));
-    if dice.once_in(10) && i > 0 {
+    job.state = dice.rarely(30, WorkloadState::Suspended, WorkloadState::Waiting);
+    job.not_before = dice.once_in(20).then(|| before(-2));
+    if dice.once_in(20) && i > 0 {
         job.after = vec![format!("j{:02}", i - 1)];
     }
     if world.pools.len() > 1 {
         let (p, q) = (|| "p".to_owned(), || "q".to_owned());
-        job.pools = dice.one(&[vec![], vec![q()], vec![q(), p()], vec![p(), q()], vec![p()]]);
+        job.pools = dice.one(&[vec![], vec![q(), p()], vec![p(), q()], vec![q()], vec![p()]]);
     }
     job
 }
@@ -324,12 +317,12 @@ fn job(i: usize, dice: &mut Dice<'_>, world: &World) -> Workload {
 /// What a worker asks of devices.
 fn asks(job: &mut Workload, dice: &mut Dice<'_>) {
     let asked = &mut job.per_worker;
-    match dice.below(9) {
-        0..=3 => {
-            asked.gpu_model = dice.one(&[None, None, None, Some("H100-80GB".to_owned())]);
-            asked.gpu_memory_mib = dice.one(&[None, None, None, Some(40_000)]);
+    match dice.below(11) {
+        0..=6 => {
+            asked.gpu_model = dice.rarely(10, Some("H100-80GB".to_owned()), None);
+            asked.gpu_memory_mib = dice.rarely(10, Some(40_000), None);
         }
-        4 | 5 => {
+        7 | 8 => {
             let profile = dice.one(&[
                 "1g.10gb",
                 "2g.20gb",

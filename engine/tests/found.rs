@@ -1,0 +1,102 @@
+//! What random worlds found, cut down to the least that shows it: each failed before it was mended.
+
+use domain::MilliGpu;
+use domain::sharing::SharingMode;
+use domain::spec::NvlinkRule;
+use engine::rig::{Rig, before, eager, shared, slices};
+use engine::world::{Node, NodeState, Pool, Quota, Service, Team, Workload, World};
+
+/// `who to how many for reason` of all who give way.
+fn victims(rig: &Rig) -> Vec<String> {
+    let told = rig.plan().preemptions.into_iter();
+    told.map(|p| format!("{} to {} by {:?}", p.workload, p.to_workers, p.reason))
+        .collect()
+}
+
+#[test]
+fn the_last_replica_leaves_a_node_that_is_emptied_when_there_is_no_other_place() {
+    let mut replica = Workload::waiting("r", "t", 1, before(60)).running_on("n1", &[0], before(50));
+    replica.service = Some("chat".to_owned());
+    let rig = Rig::new()
+        .node(Node::new("n1", "p", 1).state(NodeState::Draining))
+        .team("t", 1)
+        .work(replica)
+        .with(|w: &mut World| {
+            w.services.push(Service {
+                name: "chat".to_owned(),
+                team: "t".to_owned(),
+                min_replicas: 1,
+                max_replicas: 2,
+            });
+        });
+    // A plan that the checker refuses would hold everything up as long as the node drains.
+    assert_eq!(victims(&rig), ["r to 0 by Drain"]);
+}
+
+#[test]
+fn work_on_a_node_that_does_not_answer_is_no_lending_of_those_who_lend_nothing() {
+    let mut row = Quota::guaranteed(MilliGpu::whole(1));
+    row.lend_limit = Some(MilliGpu::ZERO);
+    let lost = Workload::waiting("lost", "t", 2, before(60)).running_on("n2", &[0, 1], before(50));
+    let own = Workload::waiting("own", "owner", 1, before(60)).running_on("n1", &[0], before(50));
+    let rig = Rig::new()
+        .nodes(1, 2)
+        .node(Node::new("n2", "p", 2).state(NodeState::Unreachable))
+        .tenant(Team::new("owner").quota("p", row))
+        .team("t", 0)
+        .work(lost)
+        .work(own)
+        .work(Workload::waiting("new", "t", 1, before(5)));
+    // The owner has all that is its own; what is left is nobody's.
+    assert_eq!(rig.starts(), ["new"]);
+}
+
+#[test]
+fn what_was_started_as_borrowed_spoils_a_node_and_not_who_is_put_beside_it() {
+    let mut pool = shared().preemption(eager());
+    pool.whole_node_guarantees = true;
+    let mut spread = Workload::waiting("spread", "t0", 1, before(60)).workers(3);
+    for (node, device) in [("n3", 0), ("n2", 0), ("n2", 1)] {
+        let there = spread.clone().running_on(node, &[device], before(50));
+        spread.placed.extend(there.placed);
+        (spread.state, spread.started) = (there.state, there.started);
+    }
+    let part = Workload::waiting("part", "t2", 0, before(5));
+    let half = MilliGpu::from_milli(500);
+    let rig = Rig::new()
+        .pool(pool)
+        .nodes(1, 3)
+        .nodes(1, 2)
+        .nodes(1, 1)
+        .team("t0", 3)
+        .team("t2", 1)
+        .team("t3", 1)
+        .work(Workload::waiting("big", "t3", 2, before(60)).running_on("n1", &[0, 1], before(50)))
+        .work(spread)
+        .work(Workload::waiting("one", "t3", 1, before(9)))
+        .work(part.fraction(SharingMode::TimeSlice, half, None));
+    // When `big` has left, `one` is in the guarantee of its team.
+    assert_eq!(rig.starts(), ["one"]);
+    assert_eq!(victims(&rig), ["big to 0 by Reclaim"]);
+}
+
+#[test]
+fn a_pool_that_wastes_little_and_has_no_node_is_no_reason_to_give_up() {
+    let mut empty = Pool::new("q");
+    empty.strategy = engine::world::Strategy::LeastFragmentation;
+    let row = Quota::guaranteed(MilliGpu::ZERO);
+    let rig = Rig::new()
+        .nodes(1, 2)
+        .with(|w| w.pools.push(empty))
+        .tenant(Team::new("t").quota("p", row.clone()).quota("q", row))
+        .work(Workload::waiting("two", "t", 2, before(5)));
+    assert_eq!(rig.starts(), ["two"]);
+}
+
+#[test]
+fn instances_have_no_links_to_require() {
+    let mut job = slices("two", "t", "1g.10gb", 2);
+    job.nvlink = NvlinkRule::Require;
+    let rig = Rig::new().pool(shared()).nodes(1, 1).team("t", 1).work(job);
+    assert_eq!(rig.starts(), ["two"]);
+}
