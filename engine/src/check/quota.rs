@@ -75,6 +75,9 @@ fn lending(facts: &Facts<'_>, before: &ByTeam<'_>, after: &ByTeam<'_>) -> Vec<St
     let mut faults = Vec::new();
     let held =
         |by: &ByTeam<'_>, team: &str, pool: &str| by.get(&(team, pool)).copied().unwrap_or(0);
+    let starters: BTreeSet<&str> = (facts.starts.iter())
+        .map(|(work, _)| facts.works[work.name.as_str()].team.as_str())
+        .collect();
     for (&(owner, pool), &guaranteed) in &facts.guarantees {
         let row = facts.teams[owner].quotas.get(pool);
         let Some(lent) = row.and_then(|row| row.lend_limit) else {
@@ -82,14 +85,18 @@ fn lending(facts: &Facts<'_>, before: &ByTeam<'_>, after: &ByTeam<'_>) -> Vec<St
         };
         let roots = facts.teams.values().filter(|t| t.parent.is_none());
         let used: Exact = roots.map(|t| held(after, &t.name, pool)).sum();
+        // What teams take of their own guarantees is bound by nobody, and may be taken last.
+        let own: Exact = (starters.iter())
+            .map(|&team| {
+                let was = held(before, team, pool);
+                let most = facts.guarantees[&(team, pool)].min(held(after, team, pool));
+                (most - was).max(0)
+            })
+            .sum();
         // Work on nodes that do not answer is held and no part of the capacity.
-        let free = (facts.totals[pool].capacity * facts.totals[pool].scale - used).max(0);
+        let free = (facts.totals[pool].capacity * facts.totals[pool].scale - used + own).max(0);
         let idle = guaranteed - held(after, owner, pool);
-        let mut borrowers = facts
-            .starts
-            .iter()
-            .map(|(work, _)| facts.works[work.name.as_str()].team.as_str());
-        let new = borrowers.any(|team| {
+        let new = starters.iter().any(|&team| {
             let most = facts.guarantees[&(team, pool)].max(held(before, team, pool));
             !facts.path(team).contains(&owner) && held(after, team, pool) > most
         });
