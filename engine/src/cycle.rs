@@ -1,6 +1,7 @@
 //! One cycle, from harmless to harmful: kept room, starts, drains, room made by victims, growth, verdicts.
 
 mod booked;
+mod coming;
 mod kept;
 mod moves;
 mod reserve;
@@ -24,6 +25,7 @@ use crate::quota;
 use crate::start;
 use crate::world::{Backfill, Booking, PoolState, World};
 use crate::{shares, verdict};
+use coming::Coming;
 
 /// Decides everything for one moment. The same world gives the same plan, byte for byte,
 /// whatever the order of its rows.
@@ -270,7 +272,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
     /// Makes room for waiting work by victims, in order.
     fn displace_in(&mut self, pool: usize, works: &[usize]) -> Vec<usize> {
         let mut given_back = Vec::new();
-        let rules = preempt::Rules::of(self.index, pool);
+        let mut rules = preempt::Rules::of(self.index, pool);
         let booked = !bookings::lasting(self.index, pool).is_empty();
         if !(rules.any() || booked) || self.heads[pool].is_some() {
             return works.to_vec();
@@ -285,11 +287,23 @@ impl<'i, 'w> Cycle<'i, 'w> {
                 facts.priority,
                 rules.delayed(self.index, work),
             );
-            let room = if hopeless.contains(&key) || !self.formable(work, pool) {
-                None
-            } else {
-                self.room_for(work, pool, &rules)
-            };
+            if hopeless.contains(&key) || !self.formable(work, pool) {
+                given_back.push(work);
+                continue;
+            }
+            match self.coming(work, pool, &rules) {
+                Coming::Nothing => {}
+                Coming::Now => {
+                    given_back.push(work);
+                    continue;
+                }
+                Coming::Later(slots) => {
+                    let victims = Vec::new();
+                    self.displace(work, preempt::Room { slots, victims }, None);
+                    continue;
+                }
+            }
+            let room = self.room_for(work, pool, &rules);
             let holds = room.as_ref().is_none_or(|(room, _)| {
                 let leaving: Vec<(usize, usize)> =
                     room.victims.iter().map(|v| (v.work, v.keep)).collect();
@@ -302,6 +316,9 @@ impl<'i, 'w> Cycle<'i, 'w> {
             match room {
                 Some((room, booking)) => {
                     hopeless.clear();
+                    if booking.is_none() {
+                        rules.took(&room.victims);
+                    }
                     self.displace(work, room, booking);
                 }
                 None => {
@@ -321,22 +338,12 @@ impl<'i, 'w> Cycle<'i, 'w> {
         };
         let mut waits_for = Vec::new();
         for victim in &room.victims {
-            let slots = self.ledger.slots(victim.work).to_vec();
             let workload = self.index.works[victim.work].row.name.clone();
-            self.plan.preemptions.push(Preemption {
-                workload: workload.clone(),
-                gainer: Some(by.clone()),
-                reason: reason.unwrap_or(victim.reason()),
-                lost_gpu_seconds: preempt::lost_gpu_seconds(
-                    self.index,
-                    victim.work,
-                    &slots[victim.keep..],
-                ),
-                to_workers: victim.keep as u32,
-                released: (victim.keep as u32..slots.len() as u32).collect(),
-            });
-            self.ledger.release(victim.work, victim.keep);
+            self.take(victim, by, reason.unwrap_or(victim.reason()));
             waits_for.push(workload);
+        }
+        if waits_for.is_empty() {
+            waits_for = self.leavers_on(&room.slots, work);
         }
         let placement = self.places(&room.slots);
         let pool = self.index.nodes[room.slots[0].node].pool;
@@ -347,6 +354,34 @@ impl<'i, 'w> Cycle<'i, 'w> {
             placement,
             waits_for,
         });
+    }
+
+    /// A victim gives way; what gave way to another in this plan already gives way further.
+    fn take(&mut self, victim: &preempt::Victim, by: &str, reason: Reason) {
+        let slots = self.ledger.slots(victim.work).to_vec();
+        let facts = &self.index.works[victim.work];
+        let lost = preempt::lost_gpu_seconds(self.index, victim.work, &slots[victim.keep..]);
+        let told = &mut self.plan.preemptions;
+        let at = match told.iter().position(|p| p.workload == facts.row.name) {
+            Some(at) => at,
+            None => {
+                told.push(Preemption {
+                    workload: facts.row.name.clone(),
+                    gainer: Some(by.to_owned()),
+                    reason,
+                    lost_gpu_seconds: 0,
+                    to_workers: 0,
+                    released: Vec::new(),
+                });
+                told.len() - 1
+            }
+        };
+        let told = &mut told[at];
+        told.reason = reason;
+        told.lost_gpu_seconds += lost;
+        told.to_workers = victim.keep as u32;
+        told.released = (told.to_workers..facts.row.placed.len() as u32).collect();
+        self.ledger.release(victim.work, victim.keep);
     }
 
     /// Lets running elastic work grow back, as far as limits and room allow.

@@ -4,7 +4,9 @@ use domain::MilliGpu;
 use domain::sharing::SharingMode;
 use domain::spec::NvlinkRule;
 use engine::rig::{Rig, before, eager, shared, slices};
-use engine::world::{Node, NodeState, Pool, Quota, Service, Team, Workload, World};
+use engine::world::{
+    Node, NodeState, Pool, PreemptionPolicy, Quota, Service, Team, Workload, World,
+};
 
 /// `who to how many for reason` of all who give way.
 fn victims(rig: &Rig) -> Vec<String> {
@@ -99,4 +101,64 @@ fn instances_have_no_links_to_require() {
     job.nvlink = NvlinkRule::Require;
     let rig = Rig::new().pool(shared()).nodes(1, 1).team("t", 1).work(job);
     assert_eq!(rig.starts(), ["two"]);
+}
+
+/// Two nodes of four devices, each with one job of a borrower on all of them.
+fn two_large_borrowers() -> Rig {
+    let large = |name: &str, node: &str| {
+        Workload::waiting(name, "b", 4, before(60)).running_on(node, &[0, 1, 2, 3], before(50))
+    };
+    Rig::new()
+        .pool(Pool::new("p").preemption(PreemptionPolicy::default()))
+        .nodes(2, 4)
+        .team("t", 5)
+        .team("b", 0)
+        .work(large("one", "n1"))
+        .work(large("two", "n2"))
+}
+
+#[test]
+fn what_leaves_for_one_leaves_room_for_the_next_and_nobody_else_gives_way() {
+    let rig = two_large_borrowers().jobs("j", "t", 4, 1);
+    assert_eq!(victims(&rig), ["one to 0 by Reclaim"]);
+    let plan = rig.plan();
+    assert_eq!(plan.nominations.len(), 4);
+    assert!(plan.nominations.iter().all(|n| n.waits_for == ["one"]));
+    assert_eq!(victims(&rig.jobs("k", "t", 1, 1)).len(), 2);
+}
+
+#[test]
+fn what_leaves_since_an_earlier_plan_has_room_for_who_comes_later() {
+    let rig = two_large_borrowers().jobs("j", "t", 1, 1);
+    let mut world = rig.world().clone();
+    engine::cycles::apply(&mut world, &rig.plan());
+    engine::cycles::advance(&mut world, None);
+    let later = Rig::new().with(|w| *w = world).jobs("k", "t", 3, 1);
+    assert!(victims(&later).is_empty());
+    assert_eq!(later.plan().nominations.len(), 4);
+    assert_eq!(later.settles(60).evictions(), 0);
+}
+
+#[test]
+fn an_elastic_borrower_gives_all_that_is_asked_in_one_plan() {
+    let mut elastic = Workload::waiting("elastic", "b", 1, before(60)).workers(4);
+    elastic.min_workers = Some(1);
+    let there = elastic.clone().running_on("n1", &[0], before(50));
+    elastic.placed = (0..4)
+        .map(|i| elastic.clone().running_on("n1", &[i], before(50)).placed[0].clone())
+        .collect();
+    (elastic.state, elastic.started) = (there.state, there.started);
+    let rig = |jobs| {
+        let guaranteed = if jobs > 4 { 4 } else { jobs };
+        Rig::new()
+            .nodes(1, 4)
+            .team("t", guaranteed as i64)
+            .team("b", 0)
+            .work(elastic.clone())
+            .jobs("j", "t", jobs, 1)
+    };
+    assert_eq!(victims(&rig(3)), ["elastic to 1 by Shrink"]);
+    assert_eq!(rig(3).plan().preemptions[0].released, [1, 2, 3]);
+    assert_eq!(rig(3).plan().preemptions[0].lost_gpu_seconds, 3 * 50 * 60);
+    assert_eq!(victims(&rig(4)), ["elastic to 0 by Reclaim"]);
 }

@@ -9,6 +9,7 @@ use crate::ledger::{Sight, Slot, Standing};
 use crate::place::stands_free;
 use crate::plan::Nomination;
 use crate::quota;
+use crate::world::WorkloadState;
 
 impl Cycle<'_, '_> {
     /// Room that earlier plans keep: who can start does, the others keep it.
@@ -91,20 +92,22 @@ impl Cycle<'_, '_> {
             })
     }
 
-    /// Work in its grace that stands on the nodes of these slots.
-    fn leavers_on(&self, slots: &[Rc<Slot>], but: usize) -> Vec<String> {
+    /// Work that stands on the nodes of these slots and leaves them, by this plan or an
+    /// earlier one.
+    pub(super) fn leavers_on(&self, slots: &[Rc<Slot>], but: usize) -> Vec<String> {
         let nodes: HashSet<&str> = slots
             .iter()
             .map(|s| self.index.nodes[s.node].row.name.as_str())
             .collect();
         let works = self.index.works.iter().enumerate().filter(|(id, facts)| {
-            *id != but
-                && facts.row.state == crate::world::WorkloadState::Leaving
-                && facts
-                    .row
-                    .placed
-                    .iter()
-                    .any(|p| nodes.contains(p.node.as_str()))
+            let stays = match (facts.row.state, self.ledger.standing(*id)) {
+                (WorkloadState::Running, Standing::Running) => self.ledger.slots(*id).len(),
+                _ => 0,
+            };
+            *id != but && {
+                let mut gone = facts.row.placed.iter().skip(stays);
+                gone.any(|p| nodes.contains(p.node.as_str()))
+            }
         });
         works.map(|(_, facts)| facts.row.name.clone()).collect()
     }

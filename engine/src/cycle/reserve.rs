@@ -271,6 +271,12 @@ impl<'i, 'w> Cycle<'i, 'w> {
         for (victim, keep) in leaving.iter().copied().chain(moving) {
             let claims = timeline.remove(victim);
             let held = self.ledger.slots(victim);
+            // What it gave up in this plan before stands until its grace is over.
+            for (end, slots) in &claims {
+                let gone = |s: &&Rc<Slot>| held.iter().all(|h| !Rc::ptr_eq(h, s));
+                let gone: Vec<Rc<Slot>> = slots.iter().filter(gone).cloned().collect();
+                timeline.insert(victim, &gone, *end);
+            }
             let (stay, go) = held.split_at(keep.min(held.len()));
             timeline.insert(victim, stay, backfill::end_of_running(index, victim));
             timeline.insert(victim, go, begin);

@@ -1,6 +1,8 @@
 //! What a pool's policy allows, and the same with every rule of policy lifted.
 
-use super::Right;
+use std::collections::HashMap;
+
+use super::{Right, Victim};
 use crate::index::Index;
 use crate::ledger::{Ledger, Standing};
 use crate::world::{Reclaim, WithinTeam};
@@ -17,6 +19,8 @@ pub(crate) struct Rules {
     consolidate: bool,
     max_per_day: Option<u32>,
     max_per_team_hour: Option<u32>,
+    /// Elastic work that this plan shrinks already, and by which right.
+    shrunk: HashMap<usize, Right>,
 }
 
 impl Rules {
@@ -35,6 +39,7 @@ impl Rules {
             consolidate: policy.consolidate,
             max_per_day: policy.max_per_day,
             max_per_team_hour: policy.max_per_team_hour,
+            shrunk: HashMap::new(),
         }
     }
 
@@ -50,6 +55,7 @@ impl Rules {
             consolidate: true,
             max_per_day: None,
             max_per_team_hour: None,
+            shrunk: HashMap::new(),
         }
     }
 
@@ -60,6 +66,13 @@ impl Rules {
             across_borrowers: false,
             ..Self::lifted()
         }
+    }
+
+    /// Says that these give way in this plan: what was shrunk may be shrunk further by the
+    /// same right, so that nobody waits for a grace period more than needed.
+    pub fn took(&mut self, victims: &[Victim]) {
+        let shrunk = victims.iter().filter(|v| v.keep > 0);
+        self.shrunk.extend(shrunk.map(|v| (v.work, v.right)));
     }
 
     /// Whether anybody may be displaced at all.
@@ -109,16 +122,22 @@ impl Rules {
         } else {
             self.min_runtime
         };
-        by_right && self.disturbs(ledger, victim, least)
+        by_right && self.disturbs(ledger, victim, least, Some(right))
     }
 
     /// Whether a running workload may be moved.
     pub fn movable(&self, ledger: &Ledger<'_, '_>, work: usize) -> bool {
-        self.disturbs(ledger, work, self.min_runtime)
+        self.disturbs(ledger, work, self.min_runtime, None)
     }
 
     /// Whether a running workload that is protected for `least` seconds may be disturbed at all.
-    fn disturbs(&self, ledger: &Ledger<'_, '_>, work: usize, least: i64) -> bool {
+    fn disturbs(
+        &self,
+        ledger: &Ledger<'_, '_>,
+        work: usize,
+        least: i64,
+        right: Option<Right>,
+    ) -> bool {
         let index = ledger.index;
         let facts = &index.works[work];
         let ran = facts
@@ -127,8 +146,9 @@ impl Rules {
             .map_or(0, |started| (index.world.now - started).num_seconds());
         facts.preemptible
             && ledger.standing(work) == Standing::Running
-            // A plan takes from a workload once: what was shrunk for one is not shrunk again for another.
-            && ledger.slots(work).len() == facts.row.placed.len()
+            // A plan takes from a workload by one right, which is the one that is told.
+            && (ledger.slots(work).len() == facts.row.placed.len()
+                || right.is_some() && self.shrunk.get(&work).copied() == right)
             && ran >= least
             && self
                 .max_per_day

@@ -1,0 +1,55 @@
+//! Room that comes by itself: what leaves anyhow leaves more than it was taken for, and nobody else need give way.
+
+use std::rc::Rc;
+
+use super::Cycle;
+use crate::bookings;
+use crate::index::Amount;
+use crate::ledger::{Sight, Slot};
+use crate::place::{Query, place, stands_free};
+use crate::preempt::{Rules, could_make_room};
+use crate::quota;
+
+/// What a workload that might displace others has without doing so.
+pub(super) enum Coming {
+    /// Nothing.
+    Nothing,
+    /// Room this moment: what kept it from starting has gone in this very plan.
+    Now,
+    /// Room once those that leave anyhow have left.
+    Later(Vec<Rc<Slot>>),
+}
+
+impl Cycle<'_, '_> {
+    /// Room for all workers of a workload that would otherwise take it from others. Who may
+    /// take from nobody has no room kept either: it comes to it in the order.
+    pub(super) fn coming(&mut self, work: usize, pool: usize, rules: &Rules) -> Coming {
+        let Some(slots) = self.free_later(work, pool) else {
+            return Coming::Nothing;
+        };
+        let team = self.index.works[work].team;
+        let booked = bookings::lasting(self.index, pool)
+            .iter()
+            .any(|(_, of)| *of == team);
+        let may_take = could_make_room(&mut self.ledger, work, pool, rules)
+            || booked && could_make_room(&mut self.ledger, work, pool, &Rules::booked());
+        if !may_take || !self.room_holds(work, pool, &slots, &[], &[]) {
+            Coming::Nothing
+        } else if stands_free(&mut self.ledger, work, &slots, Sight::Start) {
+            Coming::Now
+        } else {
+            Coming::Later(slots)
+        }
+    }
+
+    fn free_later(&mut self, work: usize, pool: usize) -> Option<Vec<Rc<Slot>>> {
+        let workers = self.index.works[work].row.workers;
+        let least = self.index.charge_least(work, pool) * Amount::from(workers);
+        quota::allowed(&self.ledger, work, pool, least).ok()?;
+        let query = Query::start(self.index, work, pool).sight(Sight::Later);
+        let slots = place(&mut self.ledger, query)?;
+        let amount = slots.iter().map(|s| s.amount).sum();
+        quota::allowed(&self.ledger, work, pool, amount).ok()?;
+        Some(slots)
+    }
+}
