@@ -53,6 +53,10 @@ pub(crate) struct Cycle<'i, 'w> {
     told: HashMap<(usize, usize, usize, Option<i64>), Option<Timestamp>>,
     /// Pools in which a start that was kept is not needed any more.
     freed: Vec<bool>,
+    /// Work that comes later in the order than the one that is looked at: its start holds nothing back.
+    behind: HashSet<usize>,
+    /// Pools in which such a start may have to be found anew.
+    met_behind: Vec<bool>,
     /// The order in which work was looked at and not started, by pool.
     pub passed: Vec<Vec<usize>>,
     /// The head that nothing may pass, by pool.
@@ -77,6 +81,8 @@ impl<'i, 'w> Cycle<'i, 'w> {
             startless: HashSet::new(),
             told: HashMap::new(),
             freed: vec![false; index.pools.len()],
+            behind: HashSet::new(),
+            met_behind: vec![false; index.pools.len()],
             passed: vec![Vec::new(); index.pools.len()],
             heads: vec![None; index.pools.len()],
             explained: 0,
@@ -279,7 +285,9 @@ impl<'i, 'w> Cycle<'i, 'w> {
         }
         let mut picker = Picker::of(self.index, pool, works);
         let mut hopeless = HashSet::new();
+        self.behind = works.iter().copied().collect();
         while let Some(work) = picker.next(&self.ledger) {
+            self.behind.remove(&work);
             let facts = &self.index.works[work];
             let key = (
                 facts.team,
@@ -349,6 +357,9 @@ impl<'i, 'w> Cycle<'i, 'w> {
         let pool = self.index.nodes[room.slots[0].node].pool;
         self.stands_later(work, pool, &room.slots);
         self.ledger.nominate(work, room.slots);
+        if std::mem::take(&mut self.met_behind[pool]) {
+            self.mend(pool);
+        }
         self.plan.nominations.push(Nomination {
             workload: gainer,
             placement,

@@ -162,3 +162,34 @@ fn an_elastic_borrower_gives_all_that_is_asked_in_one_plan() {
     assert_eq!(rig(3).plan().preemptions[0].lost_gpu_seconds, 3 * 50 * 60);
     assert_eq!(victims(&rig(4)), ["elastic to 0 by Reclaim"]);
 }
+
+#[test]
+fn who_comes_first_is_not_held_back_by_the_start_of_who_comes_after() {
+    let row = |gpus| Quota::guaranteed(MilliGpu::whole(gpus));
+    let limited = row(1).limited(MilliGpu::whole(1));
+    let guest = Workload::waiting("guest", "t3", 1, before(60)).running_on("n2", &[1], before(50));
+    let mut gang = Workload::waiting("large", "t1", 1, before(60)).workers(2);
+    for (node, device) in [("n1", 0), ("n2", 0)] {
+        let there = gang.clone().running_on(node, &[device], before(50));
+        gang.placed.extend(there.placed);
+        (gang.state, gang.started) = (there.state, there.started);
+    }
+    let rig = Rig::new()
+        .pool(Pool::new("p").preemption(PreemptionPolicy::default()))
+        .nodes(1, 1)
+        .nodes(1, 2)
+        .tenant(Team::new("d0"))
+        .tenant(Team::new("d1").quota("p", limited))
+        .tenant(Team::new("t0").under("d0").quota("p", row(1)))
+        .tenant(Team::new("t1").under("d0").quota("p", row(0)))
+        .tenant(Team::new("t2").under("d1").quota("p", row(1)))
+        .tenant(Team::new("t3").under("d1").quota("p", row(0)))
+        .work(guest)
+        .work(gang)
+        .work(Workload::waiting("first", "t2", 1, before(9)))
+        .work(Workload::waiting("second", "t0", 1, before(9)));
+    // The limit of d1 makes the first displace its guest. The second, which could run, is the
+    // head, and its start is the end of that same guest.
+    let all = ["guest to 0 by Reclaim", "large to 0 by Reclaim"];
+    assert_eq!(victims(&rig), all);
+}

@@ -246,7 +246,8 @@ impl<'i, 'w> Cycle<'i, 'w> {
 
     /// Whether a workload that waits for these devices leaves kept starts and bookings alone,
     /// as do those that make way: who leaves keeps so many workers, who moves goes elsewhere.
-    /// Who has a start itself gives it up for the room.
+    /// Who has a start itself gives it up for the room; starts of those behind it in the order
+    /// are found anew where it takes theirs.
     pub(super) fn room_holds(
         &mut self,
         work: usize,
@@ -266,6 +267,11 @@ impl<'i, 'w> Cycle<'i, 'w> {
             return true;
         };
         let own = timeline.give_up(work);
+        let behind: Vec<(usize, Reserved)> = self
+            .behind
+            .iter()
+            .filter_map(|&later| timeline.give_up(later))
+            .collect();
         let moving = movers.iter().map(|mover| (mover.work, 0));
         let mut before = Vec::new();
         for (victim, keep) in leaving.iter().copied().chain(moving) {
@@ -290,6 +296,8 @@ impl<'i, 'w> Cycle<'i, 'w> {
             timeline.passes(work, slots, end, inside) && (movers.is_empty() || timeline.holds());
         if holds {
             self.freed[pool] |= own.is_some();
+            self.met_behind[pool] |= !behind.is_empty();
+            behind.into_iter().rev().for_each(|b| timeline.take_back(b));
             return true;
         }
         for (victim, claims) in before {
@@ -298,6 +306,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
                 timeline.insert(victim, &slots, end);
             }
         }
+        behind.into_iter().rev().for_each(|b| timeline.take_back(b));
         if let Some(own) = own {
             timeline.take_back(own);
         }
