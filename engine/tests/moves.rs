@@ -174,3 +174,21 @@ fn a_world_in_the_middle_of_a_move_is_written_and_read_back() {
         world
     );
 }
+
+#[test]
+fn the_last_place_beside_an_emptied_node_is_for_who_is_the_last_to_give_way() {
+    let mut node = Node::new("n1", "p", 2);
+    node.state = engine::world::NodeState::Draining;
+    let rig = |high: &str| {
+        let class = |name: &str| if name == high { "high" } else { "normal" };
+        Rig::new()
+            .node(node.clone())
+            .node(Node::new("n2", "p", 1))
+            .team("t", 2)
+            .work(running("a", "n1", &[0], 50).class(class("a")))
+            .work(running("b", "n1", &[1], 50).class(class("b")))
+            .plan()
+    };
+    assert_eq!(moved(&rig("a")), ["a to n2"]);
+    assert_eq!(moved(&rig("b")), ["b to n2"]);
+}

@@ -1,10 +1,12 @@
 //! Work that moves: off nodes that are emptied, and together to make room for work on whole devices.
 
+use std::cmp::Reverse;
 use std::collections::HashSet;
+use std::rc::Rc;
 
 use super::Cycle;
 use crate::consolidate;
-use crate::ledger::Sight;
+use crate::ledger::{Sight, Slot};
 use crate::order::Picker;
 use crate::place::{Query, place};
 use crate::plan::{Migration, Nomination, Preemption, Reason};
@@ -13,10 +15,17 @@ use crate::preempt::{self, Rules};
 impl Cycle<'_, '_> {
     /// Moves or stops what may be preempted on nodes that are emptied.
     pub(super) fn drain(&mut self) {
-        for work in 0..self.index.works.len() {
-            let Some(slots) = preempt::drained(&self.ledger, work) else {
-                continue;
-            };
+        // Places may be few: who would be the last to be a victim is the first to have one.
+        let mut all: Vec<(usize, Vec<Rc<Slot>>)> = (0..self.index.works.len())
+            .filter_map(|work| Some((work, preempt::drained(&self.ledger, work)?)))
+            .collect();
+        all.sort_by_cached_key(|(work, slots)| {
+            let facts = &self.index.works[*work];
+            let cost = preempt::cost(self.index, *work, slots);
+            let first = (Reverse(facts.priority), Reverse(cost));
+            (first, facts.row.started, *work)
+        });
+        for (work, slots) in all {
             let workers = slots.len() as u32;
             let pool = self.index.nodes[slots[0].node].pool;
             let workload = self.index.works[work].row.name.clone();
