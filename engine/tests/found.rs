@@ -193,3 +193,26 @@ fn who_comes_first_is_not_held_back_by_the_start_of_who_comes_after() {
     let all = ["guest to 0 by Reclaim", "large to 0 by Reclaim"];
     assert_eq!(victims(&rig), all);
 }
+
+#[test]
+fn a_part_asked_for_by_memory_takes_back_nothing_that_is_beyond_the_guarantee_there() {
+    let small = Node {
+        gpu_memory_mib: 24_576,
+        ..Node::new("n2", "p", 1)
+    };
+    let part = Workload::waiting("part", "t", 0, before(5));
+    let quarter = MilliGpu::from_milli(250);
+    let half = Quota::guaranteed(MilliGpu::from_milli(500));
+    // 23,000 MiB are 0.283 of the large device and 0.936 of the small one.
+    let rig = Rig::new()
+        .pool(shared().preemption(PreemptionPolicy::default()))
+        .nodes(1, 1)
+        .node(small)
+        .tenant(Team::new("t").quota("p", half))
+        .team("fixed", 1)
+        .team("b", 0)
+        .work(Workload::waiting("f", "fixed", 1, before(60)).running_on("n1", &[0], before(50)))
+        .work(Workload::waiting("b", "b", 1, before(60)).running_on("n2", &[0], before(50)))
+        .work(part.fraction(SharingMode::TimeSlice, quarter, Some(23_000)));
+    assert!(victims(&rig).is_empty());
+}

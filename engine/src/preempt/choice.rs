@@ -42,19 +42,29 @@ impl Search<'_> {
     }
 
     /// Whether the newcomer is in the guarantee of its team, and of each team above it
-    /// below the lowest one that it shares with the victim.
-    pub(super) fn inside_against(&self, ledger: &Ledger<'_, '_>, victim: usize) -> bool {
+    /// below the lowest one that it shares with the victim, with that amount.
+    pub(super) fn inside_against(
+        &self,
+        ledger: &Ledger<'_, '_>,
+        victim: usize,
+        amount: Amount,
+    ) -> bool {
         let index = ledger.index;
         let shared = &index.teams[victim].path;
         let own = &index.teams[index.works[self.newcomer.work].team].path;
         own.iter()
             .take_while(|t| !shared.contains(t))
-            .all(|&t| quota::in_guarantee(ledger, self.newcomer.pool, t, self.newcomer.amount))
+            .all(|&t| quota::in_guarantee(ledger, self.newcomer.pool, t, amount))
     }
 
     /// Whether the newcomer's share with the workload is not above the loser's without
     /// the victim, at the level of the tree where the two part.
-    pub(super) fn evens_out(&self, ledger: &mut Ledger<'_, '_>, victim: usize) -> bool {
+    pub(super) fn evens_out(
+        &self,
+        ledger: &mut Ledger<'_, '_>,
+        victim: usize,
+        amount: Amount,
+    ) -> bool {
         let index = ledger.index;
         let pool = self.newcomer.pool;
         let Some((gains, loses)) = self.parting(index, victim) else {
@@ -62,7 +72,7 @@ impl Search<'_> {
         };
         let mark = ledger.mark();
         let node = index.pools[pool].nodes[0];
-        let each = self.newcomer.amount / Amount::from(self.newcomer.workers.max(1));
+        let each = amount / Amount::from(self.newcomer.workers.max(1));
         let slot = |_| {
             Rc::new(Slot {
                 node,
@@ -236,9 +246,13 @@ impl Search<'_> {
         let rightful = match candidate.right {
             // In a mixed set the newcomer may come into its guarantee by the end.
             Right::Reclaim => {
-                self.newcomer.rights.len() > 1 || self.inside_against(ledger, candidate.team)
+                self.newcomer.rights.len() > 1
+                    || self.inside_against(ledger, candidate.team, self.newcomer.amount)
             }
-            _ => self.stays_out(ledger, unit) && self.evens_out(ledger, candidate.team),
+            _ => {
+                self.stays_out(ledger, unit)
+                    && self.evens_out(ledger, candidate.team, self.newcomer.amount)
+            }
         };
         ledger.rollback(mark);
         rightful && !undercuts

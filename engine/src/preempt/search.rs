@@ -436,22 +436,29 @@ impl<'a> Search<'a> {
         units: &[Unit],
         site: Option<&[usize]>,
     ) -> Option<Vec<Rc<Slot>>> {
-        let rightful = units.iter().all(|unit| {
-            let team = ledger.index.works[unit.victim].team;
-            match unit.right {
-                Right::Priority => true,
-                Right::Reclaim => self.inside_against(ledger, team),
-                Right::Share => self.stays_out(ledger, unit) && self.evens_out(ledger, team),
-            }
-        });
-        if !rightful || units.is_empty() {
+        if units.is_empty() || !self.all_rightful(ledger, units, self.newcomer.amount) {
             return None;
         }
         let slots = self.fits(ledger, self.newcomer.workers, site)?;
         let amount = slots.iter().map(|s| s.amount).sum();
-        quota::allowed(ledger, self.newcomer.work, self.newcomer.pool, amount)
-            .is_ok()
+        // A part asked for by memory counts for more on a smaller device than was reckoned with.
+        let rightful = amount <= self.newcomer.amount || self.all_rightful(ledger, units, amount);
+        (rightful && quota::allowed(ledger, self.newcomer.work, self.newcomer.pool, amount).is_ok())
             .then_some(slots)
+    }
+
+    /// Whether every unit is rightful in the end for a newcomer of that amount.
+    fn all_rightful(&self, ledger: &mut Ledger<'_, '_>, units: &[Unit], amount: Amount) -> bool {
+        units.iter().all(|unit| {
+            let team = ledger.index.works[unit.victim].team;
+            match unit.right {
+                Right::Priority => true,
+                Right::Reclaim => self.inside_against(ledger, team, amount),
+                Right::Share => {
+                    self.stays_out(ledger, unit) && self.evens_out(ledger, team, amount)
+                }
+            }
+        })
     }
 
     fn fits(
