@@ -26,6 +26,7 @@ pub mod order;
 pub mod plan;
 pub mod rig;
 pub mod scenario;
+pub mod statement;
 pub mod world;
 
 pub use cycle::plan;

@@ -39,7 +39,7 @@ fn of_pool(cycle: &Cycle<'_, '_>, pool: usize) -> Vec<Share> {
 }
 
 /// Whether a team, or one below it, has a row for a pool.
-fn has_row(index: &Index<'_>, pool: usize, team: usize) -> bool {
+pub(crate) fn has_row(index: &Index<'_>, pool: usize, team: usize) -> bool {
     index.pools[pool].rows[team].written
         || index.teams[team]
             .children

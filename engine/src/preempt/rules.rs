@@ -125,6 +125,16 @@ impl Rules {
         by_right && self.disturbs(ledger, victim, least, Some(right))
     }
 
+    /// Whether a running workload may be taken back from who borrows, for work of a priority.
+    pub fn reclaimable(&self, ledger: &Ledger<'_, '_>, work: usize, priority: i64) -> bool {
+        let by_right = match self.reclaim {
+            Reclaim::Never => false,
+            Reclaim::LowerPriority => ledger.index.works[work].priority < priority,
+            Reclaim::Any => true,
+        };
+        by_right && self.disturbs(ledger, work, self.min_runtime_reclaim, Some(Right::Reclaim))
+    }
+
     /// Whether a running workload may be moved.
     pub fn movable(&self, ledger: &Ledger<'_, '_>, work: usize) -> bool {
         self.disturbs(ledger, work, self.min_runtime, None)
