@@ -5,6 +5,7 @@
 //! them, but with the room that is kept for those that displaced them. A start must fit in
 //! both, a nomination only in the second.
 
+mod future;
 mod part;
 mod paused;
 

@@ -6,9 +6,10 @@
 //! node of another team nobody's; what is borrowed changes nothing, for it can be taken back.
 
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use crate::index::{Amount, DEVICE, Index};
-use crate::ledger::{Ledger, Standing};
+use crate::ledger::{Ledger, Slot, Standing};
 use crate::place::Query;
 use crate::quota;
 use crate::world::NodeState;
@@ -79,6 +80,19 @@ impl Promise {
             }
         }
         Some(promise)
+    }
+
+    /// Whether a workload on these slots leaves every promise of a pool as good as it was.
+    pub fn kept(ledger: &Ledger<'_, '_>, work: usize, pool: usize, slots: &[Rc<Slot>]) -> bool {
+        let query = Query::start(ledger.index, work, pool).workers(slots.len() as u32);
+        let Some(mut promise) = Self::of(ledger, query) else {
+            return true;
+        };
+        slots.iter().all(|slot| {
+            let admitted = slot.parts.is_empty() || promise.admits(slot.node);
+            promise.take(ledger.index, slot.node);
+            admitted
+        })
     }
 
     /// Whether a worker on a node leaves every promise as good as it was.

@@ -4,7 +4,7 @@ use domain::sharing::SharingMode;
 use domain::spec::NvlinkRule;
 use domain::{MilliCpu, MilliGpu};
 use engine::rig::{Rig, before, eager};
-use engine::world::{Node, NodeState, Pool, Strategy, Workload};
+use engine::world::{Node, NodeState, Pool, PreemptionPolicy, Reclaim, Strategy, Workload};
 
 /// A team with plenty, three nodes of four devices, one of them half full.
 fn three_nodes() -> Rig {
@@ -356,4 +356,38 @@ fn a_pool_without_nodes_holds_nothing() {
     assert_eq!(rig.starts(), Vec::<String>::new());
     let host_only = |w: &mut engine::world::World| w.workloads[0].per_worker.gpus = None;
     assert_eq!(rig.with(host_only).starts(), Vec::<String>::new());
+}
+
+/// Whose nodes are whose is as it will be: what stands there then, and whose guarantee it is in.
+#[test]
+fn a_start_that_is_told_breaks_no_promise_of_whole_nodes() {
+    let guest = |name: &str, node: &str, devices: &[u32], hours: i64| {
+        let gpus = devices.len() as i64;
+        let mut guest = Workload::waiting(name, "guests", gpus, before(60));
+        guest.time_limit_seconds = Some(hours * 3600);
+        guest.running_on(node, devices, before(0))
+    };
+    let own = Workload::waiting("own", "vc1", 2, before(60)).running_on("n1", &[0, 1], before(50));
+    let asks = Workload::waiting("asks", "vc1", 2, before(5));
+    let never = PreemptionPolicy {
+        reclaim: Reclaim::Never,
+        ..eager()
+    };
+    let rig = Rig::new()
+        .pool(Pool {
+            whole_node_guarantees: true,
+            ..Pool::new("p").preemption(never)
+        })
+        .nodes(2, 4)
+        .team("vc1", 4)
+        .team("vc2", 4)
+        .team("guests", 0)
+        .work(own)
+        .work(guest("long", "n1", &[2, 3], 2))
+        .work(guest("short", "n2", &[0, 1, 2, 3], 1))
+        .work(asks);
+    // After an hour n2 is free, and the only node that is left for vc2.
+    let kept = &rig.plan().reservations[0];
+    assert_eq!(kept.start, before(-120));
+    assert_eq!(kept.nodes, ["n1"]);
 }

@@ -8,7 +8,7 @@ use super::timeline::{Key, Reserved, Timeline, devices};
 use super::{Bounds, NEVER, end_from};
 use crate::index::Need;
 use crate::ledger::{Sight, Slot};
-use crate::place::{Query, place, stands_free};
+use crate::place::{Query, place};
 
 /// Whether something else than room keeps a workload from standing between two moments.
 pub(crate) type Clear<'a> = dyn Fn(Timestamp, Timestamp) -> bool + 'a;
@@ -28,8 +28,9 @@ impl Timeline<'_, '_> {
         steps.extend(more.iter().map(|&at| (at, usize::MAX)));
         steps.sort_unstable();
         steps.dedup();
-        let found = if self.reserved().is_empty() && more.is_empty() {
-            // Room only grows: what is found by leaps is the first.
+        let found = if self.reserved().is_empty() && more.is_empty() && !self.promises() {
+            // Room only grows: what is found by leaps is the first. Where whole nodes are
+            // promised it may also shrink, when what is borrowed comes into a guarantee.
             self.leap(work, &steps, clear)
         } else {
             self.walk(work, &steps, clear, bounds.probes)
@@ -164,7 +165,7 @@ impl Timeline<'_, '_> {
         later.into_iter().find_map(|(i, other)| {
             let meets = self.beside(other.at, Some(other.work), |this| {
                 this.occupy(work, slots);
-                let free = stands_free(&mut this.scratch, other.work, &other.slots, Sight::Later);
+                let free = this.stands(other.work, &other.slots);
                 this.vacate(work, slots);
                 !free
             });

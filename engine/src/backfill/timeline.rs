@@ -10,6 +10,7 @@ use super::{NEVER, after_grace, end_from, end_of_running, soon};
 use crate::index::{Index, Need};
 use crate::ledger::{Ledger, Sight, Slot, Standing, View};
 use crate::place::{Query, devices_free, place, stands_free};
+use crate::whole::Promise;
 use crate::world::{NodeState, Placed, WorkloadState};
 
 /// A moment in the order of ends; the number tells ends of one moment, and those that
@@ -222,7 +223,9 @@ impl<'i, 'w> Timeline<'i, 'w> {
             self.scratch.occupy(View::Later, work, slot);
             self.free += self.free_on(slot.node);
         }
-        self.tell_replica(work, slots.to_vec(), Standing::Running);
+        if self.tells_whose(work) {
+            self.scratch.join(work, slots);
+        }
     }
 
     pub(super) fn vacate(&mut self, work: usize, slots: &[Rc<Slot>]) {
@@ -231,14 +234,27 @@ impl<'i, 'w> Timeline<'i, 'w> {
             self.scratch.vacate(View::Later, work, slot);
             self.free += self.free_on(slot.node);
         }
-        self.tell_replica(work, Vec::new(), Standing::Idle);
+        if self.tells_whose(work) {
+            self.scratch.part(work, slots);
+        }
     }
 
-    /// Replicas of one service keep apart: only of them it matters whose the devices are.
-    fn tell_replica(&mut self, work: usize, slots: Vec<Rc<Slot>>, standing: Standing) {
-        if self.index.works[work].service.is_some() {
-            self.scratch.settle(work, slots, standing);
-        }
+    /// Whether it matters whose the devices are: replicas of one service keep apart, and who
+    /// is on a node matters where whole ones are promised.
+    fn tells_whose(&self, work: usize) -> bool {
+        self.index.works[work].service.is_some() || self.promises()
+    }
+
+    /// Whether the pool promises whole nodes.
+    pub(super) fn promises(&self) -> bool {
+        self.index.pools[self.pool].row.whole_node_guarantees
+    }
+
+    /// Whether all workers can stand on their devices as the scratch has it, and leave every
+    /// promise of whole nodes as good as it is.
+    pub(super) fn stands(&mut self, work: usize, slots: &[Rc<Slot>]) -> bool {
+        stands_free(&mut self.scratch, work, slots, Sight::Later)
+            && Promise::kept(&self.scratch, work, self.pool, slots)
     }
 
     fn free_on(&self, node: usize) -> i64 {
@@ -360,7 +376,7 @@ impl<'i, 'w> Timeline<'i, 'w> {
     fn has_room(&mut self, at: usize) -> bool {
         let own = self.reserved[at].clone();
         self.beside(own.at, Some(own.work), |this| {
-            stands_free(&mut this.scratch, own.work, &own.slots, Sight::Later)
+            this.stands(own.work, &own.slots)
         })
     }
 
