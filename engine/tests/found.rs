@@ -1,8 +1,8 @@
 //! What random worlds found, cut down to the least that shows it: each failed before it was mended.
 
-use domain::MilliGpu;
 use domain::sharing::SharingMode;
 use domain::spec::NvlinkRule;
+use domain::{MilliCpu, MilliGpu};
 use engine::rig::{Rig, before, eager, shared, slices};
 use engine::world::{
     Node, NodeState, Pool, PreemptionPolicy, Quota, Service, Team, Workload, World,
@@ -214,5 +214,24 @@ fn a_part_asked_for_by_memory_takes_back_nothing_that_is_beyond_the_guarantee_th
         .work(Workload::waiting("f", "fixed", 1, before(60)).running_on("n1", &[0], before(50)))
         .work(Workload::waiting("b", "b", 1, before(60)).running_on("n2", &[0], before(50)))
         .work(part.fraction(SharingMode::TimeSlice, quarter, Some(23_000)));
+    assert!(victims(&rig).is_empty());
+}
+
+#[test]
+fn work_without_devices_takes_nothing_back() {
+    let plain = |name: &str, team: &str, class: &str| {
+        let mut work = Workload::waiting(name, team, 0, before(60)).class(class);
+        work.per_worker.cpus = MilliCpu::whole(1);
+        work
+    };
+    // Both cores are in use; t borrows, and its own low job alone is not enough.
+    let rig = Rig::new()
+        .node(Node::new("n1", "p", 2).host(2, 1024))
+        .team("t", 0)
+        .team("b", 0)
+        .work(Workload::waiting("g", "b", 1, before(60)).running_on("n1", &[0], before(50)))
+        .work(plain("own", "t", "low").running_on("n1", &[], before(50)))
+        .work(plain("other", "b", "low").running_on("n1", &[], before(50)))
+        .work(plain("gang", "t", "high").workers(2));
     assert!(victims(&rig).is_empty());
 }

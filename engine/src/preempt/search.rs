@@ -167,7 +167,8 @@ impl Newcomer<'_> {
             [Right::Reclaim] => {
                 self.amount > 0 && quota::in_guarantee(ledger, self.pool, team, self.amount)
             }
-            [Right::Share, ..] => self.amount > 0,
+            // Work without devices has no guarantee to take back, and no share to even out.
+            [Right::Reclaim | Right::Share, ..] => self.amount > 0,
             _ => true,
         }
     }
