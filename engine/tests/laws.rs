@@ -284,6 +284,7 @@ proptest! {
         prop_assert_eq!(plan(&world), plan(&shuffled(world.clone(), by)));
     }
 
+    /// T-2.10: at most jobs × teams evictions.
     #[test]
     fn every_world_comes_to_rest_with_few_evictions_and_without_violations(world in world()) {
         // Each plan on the way is checked by the rig.

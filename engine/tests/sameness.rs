@@ -202,6 +202,7 @@ proptest! {
         prop_assert_eq!(one.to_string(), two.to_string(), "{}", engine::scenario::write(&world));
     }
 
+    /// T-1.4, and the second half of T-2.10.
     #[test]
     fn the_order_of_any_list_changes_nothing(recipe in rich(), by in 1..20_usize) {
         let world = recipe.world();
