@@ -65,9 +65,9 @@ fn code(plan: &Plan, name: &str) -> Code {
     plan.waiting_for(name).expect("it waits").code
 }
 
+/// T-2.2.
 #[test]
 fn a_job_that_ends_before_the_head_starts_passes_it_and_a_longer_one_does_not() {
-    // T-2.2
     let rig = ten(Backfill::Easy)
         .work(job("head", 8, 60, 1))
         .work(job("short", 2, 50, 3));
@@ -91,9 +91,9 @@ fn a_job_that_ends_before_the_head_starts_passes_it_and_a_longer_one_does_not() 
     assert_eq!(long.expected_start, Some(hours(5)));
 }
 
+/// T-2.3.
 #[test]
 fn a_long_job_takes_what_the_head_leaves_free_whichever_devices_are_free_now() {
-    // T-2.3
     for free_first in [false, true] {
         let rig = Rig::new()
             .pool(pool(Backfill::Easy))
@@ -116,9 +116,9 @@ fn a_long_job_takes_what_the_head_leaves_free_whichever_devices_are_free_now() {
     }
 }
 
+/// T-2.4.
 #[test]
 fn a_job_without_an_end_never_passes_a_head_that_needs_its_devices() {
-    // T-2.4
     let plan = ten(Backfill::Easy)
         .work(job("head", 8, 60, 1))
         .work(job("endless", 1, 50, 0))
@@ -147,9 +147,9 @@ fn running_work_without_an_end_is_waited_for_and_holds_back_only_endless_work() 
     assert_eq!(code(&plan, "endless"), Code::HeldForReservation);
 }
 
+/// T-2.5.
 #[test]
 fn an_early_end_brings_the_head_forward_and_moves_nothing_that_started() {
-    // T-2.5
     let rig = ten(Backfill::Easy)
         .work(job("head", 8, 60, 1))
         .work(job("short", 2, 50, 3));
@@ -186,9 +186,9 @@ fn start_of(plans: &[Plan], name: &str) -> Timestamp {
     started.expect("it starts").now
 }
 
+/// T-2.6.
 #[test]
 fn a_job_for_the_whole_cluster_starts_by_the_time_that_was_first_told() {
-    // T-2.6
     for backfill in [Backfill::Easy, Backfill::Conservative] {
         let plans = stream(backfill);
         let told = plans[0].reservations[0].start;
