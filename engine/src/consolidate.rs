@@ -9,6 +9,7 @@ use crate::ledger::{Ledger, Sight, Slot};
 use crate::place::{self, Query, place};
 use crate::preempt::{self, Rules};
 use crate::quota;
+use crate::start;
 
 /// Nodes on which room is looked for, those with the least to move first: where so much
 /// must move, no later node asks for less, and each costs a search of its own.
@@ -277,22 +278,19 @@ impl Search {
         site: &[usize],
         taken: &[usize],
     ) -> Result<Moves, Option<usize>> {
-        let mut from: Vec<(usize, u32)> = Vec::with_capacity(taken.len());
+        let mut from: Vec<(usize, Vec<Rc<Slot>>)> = Vec::with_capacity(taken.len());
         for &at in taken {
-            from.push((at, ledger.slots(self.movable[at].work).len() as u32));
+            from.push((at, ledger.slots(self.movable[at].work).to_vec()));
             ledger.release(self.movable[at].work, 0);
         }
         let slots = self.room(ledger, Some(site)).ok_or(None)?;
         ledger.nominate(self.work, slots.clone());
         // The bulkiest first: the small ones fit into what they leave.
-        from.sort_by_key(|&(at, workers)| Reverse(self.bulk(ledger, at, workers)));
+        from.sort_by_key(|(at, slots)| Reverse(self.bulk(ledger, *at, slots.len() as u32)));
         let mut movers = Vec::with_capacity(from.len());
-        for (at, workers) in from {
+        for (at, slots) in from {
             let work = self.movable[at].work;
-            let query = Query::start(ledger.index, work, self.pool)
-                .workers(workers)
-                .sight(Sight::Later);
-            let there = place(ledger, query).ok_or(Some(at))?;
+            let there = start::room_elsewhere(ledger, work, self.pool, &slots).ok_or(Some(at))?;
             ledger.nominate(work, there.clone());
             movers.push(Mover { work, there });
         }

@@ -1,9 +1,9 @@
-//! Where a workload can start this moment, within its limits.
+//! Where a workload can start this moment, and where one that moves can go, within its limits.
 
 use std::rc::Rc;
 
 use crate::index::{Amount, Index};
-use crate::ledger::{Ledger, Slot};
+use crate::ledger::{Ledger, Sight, Slot};
 use crate::place::{Query, place};
 use crate::quota;
 use crate::world::PoolState;
@@ -40,4 +40,33 @@ pub(crate) fn room_of(
     let amount = slots.iter().map(|s| s.amount).sum();
     quota::allowed(ledger, work, pool, amount).ok()?;
     Some(slots)
+}
+
+/// Room elsewhere for work that has been taken from these slots. A part asked for by memory
+/// counts for more on a smaller device: where limits do not let it, it goes where it counts
+/// for no more than it did.
+pub(crate) fn room_elsewhere(
+    ledger: &mut Ledger<'_, '_>,
+    work: usize,
+    pool: usize,
+    from: &[Rc<Slot>],
+) -> Option<Vec<Rc<Slot>>> {
+    let index = ledger.index;
+    let amount = |slots: &[Rc<Slot>]| slots.iter().map(|s| s.amount).sum::<Amount>();
+    let before = amount(from);
+    let query = Query::start(index, work, pool)
+        .workers(from.len() as u32)
+        .sight(Sight::Later);
+    let there = place(ledger, query)?;
+    if amount(&there) <= before || quota::allowed(ledger, work, pool, amount(&there)).is_ok() {
+        return Some(there);
+    }
+    let each = before / Amount::from(from.len().max(1) as u32);
+    let nodes: Vec<usize> = index.pools[pool]
+        .nodes
+        .iter()
+        .copied()
+        .filter(|&node| index.charge_on(work, node) <= each)
+        .collect();
+    place(ledger, query.only(&nodes))
 }

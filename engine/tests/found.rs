@@ -5,7 +5,8 @@ use domain::spec::NvlinkRule;
 use domain::{MilliCpu, MilliGpu};
 use engine::rig::{Rig, before, eager, shared, slices};
 use engine::world::{
-    Node, NodeState, Pool, PreemptionPolicy, Quota, Service, Team, Workload, World,
+    Node, NodeState, Placed, PlacedDevice, Pool, PreemptionPolicy, Quota, Service, Team, Workload,
+    World,
 };
 
 /// `who to how many for reason` of all who give way.
@@ -234,4 +235,40 @@ fn work_without_devices_takes_nothing_back() {
         .work(plain("other", "b", "low").running_on("n1", &[], before(50)))
         .work(plain("gang", "t", "high").workers(2));
     assert!(victims(&rig).is_empty());
+}
+
+#[test]
+fn what_moves_goes_where_it_takes_its_team_over_no_limit() {
+    let small = |name: &str| Node {
+        gpu_memory_mib: 24_576,
+        ..Node::new(name, "p", 1)
+    };
+    let mut part = Workload::waiting("part", "t", 0, before(60)).fraction(
+        SharingMode::TimeSlice,
+        MilliGpu::from_milli(250),
+        Some(23_000),
+    );
+    let there = part.clone().running_on("n1", &[0], before(50));
+    (part.state, part.started) = (there.state, there.started);
+    part.placed = vec![Placed {
+        node: "n1".to_owned(),
+        devices: vec![PlacedDevice::fraction(
+            0,
+            SharingMode::TimeSlice,
+            MilliGpu::from_milli(250),
+            23_000,
+        )],
+    }];
+    let half = Quota::guaranteed(MilliGpu::from_milli(500)).limited(MilliGpu::from_milli(500));
+    // It counts 0.283 where it is, and 0.936 on the small device.
+    let rig = Rig::new()
+        .pool(shared().preemption(PreemptionPolicy::default()))
+        .node(Node::new("n1", "p", 1).state(NodeState::Draining))
+        .node(small("n2"))
+        .tenant(Team::new("t").quota("p", half))
+        .work(part);
+    assert_eq!(victims(&rig), ["part to 0 by Drain"]);
+    // A large device would do.
+    let plan = rig.node(Node::new("n3", "p", 1)).plan();
+    assert_eq!(plan.migrations[0].placement[0].node, "n3");
 }

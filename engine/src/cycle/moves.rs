@@ -6,11 +6,11 @@ use std::rc::Rc;
 
 use super::Cycle;
 use crate::consolidate;
-use crate::ledger::{Sight, Slot};
+use crate::ledger::Slot;
 use crate::order::Picker;
-use crate::place::{Query, place};
 use crate::plan::{Migration, Nomination, Preemption, Reason};
 use crate::preempt::{self, Rules};
+use crate::start;
 
 impl Cycle<'_, '_> {
     /// Moves or stops what may be preempted on nodes that are emptied.
@@ -31,10 +31,7 @@ impl Cycle<'_, '_> {
             let workload = self.index.works[work].row.name.clone();
             let lost = preempt::lost_gpu_seconds(self.index, work, &slots);
             self.ledger.release(work, 0);
-            let query = Query::start(self.index, work, pool)
-                .workers(workers)
-                .sight(Sight::Later);
-            match place(&mut self.ledger, query) {
+            match start::room_elsewhere(&mut self.ledger, work, pool, &slots) {
                 Some(there) => {
                     let placement = self.places(&there);
                     self.ledger.nominate(work, there);
