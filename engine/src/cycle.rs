@@ -301,8 +301,8 @@ impl<'i, 'w> Cycle<'i, 'w> {
             }
             match self.coming(work, pool, &rules) {
                 Coming::Nothing => {}
-                Coming::Now => {
-                    given_back.push(work);
+                Coming::Now(slots) => {
+                    self.start(work, slots);
                     continue;
                 }
                 Coming::Later(slots) => {

@@ -272,3 +272,27 @@ fn what_moves_goes_where_it_takes_its_team_over_no_limit() {
     let plan = rig.node(Node::new("n3", "p", 1)).plan();
     assert_eq!(plan.migrations[0].placement[0].node, "n3");
 }
+
+#[test]
+fn what_a_limit_lets_start_when_others_leave_starts_and_counts() {
+    let row = |gpus| Quota::guaranteed(MilliGpu::whole(gpus));
+    let mut elastic = Workload::waiting("elastic", "t1", 1, before(60)).workers(3);
+    elastic.min_workers = Some(1);
+    for device in 0..3 {
+        let there = elastic.clone().running_on("n1", &[device], before(50));
+        elastic.placed.extend(there.placed);
+        (elastic.state, elastic.started) = (there.state, there.started);
+    }
+    // Three of six devices are free, and the limit of the department is what binds.
+    let rig = Rig::new()
+        .pool(Pool::new("p").preemption(PreemptionPolicy::default()))
+        .nodes(1, 6)
+        .tenant(Team::new("d").quota("p", row(3).limited(MilliGpu::whole(3))))
+        .tenant(Team::new("t0").under("d").quota("p", row(3)))
+        .tenant(Team::new("t1").under("d").quota("p", row(0)))
+        .work(elastic)
+        .jobs("j", "t0", 3, 1);
+    let plan = rig.plan();
+    assert_eq!(plan.starts.len() + plan.nominations.len(), 3);
+    assert_eq!(victims(&rig), ["elastic to 0 by Reclaim"]);
+}

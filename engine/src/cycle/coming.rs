@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use super::Cycle;
+use crate::backfill;
 use crate::bookings;
 use crate::index::Amount;
 use crate::ledger::{Sight, Slot};
@@ -14,8 +15,8 @@ use crate::quota;
 pub(super) enum Coming {
     /// Nothing.
     Nothing,
-    /// Room this moment: what kept it from starting has gone in this very plan.
-    Now,
+    /// Room this moment: a limit kept it from starting, and what leaves counts there no more.
+    Now(Vec<Rc<Slot>>),
     /// Room once those that leave anyhow have left.
     Later(Vec<Rc<Slot>>),
 }
@@ -36,7 +37,11 @@ impl Cycle<'_, '_> {
         if !may_take || !self.room_holds(work, pool, &slots, &[], &[]) {
             Coming::Nothing
         } else if stands_free(&mut self.ledger, work, &slots, Sight::Start) {
-            Coming::Now
+            let end = backfill::end_from(self.index, work, self.index.world.now);
+            match self.let_pass(work, pool, slots.clone(), end) {
+                Some(slots) => Coming::Now(slots),
+                None => Coming::Later(slots),
+            }
         } else {
             Coming::Later(slots)
         }
