@@ -276,23 +276,27 @@ fn what_moves_goes_where_it_takes_its_team_over_no_limit() {
 #[test]
 fn what_a_limit_lets_start_when_others_leave_starts_and_counts() {
     let row = |gpus| Quota::guaranteed(MilliGpu::whole(gpus));
-    let mut elastic = Workload::waiting("elastic", "t1", 1, before(60)).workers(3);
+    let mut elastic = Workload::waiting("elastic", "t1", 2, before(60)).workers(2);
     elastic.min_workers = Some(1);
-    for device in 0..3 {
-        let there = elastic.clone().running_on("n1", &[device], before(50));
+    for devices in [[0, 1], [2, 3]] {
+        let there = elastic.clone().running_on("n1", &devices, before(50));
         elastic.placed.extend(there.placed);
         (elastic.state, elastic.started) = (there.state, there.started);
     }
-    // Three of six devices are free, and the limit of the department is what binds.
+    // Five of nine devices are free, and the limit of the department is what binds.
+    let mut pool = Pool::new("p").preemption(PreemptionPolicy::default());
+    pool.strategy = engine::world::Strategy::Spread;
     let rig = Rig::new()
-        .pool(Pool::new("p").preemption(PreemptionPolicy::default()))
-        .nodes(1, 6)
-        .tenant(Team::new("d").quota("p", row(3).limited(MilliGpu::whole(3))))
-        .tenant(Team::new("t0").under("d").quota("p", row(3)))
+        .pool(pool)
+        .nodes(1, 4)
+        .nodes(1, 5)
+        .tenant(Team::new("d").quota("p", row(5).limited(MilliGpu::whole(5))))
+        .tenant(Team::new("t0").under("d").quota("p", row(5)))
         .tenant(Team::new("t1").under("d").quota("p", row(0)))
         .work(elastic)
-        .jobs("j", "t0", 3, 1);
+        .jobs("j", "t0", 5, 1);
+    // The last has room with what left for the fourth, and starts with the next plan.
     let plan = rig.plan();
-    assert_eq!(plan.starts.len() + plan.nominations.len(), 3);
+    assert_eq!(plan.starts.len() + plan.nominations.len(), 4);
     assert_eq!(victims(&rig), ["elastic to 0 by Reclaim"]);
 }
