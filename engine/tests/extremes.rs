@@ -1,0 +1,153 @@
+//! The largest and smallest values that a scenario may have: nothing overflows, and the checker finds nothing.
+
+mod worlds;
+
+use chrono::TimeZone;
+use domain::{MilliCpu, MilliGpu};
+use engine::check::violations;
+use engine::statement::{Starved, statements};
+use engine::world::World;
+use proptest::prelude::*;
+use worlds::dice::Dice;
+use worlds::rich::rich;
+use worlds::tried;
+
+/// A hundred years, the longest duration of a scenario, in seconds.
+const CENTURY: i64 = 100 * 366 * 24 * 3600;
+/// The most memory of a node, device or worker: 64 TiB.
+const MEMORY_MIB: i64 = 64 * 1024 * 1024;
+
+fn year(year: i32) -> domain::Timestamp {
+    chrono::Utc
+        .with_ymd_and_hms(year, 1, 1, 0, 0, 0)
+        .single()
+        .expect("a time")
+}
+
+/// The world with some values at their bounds.
+fn stretched(mut world: World, bytes: &[u8]) -> World {
+    let mut dice = Dice::of(bytes);
+    let far = |dice: &mut Dice<'_>| dice.once_in(3);
+    for pool in &mut world.pools {
+        if far(&mut dice) {
+            pool.ageing_milli_per_hour = 1_000_000_000_000;
+        }
+        if far(&mut dice) {
+            pool.usage_half_life_seconds = Some(dice.one(&[1, CENTURY]));
+        }
+        if far(&mut dice) {
+            pool.preemption.grace_seconds = CENTURY;
+        }
+        if far(&mut dice) {
+            pool.preemption.min_runtime_seconds = CENTURY;
+        }
+        if far(&mut dice) {
+            pool.preemption.delay_seconds = CENTURY;
+        }
+        if far(&mut dice) {
+            pool.charge = engine::world::Charge::Dominant;
+        }
+    }
+    for node in &mut world.nodes {
+        if far(&mut dice) && node.mig.is_empty() {
+            node.gpu_memory_mib = dice.one(&[1, MEMORY_MIB]);
+        }
+        if far(&mut dice) {
+            node.cpus = dice.one(&[
+                MilliCpu::ZERO,
+                MilliCpu::from_milli(1),
+                MilliCpu::whole(100_000),
+            ]);
+        }
+        if far(&mut dice) {
+            node.memory_mib = dice.one(&[0, 1, MEMORY_MIB, MEMORY_MIB - 1]);
+        }
+    }
+    for class in &mut world.classes {
+        if far(&mut dice) {
+            class.priority = dice.one(&[1_000_000_000, -1_000_000_000]);
+        }
+    }
+    for team in &mut world.teams {
+        for quota in team.quotas.values_mut() {
+            if far(&mut dice) {
+                quota.weight_milli = dice.one(&[1, 1_000_000_000, 999_999_999]);
+            }
+            if far(&mut dice) {
+                quota.limit = Some(quota.guaranteed.max(MilliGpu::from_milli(1)));
+            }
+        }
+        if far(&mut dice) {
+            let past = dice.one(&[1, 1_000_000_000_000_000]);
+            team.past_use.insert("p".to_owned(), past);
+        }
+    }
+    for work in &mut world.workloads {
+        let waits = work.placed.is_empty();
+        if far(&mut dice) {
+            work.submitted = dice.one(&[year(1970), year(2200)]);
+        }
+        if far(&mut dice) {
+            work.time_limit_seconds = Some(dice.one(&[CENTURY, 1]));
+        }
+        if far(&mut dice) {
+            work.predicted_seconds = Some(dice.one(&[CENTURY, 1]));
+        }
+        if far(&mut dice) {
+            work.checkpoint_seconds = Some(dice.one(&[CENTURY, 1]));
+            work.restart_seconds = CENTURY;
+        }
+        if far(&mut dice) && work.started.is_some() {
+            work.started = Some(year(1970));
+        }
+        if far(&mut dice) && waits && work.nominated.is_none() {
+            // An elastic gang is tried with every number of workers: large ones take long.
+            work.workers = if work.min_workers.is_some() {
+                64
+            } else {
+                16_384
+            };
+        }
+        if far(&mut dice) && waits {
+            work.per_worker.cpus = MilliCpu::from_milli(dice.one(&[1, 100_000_000]));
+        }
+        if far(&mut dice) && waits {
+            work.per_worker.memory_mib = dice.one(&[1, MEMORY_MIB]);
+        }
+        if far(&mut dice) && waits && work.per_worker.fraction() {
+            work.per_worker.gpus = Some(MilliGpu::from_milli(dice.one(&[1, 999])));
+            work.per_worker.gpu_memory_mib = dice.one(&[None, Some(1), Some(MEMORY_MIB)]);
+        }
+    }
+    for booking in &mut world.bookings {
+        if far(&mut dice) {
+            (booking.from, booking.to) =
+                dice.one(&[(year(1970), year(2200)), (year(2199), year(2200))]);
+        }
+    }
+    if far(&mut dice) {
+        world.cycle_seconds = CENTURY;
+    }
+    world
+}
+
+proptest! {
+    #![proptest_config(tried())]
+
+    #[test]
+    fn no_value_within_the_bounds_is_too_much(recipe in rich(), bytes in prop::collection::vec(any::<u8>(), 400)) {
+        let mut world = stretched(recipe.world(), &bytes);
+        world.history.clear();
+        let text = engine::scenario::write(&world);
+        // What contradicts itself by now is refused, and says so.
+        if let Ok(world) = engine::scenario::parse(&text) {
+            let plan = engine::plan(&world);
+            let found = violations(&world, &plan);
+            prop_assert!(found.is_empty(), "{found:#?} in {} of {text}", serde_json::to_string(&plan).expect("written"));
+            let statements = statements(&world, &Starved::new());
+            prop_assert!(statements.iter().all(|s| s.held.milli() >= 0 && s.reclaimable.milli() >= 0));
+            engine::order::queue(&world);
+            engine::cycles::run(world, 2);
+        }
+    }
+}
