@@ -1,5 +1,7 @@
 //! Laws that hold for every world: they are tried on small random ones.
 
+mod worlds;
+
 use domain::sharing::SharingMode;
 use domain::{MilliGpu, Timestamp};
 use engine::check::violations;
@@ -11,12 +13,8 @@ use engine::world::{
     Workload, World,
 };
 use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
+use worlds::tried;
 
-/// Worlds that are tried for each law: enough to meet all rules, few enough for a quick suite.
-const CASES: u32 = 256;
-/// Where the worlds come from when nobody asks for others.
-const SEED: u64 = 20_260_105;
 /// Cycles within which a random world must come to rest.
 const CYCLES: usize = 60;
 /// Longer than any grace, so that a cycle finds the victims of the last one gone.
@@ -260,23 +258,8 @@ fn shuffled(mut world: World, by: usize) -> World {
     world
 }
 
-/// A check of a change is repeatable: the same worlds each time. `PROPTEST_CASES` asks for
-/// so many others, at random, and a failure prints the world that it found.
-fn tried() -> ProptestConfig {
-    let default = ProptestConfig::default();
-    if std::env::var_os("PROPTEST_CASES").is_some() {
-        default
-    } else {
-        ProptestConfig {
-            cases: CASES,
-            rng_seed: RngSeed::Fixed(SEED),
-            ..default
-        }
-    }
-}
-
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..tried() })]
+    #![proptest_config(tried())]
 
     #[test]
     fn the_order_of_rows_changes_nothing(world in world(), by in 1..20_usize) {

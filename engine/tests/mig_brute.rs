@@ -1,5 +1,7 @@
 //! Against brute force: work starts on MIG instances exactly when a search over all ways to place them finds one.
 
+mod worlds;
+
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
@@ -11,12 +13,10 @@ use engine::world::{
     WorkloadState, World,
 };
 use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
+use worlds::tried_at_least;
 
 /// Worlds that are tried: enough to meet all kinds of devices.
 const CASES: u32 = 512;
-/// Where the worlds come from when nobody asks for others.
-const SEED: u64 = 20_260_106;
 /// The models that are tried: eight slices, four, and four with engines of all kinds.
 const MODELS: [&str; 3] = ["H100-80GB", "A30-24GB", "RTX-PRO-6000-Blackwell-96GB"];
 
@@ -247,21 +247,8 @@ fn holder(node: &str, index: u32, shape: &Shape, start: u32) -> Workload {
     work
 }
 
-fn tried() -> ProptestConfig {
-    let default = ProptestConfig::default();
-    if std::env::var_os("PROPTEST_CASES").is_some() {
-        default
-    } else {
-        ProptestConfig {
-            cases: CASES,
-            rng_seed: RngSeed::Fixed(SEED),
-            ..default
-        }
-    }
-}
-
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..tried() })]
+    #![proptest_config(tried_at_least(CASES))]
 
     #[test]
     fn work_starts_exactly_when_some_way_to_place_it_exists(fleet in fleet()) {

@@ -17,6 +17,11 @@ const SEED: u64 = 20_260_105;
 /// many others, at random; what is printed of a failure names their seed, and
 /// `PROPTEST_RNG_SEED` makes them again.
 pub fn tried() -> ProptestConfig {
+    tried_at_least(CASES)
+}
+
+/// The same with so many worlds when nobody asks.
+pub fn tried_at_least(cases: u32) -> ProptestConfig {
     let asked = std::env::var_os("PROPTEST_CASES").is_some();
     let mut config = ProptestConfig {
         failure_persistence: None,
@@ -28,7 +33,7 @@ pub fn tried() -> ProptestConfig {
         RngSeed::Random => SEED,
     };
     if !asked {
-        config.cases = CASES;
+        config.cases = cases;
     }
     config.rng_seed = RngSeed::Fixed(seed);
     // Shown by the test runner of a test that fails, and of no other.
