@@ -94,7 +94,13 @@ impl<'i, 'w> Timeline<'i, 'w> {
             .iter()
             .map(|&n| (index.nodes[n].row.name.as_str(), n))
             .collect();
-        for work in 0..index.works.len() {
+        // Of ends that nobody knows that of who began first is taken to be first.
+        let mut works: Vec<usize> = (0..index.works.len()).collect();
+        works.sort_by_key(|&work| {
+            let row = index.works[work].row;
+            (row.started.unwrap_or(index.world.now), row.submitted, work)
+        });
+        for work in works {
             let slots = ledger.slots(work);
             let here = slots
                 .first()
