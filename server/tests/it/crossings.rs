@@ -20,10 +20,7 @@ use super::machine::eventually;
 /// A job that runs on the one GPU of the one node.
 async fn running(fleet: &Fleet) -> JobId {
     fleet.node("n1", 1).await;
-    let job = fleet.submit(1).await.id;
-    fleet.turn().await;
-    fleet.run(job).await;
-    job
+    fleet.running(1).await
 }
 
 async fn suspend(fleet: &Fleet, job: JobId) {
@@ -79,14 +76,10 @@ async fn a_job_that_was_resumed_and_cancelled_stays_cancelled_however_its_run_en
     let fleet = Fleet::new(owner).await;
     fleet.node("n1", 1).await;
     for code in [0, 1] {
-        let job = fleet.submit(1).await.id;
-        fleet.turn().await;
-        fleet.run(job).await;
+        let job = fleet.running(1).await;
         suspend(&fleet, job).await;
         resume(&fleet, job).await;
-        jobs::cancel(&fleet.app, &fleet.ada(), Repeat::none(), job)
-            .await
-            .expect("cancelled");
+        fleet.cancel(job).await;
         fleet.exit(job, code).await;
         assert_eq!(fleet.job(job).await.state, JobState::Cancelled);
         assert_eq!(fleet.most_holders().await, 0, "its device is free");
@@ -190,9 +183,7 @@ async fn a_stop_that_crosses_a_refusal_ends_the_attempt(owner: PgPool) {
     fleet.node("n1", 1).await;
     let job = fleet.submit(1).await.id;
     fleet.turn().await;
-    jobs::cancel(&fleet.app, &fleet.ada(), Repeat::none(), job)
-        .await
-        .expect("cancelled");
+    fleet.cancel(job).await;
     let refused = FactKind::Refused {
         invalid: false,
         message: "no room on the disk".to_owned(),

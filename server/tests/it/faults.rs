@@ -10,7 +10,7 @@ use server::background;
 use sqlx::PgPool;
 
 use super::agents::{ids_of, intent, node, ready};
-use super::fleet::Fleet;
+use super::fleet::{Fleet, told_to_end};
 use super::machine::{
     self, Machine, Ports, Session, accepted, exited, fact, killed, released, started,
 };
@@ -428,15 +428,4 @@ async fn a_drained_node_loses_preemptible_work_and_keeps_other(owner: PgPool) {
             .await
             .expect("an attempt");
     assert_eq!(rule.as_deref(), Some("drain"));
-}
-
-fn told_to_end() -> protocol::report::FactKind {
-    protocol::report::FactKind::Exited(protocol::report::Exited {
-        code: None,
-        signal: Some(15),
-        out_of_memory: false,
-        asked: true,
-        lost: false,
-        message: String::new(),
-    })
 }

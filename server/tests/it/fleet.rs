@@ -275,6 +275,21 @@ impl Fleet {
         outcome
     }
 
+    /// A job that runs on so many GPUs of one node.
+    pub async fn running(&self, gpus: u32) -> JobId {
+        let job = self.submit(gpus).await.id;
+        self.turn().await;
+        self.run(job).await;
+        job
+    }
+
+    /// Its owner cancels a job.
+    pub async fn cancel(&self, job: JobId) {
+        jobs::cancel(&self.app, &self.ada(), Repeat::none(), job)
+            .await
+            .expect("cancelled");
+    }
+
     /// The job's workers are accepted and started.
     pub async fn run(&self, job: JobId) {
         self.report(job, &[FactKind::Accepted, FactKind::Started { pid: 7 }])
@@ -305,7 +320,19 @@ pub fn exited(code: i32) -> FactKind {
         signal: None,
         out_of_memory: false,
         asked: false,
-        lost: false,
+        lost: None,
+        message: String::new(),
+    })
+}
+
+/// A process that was told to end, and did.
+pub fn told_to_end() -> FactKind {
+    FactKind::Exited(Exited {
+        code: None,
+        signal: Some(15),
+        out_of_memory: false,
+        asked: true,
+        lost: None,
         message: String::new(),
     })
 }
