@@ -139,5 +139,16 @@ CREATE TABLE capacity_segments (
     ended_at timestamptz CONSTRAINT capacity_order CHECK (ended_at >= started_at),
     CONSTRAINT one_state_at_a_time EXCLUDE USING gist (device_id WITH =, tstzrange(started_at, ended_at) WITH &&)
 );
+-- Why a device cannot be given out, as the segments say it; empty where it can.
+CREATE FUNCTION allotment.out_of_use(intent text, reachability text, health text) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    AS $$
+        SELECT CASE WHEN intent = 'retired' THEN 'retired'
+                    WHEN reachability <> 'ready' THEN reachability
+                    WHEN health = 'failed' THEN 'failed'
+                    WHEN health = 'suspect' THEN 'suspect'
+                    WHEN intent <> 'open' THEN intent
+                    ELSE '' END
+    $$;
 CREATE INDEX capacity_segments_by_pool ON capacity_segments (pool_id, started_at);
 CREATE UNIQUE INDEX capacity_segments_open ON capacity_segments (device_id) WHERE ended_at IS NULL;

@@ -10,52 +10,42 @@ use super::Tx;
 /// Brings the capacity of a node's devices up to date with what is known of node and devices
 /// now: where a device's state differs from its open segment, that ends and another begins.
 /// Call it in every transaction that changes a node's intent or reachability, or a device.
+///
+/// In two statements: the parts of one have no order, and the open segment of a device is unique.
 pub async fn refresh(tx: &mut Tx, node: NodeId) -> Result<(), sqlx::Error> {
+    let now = super::clock(tx).await?;
     sqlx::query!(
-        "WITH now AS MATERIALIZED (SELECT allotment.clock() AS at),
-         present AS (
-             SELECT d.id AS device_id, n.pool_id, n.id AS node_id,
-                 CASE WHEN n.intent = 'retired' THEN 'retired'
-                      WHEN n.reachability <> 'ready' THEN n.reachability
-                      WHEN d.health = 'failed' THEN 'failed'
-                      WHEN d.health = 'suspect' THEN 'suspect'
-                      WHEN n.intent <> 'open' THEN n.intent
-                      ELSE '' END AS reason
-             FROM nodes AS n
-             JOIN devices AS d ON d.node_id = n.id
-             WHERE n.id = $1
-         ),
-         changed AS (
-             SELECT p.device_id, p.pool_id, p.node_id, p.reason, c.id AS open_id,
-                 GREATEST(now.at, c.started_at) AS at
-             FROM present AS p
-             CROSS JOIN now
-             LEFT JOIN capacity_segments AS c ON c.device_id = p.device_id AND c.ended_at IS NULL
-             WHERE (c.id IS NULL AND p.reason <> 'retired')
-                OR c.reason <> p.reason OR c.pool_id <> p.pool_id OR c.node_id <> p.node_id
-         ),
-         closed AS (
-             UPDATE capacity_segments AS c
-             SET ended_at = changed.at
-             FROM changed
-             WHERE c.id = changed.open_id
-             RETURNING c.id
-         )
-         INSERT INTO capacity_segments (id, pool_id, node_id, device_id, available, reason, started_at)
-         SELECT gen_random_uuid(), changed.pool_id, changed.node_id, changed.device_id, changed.reason = '', changed.reason,
-             changed.at
-         FROM changed
-         -- Reads `closed`, so that it runs first: the open segment of a device is unique.
-         WHERE changed.reason <> 'retired' AND (SELECT count(*) FROM closed) >= 0",
+        "UPDATE capacity_segments AS c
+         SET ended_at = GREATEST($2, c.started_at)
+         FROM devices AS d
+         JOIN nodes AS n ON n.id = d.node_id
+         WHERE n.id = $1 AND c.device_id = d.id AND c.ended_at IS NULL
+           AND (c.pool_id, c.node_id, c.reason)
+               <> (n.pool_id, n.id, allotment.out_of_use(n.intent, n.reachability, d.health))",
         node as NodeId,
+        now,
+    )
+    .execute(&mut **tx)
+    .await?;
+    sqlx::query!(
+        "INSERT INTO capacity_segments (id, pool_id, node_id, device_id, available, reason, started_at)
+         SELECT gen_random_uuid(), n.pool_id, n.id, d.id, present.reason = '', present.reason,
+             GREATEST($2, (SELECT max(c.ended_at) FROM capacity_segments AS c WHERE c.device_id = d.id))
+         FROM devices AS d
+         JOIN nodes AS n ON n.id = d.node_id
+         CROSS JOIN LATERAL (SELECT allotment.out_of_use(n.intent, n.reachability, d.health) AS reason) AS present
+         WHERE n.id = $1 AND present.reason <> 'retired'
+           AND NOT EXISTS (SELECT FROM capacity_segments AS c WHERE c.device_id = d.id AND c.ended_at IS NULL)",
+        node as NodeId,
+        now,
     )
     .execute(&mut **tx)
     .await?;
     Ok(())
 }
 
-/// What became of the device time of a pool within a span that has one price, all in
-/// thousandths of a GPU times microseconds.
+/// What became of the device time of a pool within a span in which no price changes, in
+/// thousandths of a GPU times microseconds, and those times a price where it says *priced*.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
     /// From then on.
