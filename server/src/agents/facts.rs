@@ -10,13 +10,13 @@ use crate::app::App;
 use crate::lifecycle::LifecycleError;
 use crate::lifecycle::report::{self, Outcome};
 use crate::store::events::Actor;
-use crate::store::nodes;
+use crate::store::{nodes, refused};
 
 /// Facts that wait for a missing one before it. Of more the later ones are let fall: the agent
 /// sends them again.
 const AHEAD_MAX: usize = 4_096;
 /// How often a fact is tried whose object changed at the same moment.
-const TRIES_MAX: usize = 5;
+pub(super) const TRIES_MAX: usize = 5;
 
 /// Whose facts these are.
 #[derive(Debug, Clone)]
@@ -110,13 +110,14 @@ pub enum FactError {
 
 /// Applies facts of one assignment and notes them as known, in one transaction. A fact that
 /// cannot be applied at all is told to the log and passed over: the rest of the node's facts
-/// must not wait for it.
+/// must not wait for it. Where the database only cannot now, the facts wait: passing over an end
+/// would leave its job running for ever.
 pub async fn apply(app: &App, source: &Source, facts: &[Fact]) -> Result<(), FactError> {
     for _ in 0..TRIES_MAX {
         match try_apply(app, source, facts).await {
             Ok(()) => return Ok(()),
             Err(Failure::Superseded) => return Err(FactError::Superseded),
-            Err(Failure::Lifecycle(LifecycleError::Database(error))) if !our_fault(&error) => {
+            Err(Failure::Lifecycle(LifecycleError::Database(error))) if !refused(&error) => {
                 return Err(FactError::Unavailable(error));
             }
             Err(Failure::Lifecycle(error)) => {
@@ -134,7 +135,7 @@ async fn apply_or_pass_over(app: &App, source: &Source, fact: &Fact) -> Result<(
     match try_apply(app, source, std::slice::from_ref(fact)).await {
         Ok(()) => return Ok(()),
         Err(Failure::Superseded) => return Err(FactError::Superseded),
-        Err(Failure::Lifecycle(LifecycleError::Database(error))) if !our_fault(&error) => {
+        Err(Failure::Lifecycle(LifecycleError::Database(error))) if !refused(&error) => {
             return Err(FactError::Unavailable(error));
         }
         Err(Failure::Lifecycle(error)) => {
@@ -146,22 +147,6 @@ async fn apply_or_pass_over(app: &App, source: &Source, fact: &Fact) -> Result<(
         }
     }
     try_apply_nothing(app, source, fact.number).await
-}
-
-/// Whether the database refused what we wrote. Everything else, such as a full disk or a
-/// deadlock, passes: then the facts wait, since passing over an end would leave its job
-/// running for ever.
-fn our_fault(error: &sqlx::Error) -> bool {
-    match error {
-        // 22: bad value; 23: a constraint; 42: a statement that cannot be; P0: raised by ours.
-        sqlx::Error::Database(e) => e.code().is_some_and(|code| {
-            ["22", "23", "42", "P0"]
-                .iter()
-                .any(|class| code.starts_with(class))
-        }),
-        sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => true,
-        _ => false,
-    }
 }
 
 /// Notes a fact as known without applying it, if this session may still say so.

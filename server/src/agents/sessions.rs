@@ -1,10 +1,10 @@
 //! The sessions that this replica holds: one for each node, the newest.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use domain::ids::NodeId;
+use domain::ids::{AssignmentId, NodeId};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -20,8 +20,8 @@ pub struct Sessions {
 #[derive(Debug)]
 struct Handle {
     number: u64,
-    /// Whether its node may be told what to hold.
-    open: bool,
+    /// Once its node may be told what to hold: of which assignments it is told nothing.
+    open: Option<BTreeSet<AssignmentId>>,
     over: CancellationToken,
     wanted: watch::Sender<Option<Wanted>>,
 }
@@ -44,7 +44,7 @@ impl Sessions {
         let (sender, wanted) = watch::channel(None);
         let handle = Handle {
             number,
-            open: false,
+            open: None,
             over: over.clone(),
             wanted: sender,
         };
@@ -73,21 +73,22 @@ impl Sessions {
     }
 
     /// Lets a session be told what its node is to hold: what had not survived there is ended, so
-    /// that what is read from now on asks nothing of the node a second time.
-    pub fn open(&self, node: NodeId, number: u64) {
+    /// that what is read from now on asks nothing of the node a second time. Of what is `withheld`
+    /// that is not so: its end was refused.
+    pub fn open(&self, node: NodeId, number: u64, withheld: BTreeSet<AssignmentId>) {
         let mut nodes = self.lock();
         if let Some(handle) = nodes
             .get_mut(&node)
             .filter(|handle| handle.number == number)
         {
-            handle.open = true;
+            handle.open = Some(withheld);
         }
     }
 
     /// The nodes that may be told what to hold, with the numbers of their sessions.
     pub fn open_nodes(&self) -> Vec<(NodeId, u64)> {
         let nodes = self.lock();
-        let open = nodes.iter().filter(|(_, handle)| handle.open);
+        let open = nodes.iter().filter(|(_, handle)| handle.open.is_some());
         let mut open: Vec<_> = open.map(|(node, handle)| (*node, handle.number)).collect();
         open.sort_unstable();
         open
@@ -95,9 +96,13 @@ impl Sessions {
 
     /// Hands a session what its node is to hold; the session is woken if that differs. What was
     /// read for an older session of the node is not for a newer one.
-    pub fn want(&self, node: NodeId, number: u64, wanted: Wanted) {
+    pub fn want(&self, node: NodeId, number: u64, mut wanted: Wanted) {
         let nodes = self.lock();
         if let Some(handle) = nodes.get(&node).filter(|handle| handle.number == number) {
+            let withheld = handle.open.iter().flatten();
+            for assignment in withheld {
+                wanted.wants.remove(assignment);
+            }
             handle.wanted.send_if_modified(|held| {
                 let differs = held.as_ref() != Some(&wanted);
                 if differs {
@@ -132,9 +137,9 @@ mod tests {
         let newer = sessions.add(node, CancellationToken::new());
         assert!(older.over.is_cancelled());
         sessions.remove(node, older.number);
-        sessions.open(node, older.number);
+        sessions.open(node, older.number, BTreeSet::new());
         assert!(sessions.open_nodes().is_empty());
-        sessions.open(node, newer.number);
+        sessions.open(node, newer.number, BTreeSet::new());
         assert_eq!(sessions.open_nodes(), vec![(node, newer.number)]);
         assert!(!newer.over.is_cancelled());
         sessions.remove(node, newer.number);

@@ -24,6 +24,8 @@ use crate::store::nodes;
 const GAP_TIMEOUT: Duration = Duration::from_secs(90);
 /// Between tries while the database is away.
 const RETRY_EVERY: Duration = Duration::from_millis(500);
+/// Between tries to end work whose end was refused: rarely, since a person has to mend something.
+const REFUSED_EVERY: Duration = Duration::from_secs(30);
 
 /// One session's writer.
 pub struct Writer {
@@ -35,9 +37,27 @@ pub struct Writer {
     order: InOrder,
     held: BTreeSet<AssignmentId>,
     outstanding: u64,
-    losses: Option<Losses>,
+    losses: Losses,
+    /// Whether what the node has lost was ended, as far as it can be.
+    settled: bool,
+    refused: Option<Refused>,
     /// Whether the node beat before its losses were ended, so that it is yet to be looked at.
     look: bool,
+}
+
+/// Work that the node has lost and whose end was refused, and when it is tried again.
+struct Refused {
+    workers: BTreeSet<AssignmentId>,
+    again_at: Instant,
+}
+
+impl Refused {
+    fn of(workers: BTreeSet<AssignmentId>) -> Option<Self> {
+        (!workers.is_empty()).then(|| Self {
+            workers,
+            again_at: Instant::now() + REFUSED_EVERY,
+        })
+    }
 }
 
 /// Since when the writer waits for a fact, and after which.
@@ -65,7 +85,9 @@ impl Writer {
             order: InOrder::after(begun.last_fact),
             held: begun.held,
             outstanding: begun.outstanding,
-            losses: Some(begun.losses),
+            losses: begun.losses,
+            settled: false,
+            refused: None,
             look: false,
         }
     }
@@ -94,8 +116,13 @@ impl Writer {
                 }),
             };
             let patience = missing.as_ref().map_or_else(Instant::now, |m| m.since) + GAP_TIMEOUT;
+            let again_at = self.refused.as_ref().map(|refused| refused.again_at);
             let waiting = tokio::select! {
                 waiting = self.inbox.take() => waiting,
+                () = tokio::time::sleep_until(again_at.unwrap_or(patience)), if again_at.is_some() => {
+                    self.settle_refused().await?;
+                    continue;
+                }
                 () = tokio::time::sleep_until(patience), if missing.is_some() => {
                     self.go_on_without();
                     self.take_facts(BTreeMap::new()).await?;
@@ -120,25 +147,50 @@ impl Writer {
         if self.order.last() < self.outstanding {
             return Ok(());
         }
-        let Some(losses) = self.losses.take() else {
+        if self.settled {
             return Ok(());
-        };
+        }
         let (app, source) = (&self.shared.app, &self.source);
-        loop {
-            match losses.settle(app, &self.held, &source.actor).await {
-                Ok(Settled::Done) => break,
+        let refused = loop {
+            match self.losses.settle(app, &self.held, &source.actor).await {
+                Ok(Settled::Done(refused)) => break refused,
                 Ok(Settled::Superseded) => return Err(superseded()),
                 Err(error) => {
                     tracing::warn!(node.id = %source.node_id, %error, "what a node has lost could not be ended yet");
                     tokio::time::sleep(RETRY_EVERY).await;
                 }
             }
-        }
-        self.shared.sessions.open(source.node_id, self.session);
+        };
+        self.settled = true;
+        self.shared
+            .sessions
+            .open(source.node_id, self.session, refused.clone());
+        self.refused = Refused::of(refused);
         app.wake.agents.notify_one();
         if self.look {
             self.mark_ready().await;
         }
+        Ok(())
+    }
+
+    /// Tries again what was refused. Also when the database is away: nothing waits for it.
+    async fn settle_refused(&mut self) -> Result<(), Status> {
+        let Some(before) = self.refused.take() else {
+            return Ok(());
+        };
+        let (app, source) = (&self.shared.app, &self.source);
+        let settled = self
+            .losses
+            .settle_refused(app, &self.held, &before.workers, &source.actor)
+            .await;
+        self.refused = match settled {
+            Ok(Settled::Done(refused)) => Refused::of(refused),
+            Ok(Settled::Superseded) => return Err(superseded()),
+            Err(error) => {
+                tracing::warn!(node.id = %source.node_id, %error, "what was refused could not be tried again");
+                Refused::of(before.workers)
+            }
+        };
         Ok(())
     }
 
@@ -233,7 +285,7 @@ impl Writer {
     }
 
     async fn mark_ready(&mut self) {
-        self.look = self.losses.is_some();
+        self.look = !self.settled;
         if self.look {
             return;
         }

@@ -4,10 +4,11 @@ use domain::Timestamp;
 use domain::ids::JobId;
 use domain::state::{AttemptEnd, AttemptState, JobState};
 
+use super::each;
 use crate::app::App;
 use crate::lifecycle::end::{Loss, Spared, lose_workers};
 use crate::lifecycle::{LifecycleError, Stop, stop};
-use crate::store::attempts::{self, AttemptRow, Preempted};
+use crate::store::attempts::{self, AttemptRow, Leaving, Preempted};
 use crate::store::events::Actor;
 use crate::store::jobs::{self, JobRow};
 use crate::store::{self, Tx, nodes};
@@ -18,34 +19,30 @@ pub async fn lost_nodes(app: &App) -> Result<(), LifecycleError> {
     let mut tx = app.db.begin_system().await?;
     let due = attempts::on_lost_nodes(&mut tx).await?;
     tx.commit().await?;
-    for leaving in due {
-        let mut tx = app.db.begin_system().await?;
-        // The job first, as everywhere; then the node is looked at again: it may have answered.
-        jobs::lock(&mut tx, leaving.job_id).await?;
-        let Some(node) = nodes::lock_by_name(&mut tx, &leaving.node)
-            .await?
-            .filter(|node| node.reachability == domain::state::Reachability::Lost)
-        else {
-            continue;
-        };
-        let loss = Loss {
-            node_id: node.id,
-            last_heartbeat_at: node.last_heartbeat_at,
-            message: format!("node {} was lost", node.name),
-            spared: Spared::Nobody,
-        };
-        lose_workers(
-            &mut tx,
-            &app.config.timers,
-            leaving.job_id,
-            &loss,
-            &Actor::System,
-        )
-        .await?;
-        tx.commit().await?;
-        tracing::warn!(job.id = %leaving.job_id, node = %node.name, "work on a lost node was fenced");
-        app.wake.all();
-    }
+    each(due, |leaving| fence(app, leaving)).await
+}
+
+async fn fence(app: &App, leaving: Leaving) -> Result<(), LifecycleError> {
+    let mut tx = app.db.begin_system().await?;
+    // The job first, as everywhere; then the node is looked at again: it may have answered.
+    jobs::lock(&mut tx, leaving.job_id).await?;
+    let Some(node) = nodes::lock_by_name(&mut tx, &leaving.node)
+        .await?
+        .filter(|node| node.reachability == domain::state::Reachability::Lost)
+    else {
+        return Ok(());
+    };
+    let loss = Loss {
+        node_id: node.id,
+        last_heartbeat_at: node.last_heartbeat_at,
+        message: format!("node {} was lost", node.name),
+        spared: Spared::Nobody,
+    };
+    let timers = &app.config.timers;
+    lose_workers(&mut tx, timers, leaving.job_id, &loss, &Actor::System).await?;
+    tx.commit().await?;
+    tracing::warn!(job.id = %leaving.job_id, node = %node.name, "work on a lost node was fenced");
+    app.wake.all();
     Ok(())
 }
 
@@ -54,11 +51,11 @@ pub async fn failed_devices(app: &App) -> Result<(), LifecycleError> {
     let mut tx = app.db.begin_system().await?;
     let due = attempts::on_failed_devices(&mut tx).await?;
     tx.commit().await?;
-    for leaving in due {
+    each(due, |leaving| {
         let wish = Stop::because(AttemptEnd::NodeLost, format!("device {}", leaving.what));
-        stop_live(app, leaving.job_id, |_, _| Some(wish.clone())).await?;
-    }
-    Ok(())
+        stop_live(app, leaving.job_id, |_, _| Some(wish))
+    })
+    .await
 }
 
 /// Preempts preemptible work on nodes that are being drained; other work stays until it ends.
@@ -66,32 +63,34 @@ pub async fn draining_nodes(app: &App) -> Result<(), LifecycleError> {
     let mut tx = app.db.begin_system().await?;
     let due = attempts::on_draining_nodes(&mut tx).await?;
     tx.commit().await?;
-    for leaving in due {
-        let mut tx = app.db.begin_system().await?;
-        let Some(mut job) = jobs::lock(&mut tx, leaving.job_id).await? else {
-            continue;
-        };
-        let Some(attempt) = live(&mut tx, &job).await? else {
-            continue;
-        };
-        let held = attempts::held_milli(&mut tx, attempt.id).await?;
-        let now = store::clock(&mut tx).await?;
-        let wish = Stop {
-            preempted: Some(Preempted {
-                made_room_for: None,
-                rule: "drain",
-                lost_gpu_milli_seconds: held.saturating_mul(unsaved_seconds(&job, &attempt, now)),
-            }),
-            job_to: Some(JobState::Preempting),
-            ..Stop::because(
-                AttemptEnd::Preempted,
-                format!("node {} is being drained", leaving.node),
-            )
-        };
-        stop(&mut tx, &mut job, &wish, &Actor::System).await?;
-        tx.commit().await?;
-        app.wake.all();
-    }
+    each(due, |leaving| drain(app, leaving)).await
+}
+
+async fn drain(app: &App, leaving: Leaving) -> Result<(), LifecycleError> {
+    let mut tx = app.db.begin_system().await?;
+    let Some(mut job) = jobs::lock(&mut tx, leaving.job_id).await? else {
+        return Ok(());
+    };
+    let Some(attempt) = live(&mut tx, &job).await? else {
+        return Ok(());
+    };
+    let held = attempts::held_milli(&mut tx, attempt.id).await?;
+    let now = store::clock(&mut tx).await?;
+    let wish = Stop {
+        preempted: Some(Preempted {
+            made_room_for: None,
+            rule: "drain",
+            lost_gpu_milli_seconds: held.saturating_mul(unsaved_seconds(&job, &attempt, now)),
+        }),
+        job_to: Some(JobState::Preempting),
+        ..Stop::because(
+            AttemptEnd::Preempted,
+            format!("node {} is being drained", leaving.node),
+        )
+    };
+    stop(&mut tx, &mut job, &wish, &Actor::System).await?;
+    tx.commit().await?;
+    app.wake.all();
     Ok(())
 }
 

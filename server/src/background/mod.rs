@@ -84,6 +84,23 @@ pub async fn reconcile(app: &App, settled: bool) -> Round {
     Round(round)
 }
 
+/// Takes up all that is due, each apart: what is wrong with one keeps no other from its turn. The
+/// first fault is told at the end; a database that is away ends the round.
+async fn each<T, Taken>(due: Vec<T>, take: impl Fn(T) -> Taken) -> Result<(), LifecycleError>
+where
+    Taken: Future<Output = Result<(), LifecycleError>>,
+{
+    let mut outcome = Ok(());
+    for item in due {
+        let taken = take(item).await;
+        if matches!(&taken, Err(LifecycleError::Database(error)) if store::unavailable(error)) {
+            return taken;
+        }
+        outcome = outcome.and(taken);
+    }
+    outcome
+}
+
 /// What came of each reconciler.
 #[derive(Debug)]
 pub struct Round(Vec<(&'static str, Result<(), LifecycleError>)>);

@@ -1,7 +1,9 @@
 //! Bounds in time: how long an attempt may run, and how long a gang may take to be acknowledged.
 
+use domain::ids::JobId;
 use domain::state::{AssignmentPhase, AttemptEnd, AttemptState};
 
+use super::each;
 use super::leaving::stop_live;
 use crate::app::App;
 use crate::lifecycle::{LifecycleError, Stop};
@@ -12,7 +14,7 @@ pub async fn time_limits(app: &App) -> Result<(), LifecycleError> {
     let mut tx = app.db.begin_system().await?;
     let due = attempts::over_time(&mut tx).await?;
     tx.commit().await?;
-    for job in due {
+    each(due, |job| {
         stop_live(app, job, |job, attempt| {
             let limit = job.spec().ok()?.time_limit_seconds?;
             (attempt.state == AttemptState::Running).then(|| {
@@ -22,9 +24,8 @@ pub async fn time_limits(app: &App) -> Result<(), LifecycleError> {
                 )
             })
         })
-        .await?;
-    }
-    Ok(())
+    })
+    .await
 }
 
 /// Takes back what was granted to gangs that some node has not acknowledged in time: all or
@@ -34,22 +35,23 @@ pub async fn start_windows(app: &App) -> Result<(), LifecycleError> {
     let mut tx = app.db.begin_system().await?;
     let due = attempts::not_taken(&mut tx, window_ms).await?;
     tx.commit().await?;
-    for job in due {
-        let Some(message) = who_is_missing(app, job, window_ms).await? else {
-            continue;
-        };
-        stop_live(app, job, |_, attempt| {
-            (attempt.state == AttemptState::Starting)
-                .then(|| Stop::because(AttemptEnd::StartRefused, message))
-        })
-        .await?;
-    }
-    Ok(())
+    each(due, |job| take_back(app, job, window_ms)).await
+}
+
+async fn take_back(app: &App, job: JobId, window_ms: i64) -> Result<(), LifecycleError> {
+    let Some(message) = who_is_missing(app, job, window_ms).await? else {
+        return Ok(());
+    };
+    stop_live(app, job, |_, attempt| {
+        (attempt.state == AttemptState::Starting)
+            .then(|| Stop::because(AttemptEnd::StartRefused, message))
+    })
+    .await
 }
 
 async fn who_is_missing(
     app: &App,
-    job: domain::ids::JobId,
+    job: JobId,
     window_ms: i64,
 ) -> Result<Option<String>, LifecycleError> {
     let mut tx = app.db.begin_system().await?;

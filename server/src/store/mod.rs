@@ -195,6 +195,21 @@ pub fn unavailable(error: &sqlx::Error) -> bool {
     }
 }
 
+/// Whether the database refused what we wrote, so that the same will be refused again. Everything
+/// else, such as a full disk or a deadlock, passes.
+pub fn refused(error: &sqlx::Error) -> bool {
+    match error {
+        // 22: bad value; 23: a constraint; 42: a statement that cannot be; P0: raised by ours.
+        sqlx::Error::Database(e) => e.code().is_some_and(|code| {
+            ["22", "23", "42", "P0"]
+                .iter()
+                .any(|class| code.starts_with(class))
+        }),
+        sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => true,
+        _ => false,
+    }
+}
+
 fn join(ids: &[TeamId]) -> String {
     let mut joined = String::with_capacity(ids.len() * 37);
     for id in ids {

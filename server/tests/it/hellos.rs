@@ -64,6 +64,92 @@ async fn what_a_restart_lost_is_ended_also_when_the_first_session_after_it_broke
 }
 
 #[sqlx::test(migrations = "../migrations")]
+async fn work_that_ended_while_no_agent_ran_is_charged_up_to_the_last_heartbeat(owner: PgPool) {
+    let mut on = running(owner.clone(), stop_job()).await;
+    on.clock.pass_ms(30_000).await;
+    on.session.beat().await;
+    drop(on.session);
+    on.clock.pass_ms(600_000).await;
+    // A new life of the agent on the same boot; its first session breaks after it has beaten.
+    let life = IncarnationId::new();
+    let connect = async || on.machine.connect_as(life, 1, &[on.ids], (3, 5)).await;
+    connect().await.beat().await;
+    on.clock.pass_ms(5_000).await;
+    let mut back = connect().await;
+    back.beat().await;
+    back.report_known(
+        vec![fact(3, on.ids, unseen()), fact(4, on.ids, released())],
+        4,
+    )
+    .await;
+    let job = on.fleet.job(on.job).await;
+    assert_eq!(
+        (job.state, job.reason.as_deref()),
+        (JobState::Queued, Some("node_lost"))
+    );
+    let held = sqlx::query!(
+        r#"SELECT kind, sum(EXTRACT(EPOCH FROM ended_at - started_at))::bigint AS "seconds!" FROM usage_segments
+           WHERE kind <> 'reserved' GROUP BY kind ORDER BY kind"#
+    )
+    .fetch_all(&owner)
+    .await
+    .expect("segments");
+    let held: Vec<(String, i64)> = held
+        .into_iter()
+        .map(|row| (row.kind, row.seconds))
+        .collect();
+    assert_eq!(
+        held,
+        [("charged".to_owned(), 30), ("unreachable".to_owned(), 605)]
+    );
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_job_whose_end_is_refused_keeps_its_node_from_nothing_else(owner: PgPool) {
+    let fleet = Fleet::new(owner.clone()).await;
+    let ports = machine::open(&fleet.app).await;
+    let mut machine = Machine::join(&fleet, &ports, "n1").await;
+    let mut session = machine.connect(2).await;
+    session.beat().await;
+    ready(&fleet, "n1").await;
+    let (poison, other) = (fleet.running(1).await, fleet.running(1).await);
+    drop(session);
+    let refusal = format!(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
+         CREATE TRIGGER refuse BEFORE UPDATE ON assignments FOR EACH ROW
+         WHEN (OLD.job_id = '{poison}') EXECUTE FUNCTION refuse()"
+    );
+    run_sql(&owner, refusal).await;
+    machine.boot = "boot-2".into();
+    let mut back = machine.connect_with(2, &[], (1, 1)).await;
+    back.beat().await;
+    let first = back.desired().await;
+    assert!(first.full && first.assignments.is_empty(), "{first:?}");
+    ready(&fleet, "n1").await;
+    assert_eq!(fleet.job(poison).await.state, JobState::Running);
+    assert_eq!(fleet.job(other).await.state, JobState::Queued);
+    let told = sqlx::query_scalar!(
+        r#"SELECT count(*) AS "n!" FROM events WHERE to_state = 'end_refused'"#
+    );
+    assert_eq!(told.fetch_one(&owner).await.expect("a number"), 1);
+    // The next session makes it good, once what refused it is mended.
+    run_sql(&owner, "DROP TRIGGER refuse ON assignments".to_owned()).await;
+    let mut again = machine.connect_with(2, &[], (1, 1)).await;
+    again.beat().await;
+    machine::eventually("the job is queued again", async || {
+        fleet.job(poison).await.state == JobState::Queued
+    })
+    .await;
+}
+
+async fn run_sql(owner: &PgPool, statements: String) {
+    sqlx::raw_sql(sqlx::AssertSqlSafe(statements))
+        .execute(owner)
+        .await
+        .expect("executed");
+}
+
+#[sqlx::test(migrations = "../migrations")]
 async fn work_whose_end_the_database_lost_is_queued_again(owner: PgPool) {
     let on = running(owner, stop_job()).await;
     // It reported up to fact 4, the end, and that was acknowledged; then the database was
