@@ -134,11 +134,11 @@ async fn update_job(
     Ok(Versioned(job, version))
 }
 
-/// Cancel a job, whatever its state; what has ended already is a conflict.
+/// Cancel a job, whatever its state; one that has ended already stays as it is.
 #[utoipa::path(
     post, path = "/jobs/{job}/cancel", tag = "work",
     params(("job" = JobId, Path, description = "Its id."), RepeatKey),
-    responses((status = 200, description = "The job, cancelled or being cancelled.", body = Job), Refusals)
+    responses((status = 200, description = "The job: being cancelled, or as it has ended.", body = Job), Refusals)
 )]
 async fn cancel_job(
     State(app): State<App>,

@@ -69,27 +69,37 @@ fn next_step(
     attempt: &AttemptRow,
     now: Timestamp,
 ) -> Option<JobStep> {
-    let end = attempt.reason.unwrap_or(AttemptEnd::NodeLost);
-    let done = end == AttemptEnd::Exit && attempt.exit_code == Some(0);
-    let step = |to: JobState| {
-        let because = if done { "exit" } else { end.as_str() };
-        JobStep::to(to)
-            .because(because, attempt.message.clone())
-            .exit_code(attempt.exit_code)
-    };
+    let done = is_done(attempt);
     match job.state {
-        JobState::Cancelling => return Some(step(JobState::Cancelled)),
+        // Whatever stopped its attempt before, it is the cancel that ends the job.
+        JobState::Cancelling => {
+            let because = AttemptEnd::Cancelled.as_str();
+            let cancelled =
+                step_to(JobState::Cancelled, attempt).because(because, job.message.clone());
+            return Some(cancelled);
+        }
         // It was suspended, or resumed again since; it waits as people want it, unless there is
-        // nothing left to run.
-        JobState::Suspended | JobState::Queued if !done => return None,
+        // nothing left to run. What had failed already before that has failed, though, where no
+        // retry is left: else a suspension in the grace of a time limit would buy another run.
+        JobState::Suspended | JobState::Queued if !done => {
+            let ended = after_run(timers, job, attempt, now);
+            return (ended.to == JobState::Failed).then_some(ended);
+        }
         // It was cancelled while it waited; only its last attempt still had to leave.
         state if state.terminal() => return None,
         _ => {}
     }
-    if done {
-        return Some(step(JobState::Succeeded));
+    Some(after_run(timers, job, attempt, now))
+}
+
+/// What the end of a job's attempt makes of the job, where nobody wishes otherwise.
+fn after_run(timers: &Timers, job: &JobRow, attempt: &AttemptRow, now: Timestamp) -> JobStep {
+    let end = attempt.reason.unwrap_or(AttemptEnd::NodeLost);
+    let step = |to: JobState| step_to(to, attempt);
+    if is_done(attempt) {
+        return step(JobState::Succeeded);
     }
-    Some(match end {
+    match end {
         AttemptEnd::Exit | AttemptEnd::Signal | AttemptEnd::Oom => {
             retry(timers, job, now, RetryOn::Failure, step)
         }
@@ -109,7 +119,20 @@ fn next_step(
         AttemptEnd::Preempted => step(JobState::Queued),
         AttemptEnd::Cancelled => step(JobState::Cancelled),
         AttemptEnd::Invalid => step(JobState::Failed),
-    })
+    }
+}
+
+/// Whether all of an attempt's work was done.
+fn is_done(attempt: &AttemptRow) -> bool {
+    attempt.reason == Some(AttemptEnd::Exit) && attempt.exit_code == Some(0)
+}
+
+/// A step of a job for the reason of its attempt's end.
+fn step_to(to: JobState, attempt: &AttemptRow) -> JobStep {
+    let end = attempt.reason.unwrap_or(AttemptEnd::NodeLost);
+    JobStep::to(to)
+        .because(end.as_str(), attempt.message.clone())
+        .exit_code(attempt.exit_code)
 }
 
 /// Queues a job again where its spec pays for that, else fails it.

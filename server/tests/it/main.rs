@@ -29,5 +29,6 @@ mod setup;
 mod simulated;
 mod slow;
 mod specs;
+mod stops;
 mod telling;
 mod walls;

@@ -31,8 +31,8 @@ pub struct JobPatch {
     pub time_limit_seconds: Option<Option<i64>>,
 }
 
-/// Cancels a job: at once where nothing of it runs, else as soon as its workers have left. A
-/// job that has been cancelled already stays so, and is answered as it is.
+/// Cancels a job: at once where nothing of it runs, else as soon as its workers have left. It is
+/// accepted in every state: a job that has ended already, however, is answered as it is.
 pub async fn cancel(
     app: &App,
     asker: &Asker,
@@ -114,11 +114,8 @@ async fn steer(
 }
 
 async fn cancel_locked(tx: &mut Tx, job: &mut JobRow, actor: &Actor) -> Result<(), AppError> {
-    if matches!(job.state, JobState::Cancelling | JobState::Cancelled) {
+    if job.state == JobState::Cancelling || job.state.terminal() {
         return Ok(());
-    }
-    if job.state.terminal() {
-        return Err(ended(job));
     }
     let message = format!("cancelled by {}", actor.name());
     let wish = Stop {
