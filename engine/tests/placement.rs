@@ -391,3 +391,48 @@ fn a_start_that_is_told_breaks_no_promise_of_whole_nodes() {
     assert_eq!(kept.start, before(-120));
     assert_eq!(kept.nodes, ["n1"]);
 }
+
+#[test]
+fn a_wait_for_want_of_nodes_names_those_that_are_out() {
+    let rig = || {
+        Rig::new()
+            .nodes(3, 4)
+            .team("t", 12)
+            .work(Workload::waiting("new", "t", 4, before(10)))
+    };
+    let told = |states: [NodeState; 3]| {
+        let rig = rig().with(|w| {
+            for (node, state) in w.nodes.iter_mut().zip(states) {
+                node.state = state;
+            }
+        });
+        rig.plan().waiting.remove(0).message
+    };
+    use NodeState::{Cordoned, Draining, Unreachable};
+    assert_eq!(
+        told([Cordoned, Cordoned, Cordoned]),
+        "it needs 4 GPUs, and 0 are free in pool p; not counting 3 cordoned nodes"
+    );
+    assert_eq!(
+        told([Cordoned, Draining, Unreachable]),
+        "it needs 4 GPUs, and 0 are free in pool p; not counting 3 nodes (1 cordoned, 1 draining, 1 unreachable)"
+    );
+    // A node that would not do anyhow is not to blame, nor is one where there is enough.
+    let other = rig().with(|w| {
+        w.nodes[0].state = Cordoned;
+        w.nodes[0].labels = [("rack".to_owned(), "r2".to_owned())].into();
+        w.workloads[0].selector = [("rack".to_owned(), "r1".to_owned())].into();
+        for node in &mut w.nodes[1..] {
+            node.labels = [("rack".to_owned(), "r1".to_owned())].into();
+        }
+        for (name, node) in [("a", "n2"), ("b", "n3")] {
+            let busy = Workload::waiting(name, "t", 4, before(60));
+            w.workloads
+                .push(busy.running_on(node, &[0, 1, 2, 3], before(50)));
+        }
+    });
+    assert_eq!(
+        other.plan().waiting[0].message,
+        "it needs 4 GPUs, and 0 are free in pool p"
+    );
+}

@@ -4,10 +4,68 @@ use domain::MilliGpu;
 
 use super::Verdict;
 use crate::index::Index;
+use crate::place;
 use crate::plan::Code;
+use crate::world::NodeState;
 
-/// One factual sentence: what binds, what is needed, what there is.
+/// One factual sentence: what binds, what is needed, what there is, and which nodes are out.
 pub(super) fn message(
+    index: &Index<'_>,
+    work: usize,
+    pool: Option<usize>,
+    verdict: &Verdict,
+    need: MilliGpu,
+    have: MilliGpu,
+) -> String {
+    let binding = binding(index, work, pool, verdict, need, have);
+    let for_want_of_nodes = matches!(
+        verdict.code,
+        Code::Topology | Code::Fragmented | Code::PreemptionNotAllowed | Code::InsufficientCapacity
+    );
+    match pool.filter(|_| for_want_of_nodes) {
+        Some(pool) => binding + &nodes_out(index, work, pool),
+        None => binding,
+    }
+}
+
+/// The nodes of a pool that would do but for their state, to be added to a sentence: whoever sees
+/// many devices idle there would not believe that none is free.
+fn nodes_out(index: &Index<'_>, work: usize, pool: usize) -> String {
+    let (mut cordoned, mut draining, mut unreachable) = (0, 0, 0);
+    for &node in &index.pools[pool].nodes {
+        if place::fit(index, work, node, true).is_err() {
+            continue;
+        }
+        match index.nodes[node].row.state {
+            NodeState::Ready => {}
+            NodeState::Cordoned => cordoned += 1,
+            NodeState::Draining => draining += 1,
+            NodeState::Unreachable => unreachable += 1,
+        }
+    }
+    let said: Vec<String> = [
+        (cordoned, "cordoned"),
+        (draining, "draining"),
+        (unreachable, "unreachable"),
+    ]
+    .into_iter()
+    .filter(|(count, _)| *count > 0)
+    .map(|(count, state)| format!("{count} {state}"))
+    .collect();
+    let total = cordoned + draining + unreachable;
+    match said.as_slice() {
+        [] => String::new(),
+        [one] => format!("; not counting {one} {}", nodes(total)),
+        many => format!("; not counting {total} nodes ({})", many.join(", ")),
+    }
+}
+
+fn nodes(count: u32) -> &'static str {
+    if count == 1 { "node" } else { "nodes" }
+}
+
+/// What binds, what is needed, what there is.
+fn binding(
     index: &Index<'_>,
     work: usize,
     pool: Option<usize>,
