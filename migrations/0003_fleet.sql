@@ -61,6 +61,8 @@ CREATE TABLE nodes (
     journal_id uuid,
     last_fact bigint NOT NULL DEFAULT 0,
     last_heartbeat_at timestamptz,
+    -- The last heartbeat of the life of its agent before the present one.
+    heard_before_life_at timestamptz,
     lease_until timestamptz,
     agent_version text NOT NULL DEFAULT '',
     address text NOT NULL DEFAULT '',

@@ -32,8 +32,13 @@ pub fn children(parent: i32) -> Vec<i32> {
 pub fn members(session: i32, group: i32) -> Vec<i32> {
     all()
         .filter(|pid| stat_number(*pid, 5) == Some(group) && stat_number(*pid, 6) == Some(session))
-        .filter(|pid| stat_field(*pid, 3).is_some_and(|state| state != "Z" && state != "X"))
+        .filter(|pid| lives(*pid))
         .collect()
+}
+
+/// Whether a process is there and not only waits for its parent to hear of its end.
+fn lives(pid: i32) -> bool {
+    stat_field(pid, 3).is_some_and(|state| state != "Z" && state != "X")
 }
 
 fn all() -> impl Iterator<Item = i32> {
@@ -71,11 +76,12 @@ pub struct Process {
 }
 
 impl Process {
-    /// Takes hold of the process that had this pid and start; `None` when it is gone.
+    /// Takes hold of the process that had this pid and start; `None` when it is gone, also when
+    /// nobody has heard of its end yet.
     pub fn find(pid: i32, ticks: u64) -> Option<Self> {
         let descriptor = open_pidfd(pid).ok()?;
         // Checked after the descriptor was opened: what it names cannot change any more.
-        (start_ticks(pid) == Some(ticks)).then_some(Self { descriptor })
+        (start_ticks(pid) == Some(ticks) && lives(pid)).then_some(Self { descriptor })
     }
 
     /// The descriptor, which is readable once the process has ended.
@@ -133,7 +139,17 @@ mod tests {
         let me = i32::try_from(std::process::id()).expect("a pid");
         let pid = i32::try_from(child.id()).expect("a pid");
         assert!(children(me).contains(&pid));
+        let ticks = start_ticks(pid).expect("it runs");
         child.kill().expect("killed");
+        let process = Process::find(pid, ticks);
+        let ended = || process.is_none() || !lives(pid);
+        while !ended() {
+            std::thread::yield_now();
+        }
+        assert!(
+            Process::find(pid, ticks).is_none(),
+            "it has ended, and is not reaped yet"
+        );
         child.wait().expect("reaped");
     }
 }

@@ -170,6 +170,15 @@ pub enum FactKind {
     Released,
 }
 
+/// How a node lost a process that it had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lost {
+    /// The machine or the device went away under it, or its lease ended.
+    Seen,
+    /// It ended at some time while no agent ran, and nothing says when or how.
+    Unseen,
+}
+
 /// How a process ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exited {
@@ -181,8 +190,8 @@ pub struct Exited {
     pub out_of_memory: bool,
     /// Whether the agent had begun to stop it.
     pub asked: bool,
-    /// Whether the machine or the device went away under it, or its lease ended.
-    pub lost: bool,
+    /// Where the node lost it, whether its agent was there.
+    pub lost: Option<Lost>,
     /// In words.
     pub message: String,
 }
@@ -363,7 +372,11 @@ fn check_fact(fact: wire::Fact) -> Result<Fact, Malformed> {
             signal: exited.signal,
             out_of_memory: exited.out_of_memory,
             asked: exited.asked,
-            lost: matches!(exited.reason.as_str(), "node_lost" | "lease_over"),
+            lost: match exited.reason.as_str() {
+                "node_lost" | "lease_over" => Some(Lost::Seen),
+                "unseen" => Some(Lost::Unseen),
+                _ => None,
+            },
             message: text(exited.message),
         }),
         Kind::Released(_) => FactKind::Released,

@@ -4,7 +4,8 @@
 //! them. They are known by what the agent gave them: a checkpoint folder below the state
 //! folder. A job's small parent is killed first: it then writes no exit record, and the
 //! agent's next life reports the attempt as lost with its node, which requeues it from its
-//! checkpoint. The job itself is asked by SIGTERM to save.
+//! checkpoint. The job itself is asked by SIGTERM to save. The control groups of jobs that ended
+//! so are removed as well, which their parents and agents would have done.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,8 @@ pub struct Leftovers {
     pub parents: BTreeSet<i32>,
     /// Processes of jobs.
     pub jobs: BTreeSet<i32>,
+    /// The folders of the jobs' control groups.
+    pub groups: BTreeSet<PathBuf>,
 }
 
 impl Leftovers {
@@ -37,6 +40,7 @@ impl Leftovers {
         let own = std::process::id().cast_signed();
         let folder = format!("{}/", state.display());
         let mut found = Self::default();
+        let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
         for pid in all_processes() {
             if pid == own {
                 continue;
@@ -44,6 +48,8 @@ impl Leftovers {
             let proc = PathBuf::from(format!("/proc/{pid}"));
             if names_folder(&proc.join("environ"), "ALLOTMENT_CHECKPOINT_DIR=", &folder) {
                 found.jobs.insert(pid);
+                let member = std::fs::read_to_string(proc.join("cgroup")).unwrap_or_default();
+                found.groups.extend(groups_of_job(&member, &mounts));
             } else if let Some(words) = product_words(&proc, &folder) {
                 let parent = words.get(1).is_some_and(|word| word == "supervise");
                 if parent {
@@ -72,29 +78,49 @@ pub async fn end_jobs(state: &Path) -> anyhow::Result<()> {
     let found = Leftovers::find(state);
     send(&found.parents, Signal::SIGKILL);
     send(&found.jobs, Signal::SIGTERM);
+    let mut groups = found.groups;
     let saved = wait::until_true("jobs end by SIGTERM", SAVE_BOUND, || {
         Leftovers::find(state).jobs.is_empty()
     });
     if saved.await.is_err() {
         wait::until_true("jobs end by SIGKILL", REAP_BOUND, || {
-            let found = Leftovers::find(state);
+            let mut found = Leftovers::find(state);
             send(&found.parents, Signal::SIGKILL);
             send(&found.jobs, Signal::SIGKILL);
+            groups.append(&mut found.groups);
             found.parents.is_empty() && found.jobs.is_empty()
         })
         .await?;
     }
+    remove(&groups).await;
     Ok(())
 }
 
 /// Kills everything that belongs to `state`, again and again while more of it appears.
 pub async fn kill_all(state: &Path) -> anyhow::Result<()> {
+    let mut groups = BTreeSet::new();
     wait::until_true("what was left running ends by SIGKILL", REAP_BOUND, || {
-        let found = Leftovers::find(state);
+        let mut found = Leftovers::find(state);
         found.kill();
+        groups.append(&mut found.groups);
         !found.any()
     })
-    .await
+    .await?;
+    remove(&groups).await;
+    Ok(())
+}
+
+/// Removes control groups whose processes have been killed; the last may still be on its way out.
+/// One that stays is told: it is empty, and no reason to call a stop failed.
+async fn remove(groups: &BTreeSet<PathBuf>) {
+    let left = || {
+        let stays = |group: &&PathBuf| std::fs::remove_dir(group).is_err() && group.exists();
+        groups.iter().filter(stays).count()
+    };
+    let removed = wait::until_true("control groups of jobs go", REAP_BOUND, || left() == 0).await;
+    if let Err(error) = removed {
+        eprintln!("control groups of jobs are left behind: {error:#}");
+    }
 }
 
 /// Kills once, without waiting: for a test that unwinds.
@@ -116,6 +142,39 @@ fn all_processes() -> Vec<i32> {
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .collect()
+}
+
+/// The folders of the control groups that a job's process is in, of those that an agent made for
+/// it: they are named after its assignment. `member` is the process's list, `mounts` the system's.
+fn groups_of_job(member: &str, mounts: &str) -> Vec<PathBuf> {
+    let mut groups = Vec::new();
+    for line in member.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else {
+            continue;
+        };
+        let name = path.rsplit('/').next().unwrap_or_default();
+        if name.parse::<domain::ids::AssignmentId>().is_err() {
+            continue;
+        }
+        for mount in mounts.lines() {
+            let fields: Vec<&str> = mount.split(' ').collect();
+            let [_, root, kind, options, ..] = fields.as_slice() else {
+                continue;
+            };
+            let held = match *kind {
+                "cgroup2" => controllers.is_empty(),
+                "cgroup" => controllers
+                    .split(',')
+                    .any(|one| !one.is_empty() && options.split(',').any(|option| option == one)),
+                _ => false,
+            };
+            if held {
+                groups.push(Path::new(root).join(path.trim_start_matches('/')));
+            }
+        }
+    }
+    groups
 }
 
 /// Whether one of the zero-separated strings in `file` is `key` followed by a path in `folder`.
@@ -143,6 +202,25 @@ fn product_words(proc: &Path, folder: &str) -> Option<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_groups_of_a_job_are_those_that_are_named_after_its_assignment() {
+        let id = domain::ids::AssignmentId::new();
+        let mounts = "\
+cgroup /sys/fs/cgroup/cpu cgroup rw,relatime,cpu 0 0
+cgroup /sys/fs/cgroup/memory cgroup rw,relatime,memory 0 0
+cgroup2 /sys/fs/cgroup/unified cgroup2 rw,relatime 0 0
+";
+        let member =
+            format!("9:memory:/allotment/{id}\n8:cpu:/allotment/{id}\n7:pids:/\n0::/user.slice\n");
+        let found = |root: &str| PathBuf::from(format!("/sys/fs/cgroup/{root}/allotment/{id}"));
+        assert_eq!(
+            groups_of_job(&member, mounts),
+            [found("memory"), found("cpu")]
+        );
+        let unified = format!("0::/allotment/{id}\n");
+        assert_eq!(groups_of_job(&unified, mounts), [found("unified")]);
+    }
 
     #[tokio::test]
     async fn a_job_is_found_by_its_checkpoint_folder_and_ends_by_sigterm() {

@@ -192,6 +192,63 @@ async fn a_detached_product_answers_resumes_and_stops() {
     assert_eq!(moved.users, file.users, "the same state");
 }
 
+#[tokio::test]
+async fn a_job_that_a_stop_of_the_product_ended_is_charged_up_to_then_and_runs_again() {
+    let checkout = Checkout::make("stopped");
+    let up = |checkout: &Checkout| {
+        let up = checkout.up(&["--detach", "--port", "0"]).output().unwrap();
+        assert!(up.status.success(), "{}", said(&up));
+        let file = UpFile::read(&checkout.folder).unwrap();
+        rig::api::Api::with_token(&file.url, &file.token).unwrap()
+    };
+    let admin = up(&checkout);
+    let begun = std::time::Instant::now();
+    let spec = serde_json::json!({
+        "name": "long", "pools": ["l40s"], "command": ["sleep", "600"], "per_worker": { "gpus": 1 },
+    });
+    let job = admin.post("/teams/platform/jobs", &spec).await.unwrap();
+    let path = format!("/jobs/{}", job["id"].as_str().unwrap());
+    let runs_as = async |admin: &rig::api::Api, attempt: i64| {
+        wait::until("the job runs", UP_BOUND, || async {
+            let job = admin.get(&path).await?;
+            let so = job["state"] == "running" && job["attempt"] == attempt;
+            Ok(so.then_some(()))
+        })
+        .await
+        .unwrap();
+    };
+    runs_as(&admin, 1).await;
+    let groups = control_groups(&checkout.folder);
+    let down = checkout.rig(&["down"]).output().unwrap();
+    assert!(said(&down).trim().ends_with("stopped"), "{}", said(&down));
+    let held_at_most = begun.elapsed();
+    let left: Vec<_> = groups.iter().filter(|group| group.exists()).collect();
+    assert!(left.is_empty(), "control groups stay: {left:?}");
+
+    let admin = up(&checkout);
+    runs_as(&admin, 2).await;
+    let attempts = admin.list(&format!("{path}/attempts")).await.unwrap();
+    assert_eq!(attempts[0]["reason"], "node_lost", "{attempts:?}");
+    let told = attempts[0]["message"].as_str().unwrap();
+    assert!(
+        told.contains("gone when the node's agent came back"),
+        "{told}"
+    );
+    let charged = attempts[0]["gpu_seconds"].as_f64().unwrap();
+    assert!(
+        charged <= held_at_most.as_secs_f64(),
+        "{charged} s of {held_at_most:?}"
+    );
+}
+
+/// The folders of the control groups of the jobs of a checkout's product.
+fn control_groups(folder: &Path) -> Vec<PathBuf> {
+    let state = std::fs::canonicalize(folder.join(".allotment/state")).unwrap();
+    let found = rig::leftovers::Leftovers::find(&state);
+    assert!(!found.jobs.is_empty(), "the job is there");
+    found.groups.into_iter().collect()
+}
+
 #[test]
 fn taken_ports_are_one_sentence_and_a_failure() {
     let checkout = Checkout::make("ports");

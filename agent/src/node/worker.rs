@@ -93,7 +93,7 @@ impl Worker {
         if kept.ended {
             self.clean().await;
         } else if matches!(self.node.folders.run(self.id).claim(), Ok(Some(_))) {
-            self.follow(kept.started).await;
+            self.follow(kept.started, Seen::NotYet).await;
         } else {
             self.run_accepted().await;
         }
@@ -127,14 +127,14 @@ impl Worker {
     async fn run_accepted(mut self) {
         match self.wait_for_start().await {
             Begin::Run(assignment) => match self.start(&assignment).await {
-                Ok(()) => self.follow(false).await,
+                Ok(()) => self.follow(false, Seen::Running).await,
                 Err(refusal) => {
                     // A supervisor may have started all the same, only later than we waited.
                     if self.void() {
                         self.record(vec![self.refused(refusal)]).await;
                         self.clean().await;
                     } else {
-                        self.follow(false).await;
+                        self.follow(false, Seen::Running).await;
                     }
                 }
             },
@@ -142,7 +142,7 @@ impl Worker {
                 if self.void() {
                     self.clean().await;
                 } else {
-                    self.follow(false).await;
+                    self.follow(false, Seen::Running).await;
                 }
             }
         }
@@ -186,7 +186,7 @@ impl Worker {
     }
 
     /// Follows a run that has a supervisor until it is over, then cleans up.
-    async fn follow(mut self, mut started_told: bool) {
+    async fn follow(mut self, mut started_told: bool, mut seen: Seen) {
         let run = self.node.folders.run(self.id);
         self.enter(AssignmentPhase::Running);
         loop {
@@ -203,11 +203,12 @@ impl Worker {
                 started_told = true;
             }
             let Some(supervisor) = supervisor else { break };
+            seen = Seen::Running;
             if self.follow_supervisor(&supervisor, started_told).await {
                 break;
             }
         }
-        self.tell_end(&run).await;
+        self.tell_end(&run, seen).await;
         self.clean().await;
     }
 
@@ -232,15 +233,23 @@ impl Worker {
         }
     }
 
-    async fn tell_end(&self, run: &crate::runs::RunFolder) {
+    async fn tell_end(&self, run: &crate::runs::RunFolder, seen: Seen) {
         let exit = match run.exit() {
             Ok(Some(exit)) => exit,
             Ok(None) | Err(_) => {
                 while launch::kill_orphans(&self.node, run, &self.id.to_string()) {
                     tokio::time::sleep(EMPTY_CHECK).await;
                 }
-                let entry =
-                    self.lost("the job's supervisor ended without a word; the job was killed");
+                let kind = match seen {
+                    Seen::Running => {
+                        lost("the job's supervisor ended without a word; the job was killed")
+                    }
+                    Seen::NotYet => exit_without_word(
+                        UNSEEN,
+                        "it was gone when the node's agent came back, and how it ended is not known",
+                    ),
+                };
+                let entry = Entry::fact(self.id, self.attempt, kind);
                 return self.record(vec![entry]).await;
             }
         };
@@ -329,23 +338,33 @@ impl Worker {
             },
         }
     }
+}
 
-    fn lost(&self, message: &str) -> Entry {
-        Entry::fact(self.id, self.attempt, lost(message))
-    }
+/// Whether this life of the agent has seen a run's supervisor alive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    NotYet,
+    Running,
 }
 
 /// The protocol's word for an end by the node's lease.
 const LEASE_OVER: &str = "lease_over";
 
+/// The protocol's word for an end that no agent was there to see.
+const UNSEEN: &str = "unseen";
+
 /// The end of a run that the node itself lost.
 pub fn lost(message: &str) -> FactKind {
+    exit_without_word(domain::state::AttemptEnd::NodeLost.as_str(), message)
+}
+
+fn exit_without_word(reason: &str, message: &str) -> FactKind {
     FactKind::Exited {
         code: None,
         signal: None,
         out_of_memory: false,
         asked: false,
-        reason: domain::state::AttemptEnd::NodeLost.to_string(),
+        reason: reason.to_owned(),
         message: message.to_owned(),
     }
 }

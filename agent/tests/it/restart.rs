@@ -75,6 +75,35 @@ async fn an_end_that_no_agent_saw_is_told_later() {
 }
 
 #[tokio::test]
+async fn what_ended_without_a_word_while_no_agent_ran_was_seen_by_nobody() {
+    let mut agent = Agent::running().await;
+    let job = script("sleep 600");
+    agent.server.desire(std::slice::from_ref(&job)).await;
+    let pid = agent.server.started(&job.id).await;
+    agent.kill();
+    // As a stop of the whole product does: first who would write down how it ends.
+    for process in [parent_of(pid), pid] {
+        let process = nix::unistd::Pid::from_raw(i32::try_from(process).expect("a process"));
+        nix::sys::signal::kill(process, nix::sys::signal::Signal::SIGKILL).expect("it was there");
+    }
+    until("the job is gone", || !alive(pid)).await;
+    agent.start().await;
+    let exited = agent.server.exited(&job.id).await;
+    assert_eq!((exited.code, exited.reason.as_str()), (None, "unseen"));
+    agent.server.released(&job.id).await;
+}
+
+fn parent_of(pid: i64) -> i64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+    parent
+        .expect("it has one")
+        .trim()
+        .parse()
+        .expect("a number")
+}
+
+#[tokio::test]
 async fn a_grace_runs_on_without_the_agent() {
     let mut agent = Agent::running().await;
     let mark = agent.open_folder().join("mark");

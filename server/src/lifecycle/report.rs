@@ -6,7 +6,7 @@
 
 use domain::ids::NodeId;
 use domain::state::{AssignmentPhase, AttemptEnd, AttemptState, JobState};
-use protocol::report::{Exited, Fact, FactKind};
+use protocol::report::{Exited, Fact, FactKind, Lost};
 use serde_json::json;
 
 use super::{Actor, LifecycleError, Stop, end, step_attempt, step_job, stop, words};
@@ -16,7 +16,7 @@ use crate::store::assignments::{self, Assignment, Exit};
 use crate::store::attempts::{self, AttemptStep};
 use crate::store::events::{self, NewEvent, Subject};
 use crate::store::jobs::{self, JobRow, JobStep};
-use crate::store::{self, Tx};
+use crate::store::{self, Tx, nodes};
 
 /// What became of a fact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -208,6 +208,11 @@ async fn exited_so(
     };
     let now = store::clock(tx).await?;
     let first = assignments::note_exit(tx, on.worker.id, &exit, now).await?;
+    if first && exited.lost == Some(Lost::Unseen) {
+        // Nobody knows how long it ran: its team pays for what an agent was there to see.
+        let heard_at = nodes::heard_before_life(tx, on.worker.node_id).await?;
+        meter::silent(tx, on.worker.id, heard_at, now).await?;
+    }
     if !first || on.worker.phase == AssignmentPhase::Cleaning {
         return Ok(false);
     }
@@ -235,7 +240,7 @@ async fn exited_so(
 
 /// The end that an exit gives the whole attempt; nothing for exit code 0.
 fn end_of(exited: &Exited) -> Option<AttemptEnd> {
-    if exited.lost {
+    if exited.lost.is_some() {
         return Some(AttemptEnd::NodeLost);
     }
     if exited.out_of_memory {

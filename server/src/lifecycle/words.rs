@@ -57,7 +57,7 @@ mod tests {
             signal,
             out_of_memory,
             asked: false,
-            lost: false,
+            lost: None,
             message: String::new(),
         };
         assert_eq!(exit(&exited(Some(3), None, false)), "exited with code 3");

@@ -193,7 +193,9 @@ pub async fn begin_session(
 ) -> Result<i64, sqlx::Error> {
     sqlx::query_scalar!(
         "UPDATE nodes
-         SET incarnation = $2, replica = $3, journal_id = $4, last_fact = $5, agent_version = $6,
+         SET heard_before_life_at = CASE WHEN incarnation IS DISTINCT FROM $2 THEN last_heartbeat_at
+                                         ELSE heard_before_life_at END,
+             incarnation = $2, replica = $3, journal_id = $4, last_fact = $5, agent_version = $6,
              session = session + 1, version = version + 1
          WHERE id = $1
          RETURNING session",
@@ -203,6 +205,16 @@ pub async fn begin_session(
         voice.journal_id as Option<JournalId>,
         voice.last_fact,
         agent_version,
+    )
+    .fetch_one(&mut **tx)
+    .await
+}
+
+/// When the node was last heard of before the present life of its agent began.
+pub async fn heard_before_life(tx: &mut Tx, id: NodeId) -> Result<Option<Timestamp>, sqlx::Error> {
+    sqlx::query_scalar!(
+        "SELECT heard_before_life_at FROM nodes WHERE id = $1",
+        id as NodeId
     )
     .fetch_one(&mut **tx)
     .await

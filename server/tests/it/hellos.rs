@@ -1,6 +1,7 @@
 //! What a node has, and has yet to say, as its session begins: what it lost is ended after it was
 //! heard, and never run twice.
 
+use domain::ids::IncarnationId;
 use domain::state::JobState;
 use protocol::wire;
 use serde_json::json;
@@ -11,7 +12,7 @@ use super::agents::{ids_of, ready};
 use super::faults::{running, stop_job};
 use super::fleet::Fleet;
 use super::machine::{
-    self, Machine, PATIENCE, SILENCE, accepted, exited, fact, refused, released, started,
+    self, Machine, PATIENCE, SILENCE, accepted, exited, fact, refused, released, started, unseen,
 };
 
 #[sqlx::test(migrations = "../migrations")]

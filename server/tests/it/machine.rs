@@ -154,9 +154,22 @@ impl Machine {
         held: &[(AssignmentId, AttemptId)],
         (first_fact, next_fact): (u64, u64),
     ) -> Session {
+        let life = IncarnationId::new();
+        self.connect_as(life, gpus, held, (first_fact, next_fact))
+            .await
+    }
+
+    /// The same in a life of the agent process that may have had sessions before.
+    pub async fn connect_as(
+        &self,
+        life: IncarnationId,
+        gpus: u32,
+        held: &[(AssignmentId, AttemptId)],
+        (first_fact, next_fact): (u64, u64),
+    ) -> Session {
         let hello = wire::Hello {
             agent_version: "test".into(),
-            incarnation: IncarnationId::new().to_string(),
+            incarnation: life.to_string(),
             boot_id: self.boot.clone(),
             journal_id: self.journal.to_string(),
             epoch: None,
@@ -356,6 +369,14 @@ pub fn started() -> wire::fact::Kind {
 pub fn exited(code: i32) -> wire::fact::Kind {
     wire::fact::Kind::Exited(wire::Exited {
         code: Some(code),
+        ..Default::default()
+    })
+}
+
+/// It was gone when its agent came back.
+pub fn unseen() -> wire::fact::Kind {
+    wire::fact::Kind::Exited(wire::Exited {
+        reason: "unseen".into(),
         ..Default::default()
     })
 }

@@ -421,7 +421,7 @@ async fn preempt(fleet: &Fleet, id: JobId) {
         signal: None,
         out_of_memory: false,
         asked: true,
-        lost: false,
+        lost: None,
         message: String::new(),
     });
     fleet.report(id, &[told, FactKind::Released]).await;
