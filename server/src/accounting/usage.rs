@@ -7,11 +7,11 @@ use domain::ids::{AttemptId, JobId, TeamId};
 use domain::money::{Currency, Money, SHOWN_DECIMALS, round_lines};
 use rust_decimal::Decimal;
 
-use crate::store::ledger::{self, AttemptLine, Grouping, Line, Window};
+use crate::store::ledger::{self, Exact, Grouping, Line, Window};
 use crate::store::{self, Tx};
 
 /// Thousandths of a GPU times microseconds in a GPU-second.
-const PER_GPU_SECOND: i64 = 1_000_000_000;
+pub(super) const PER_GPU_SECOND: i64 = 1_000_000_000;
 /// Decimals of GPU-seconds as people read them.
 pub const GPU_SECOND_DECIMALS: u32 = 3;
 /// Most lines of one report; more are a matter of a narrower window or a coarser grouping.
@@ -160,49 +160,60 @@ pub async fn of_job(tx: &mut Tx, job: JobId) -> Result<Sum, sqlx::Error> {
 /// The same of several jobs; one that has used nothing is absent.
 pub async fn of_jobs(tx: &mut Tx, jobs: &[JobId]) -> Result<BTreeMap<JobId, Sum>, sqlx::Error> {
     let now = store::clock(tx).await?;
-    let mut sums = BTreeMap::new();
-    for line in ledger::of_jobs(tx, jobs, now).await? {
-        let sum: &mut Sum = sums.entry(line.job_id).or_insert_with(Sum::nothing);
-        sum.gpu_seconds += rounded_seconds(line.gpu_milli_micros);
-        sum.unpriced_gpu_seconds += rounded_seconds(line.unpriced_milli_micros);
-        // A job whose pools are priced in several currencies shows the first one's cost here
-        // and all of them in the usage report.
-        if sum.cost.is_none() {
-            sum.cost = line.currency.map(|currency| Money {
-                amount: domain::money::round(line.amount, SHOWN_DECIMALS),
-                currency,
-            });
-        }
+    let mut statements: BTreeMap<JobId, Vec<(JobId, Exact)>> = BTreeMap::new();
+    for (job, exact) in ledger::of_jobs(tx, jobs, now).await? {
+        statements.entry(job).or_default().push((job, exact));
     }
-    Ok(sums)
+    Ok(statements.into_values().flat_map(statement).collect())
 }
 
 /// What each attempt of a job has used so far; one that has used nothing is absent. They add up
-/// to the job's use: lines of one statement, rounded together.
+/// to the job's use.
 pub async fn of_attempts(tx: &mut Tx, job: JobId) -> Result<BTreeMap<AttemptId, Sum>, sqlx::Error> {
     let now = store::clock(tx).await?;
-    let lines = ledger::of_attempts(tx, job, now).await?;
-    let pick = |of: fn(&AttemptLine) -> Decimal| -> Vec<Decimal> {
-        let exact: Vec<Decimal> = lines.iter().map(|line| gpu_seconds(of(line))).collect();
-        round_lines(&exact, GPU_SECOND_DECIMALS)
-    };
-    let seconds = pick(|line| line.gpu_milli_micros);
-    let unpriced = pick(|line| line.unpriced_milli_micros);
+    Ok(statement(ledger::of_attempts(tx, job, now).await?))
+}
+
+/// Rounds exact amounts so that the sums, one for each key, add up to the rounded total, whatever
+/// the keys: the one home of this, for a job and for its attempts. The cost of one that was priced
+/// in several currencies is absent, as in a report's total: a part of it would pass for all.
+fn statement<Key: Ord>(lines: Vec<(Key, Exact)>) -> BTreeMap<Key, Sum> {
     let exact: Vec<_> = lines
         .iter()
-        .map(|line| (line.amount, line.currency.as_ref()))
+        .map(|(_, line)| (line.amount, line.currency.as_ref()))
         .collect();
     let costs = round_costs(&exact);
-    let mut sums = BTreeMap::new();
-    for (at, cost) in costs.into_iter().enumerate() {
-        let sum: &mut Sum = sums
-            .entry(lines[at].attempt_id)
-            .or_insert_with(Sum::nothing);
-        sum.gpu_seconds = (sum.gpu_seconds + seconds[at]).normalize();
-        sum.unpriced_gpu_seconds = (sum.unpriced_gpu_seconds + unpriced[at]).normalize();
-        sum.cost = sum.cost.take().or(cost);
+    let mut held: BTreeMap<Key, Held> = BTreeMap::new();
+    for ((key, line), cost) in lines.into_iter().zip(costs) {
+        let held = held.entry(key).or_default();
+        held.all += line.gpu_milli_micros;
+        held.unpriced += line.unpriced_milli_micros;
+        held.costs.push(cost);
     }
-    Ok(sums)
+    let pick = |of: fn(&Held) -> Decimal| -> Vec<Decimal> {
+        let exact: Vec<Decimal> = held.values().map(|held| gpu_seconds(of(held))).collect();
+        round_lines(&exact, GPU_SECOND_DECIMALS)
+    };
+    let (all, unpriced) = (pick(|held| held.all), pick(|held| held.unpriced));
+    held.into_iter()
+        .zip(all.into_iter().zip(unpriced))
+        .map(|((key, held), (all, unpriced))| {
+            let sum = Sum {
+                gpu_seconds: all.normalize(),
+                unpriced_gpu_seconds: unpriced.normalize(),
+                cost: add_up(&held.costs),
+            };
+            (key, sum)
+        })
+        .collect()
+}
+
+/// What one of a statement's keys has held, exact, with the rounded costs of its lines.
+#[derive(Default)]
+struct Held {
+    all: Decimal,
+    unpriced: Decimal,
+    costs: Vec<Option<Money>>,
 }
 
 /// What a team, with all below it, has used since the beginning of the month, in UTC.
@@ -238,11 +249,11 @@ impl Sum {
     }
 }
 
-fn gpu_seconds(milli_micros: Decimal) -> Decimal {
+pub(super) fn gpu_seconds(milli_micros: Decimal) -> Decimal {
     milli_micros / Decimal::from(PER_GPU_SECOND)
 }
 
-fn rounded_seconds(milli_micros: Decimal) -> Decimal {
+pub(super) fn rounded_seconds(milli_micros: Decimal) -> Decimal {
     domain::money::round(gpu_seconds(milli_micros), GPU_SECOND_DECIMALS).normalize()
 }
 
@@ -294,6 +305,54 @@ mod tests {
         let report = round_report(vec![line(2_000_000_000, "0", None)], false);
         assert_eq!(report.lines[0].sum.cost, None);
         assert_eq!(report.lines[0].sum.unpriced_gpu_seconds, Decimal::from(2));
+    }
+
+    fn exact(milli_micros: i64, amount: &str, currency: Option<&str>) -> Exact {
+        let line = line(milli_micros, amount, currency);
+        Exact {
+            gpu_milli_micros: line.gpu_milli_micros,
+            unpriced_milli_micros: line.unpriced_milli_micros,
+            amount: line.amount,
+            currency: line.currency,
+        }
+    }
+
+    /// A job that began before its price: each half ends in half a thousandth of a second.
+    #[test]
+    fn a_job_is_rounded_once_and_its_attempts_add_up_to_it() {
+        let half = 500_000;
+        let parts = || {
+            [
+                exact(half, "0.00005", Some("CNY")),
+                exact(half, "0", None),
+                exact(half, "0.00005", Some("CNY")),
+            ]
+        };
+        let seconds = |sums: &BTreeMap<usize, Sum>| -> Decimal {
+            sums.values().map(|sum| sum.gpu_seconds).sum()
+        };
+        let money = |sums: &BTreeMap<usize, Sum>| -> Decimal {
+            let costs = sums.values().filter_map(|sum| sum.cost.as_ref());
+            costs.map(|cost| cost.amount).sum()
+        };
+        let job = statement(parts().into_iter().map(|part| (0, part)).collect());
+        let attempts = statement(parts().into_iter().enumerate().collect());
+        assert_eq!(job[&0].gpu_seconds.to_string(), "0.002");
+        assert_eq!(seconds(&attempts), seconds(&job));
+        assert_eq!(money(&job).to_string(), "0.0001");
+        assert_eq!(money(&attempts), money(&job));
+    }
+
+    #[test]
+    fn a_cost_in_two_currencies_is_not_told_by_one_of_them() {
+        let parts = vec![
+            (1, exact(1_000_000, "1", Some("CNY"))),
+            (1, exact(1_000_000, "1", Some("EUR"))),
+            (2, exact(1_000_000, "1", Some("EUR"))),
+        ];
+        let sums = statement(parts);
+        assert_eq!(sums[&1].cost, None);
+        assert!(sums[&2].cost.is_some());
     }
 
     #[test]

@@ -210,11 +210,9 @@ pub async fn usage(
     .await
 }
 
-/// What one job has used so far, exact.
+/// What something has used so far in one currency or in none, exact.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JobLine {
-    /// The job.
-    pub job_id: JobId,
+pub struct Exact {
     /// Thousandths of a GPU times microseconds.
     pub gpu_milli_micros: Decimal,
     /// The part of it that no price covers.
@@ -230,9 +228,8 @@ pub async fn of_jobs(
     tx: &mut Tx,
     jobs: &[JobId],
     now: Timestamp,
-) -> Result<Vec<JobLine>, sqlx::Error> {
-    sqlx::query_as!(
-        JobLine,
+) -> Result<Vec<(JobId, Exact)>, sqlx::Error> {
+    let rows = sqlx::query!(
         r#"SELECT job_id AS "job_id!: JobId", sum(gpu_milli_micros) AS "gpu_milli_micros!",
                COALESCE(sum(gpu_milli_micros) FILTER (WHERE amount IS NULL), 0) AS "unpriced_milli_micros!",
                round(COALESCE(sum(amount), 0), 12) AS "amount!", currency AS "currency: Currency"
@@ -247,22 +244,17 @@ pub async fn of_jobs(
         now,
     )
     .fetch_all(&mut **tx)
-    .await
-}
-
-/// What one attempt has used so far, exact.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AttemptLine {
-    /// The attempt.
-    pub attempt_id: AttemptId,
-    /// Thousandths of a GPU times microseconds.
-    pub gpu_milli_micros: Decimal,
-    /// The part of it that no price covers.
-    pub unpriced_milli_micros: Decimal,
-    /// What the rest costs.
-    pub amount: Decimal,
-    /// In which currency; absent where nothing is priced.
-    pub currency: Option<Currency>,
+    .await?;
+    let lines = rows.into_iter().map(|row| {
+        let exact = Exact {
+            gpu_milli_micros: row.gpu_milli_micros,
+            unpriced_milli_micros: row.unpriced_milli_micros,
+            amount: row.amount,
+            currency: row.currency,
+        };
+        (row.job_id, exact)
+    });
+    Ok(lines.collect())
 }
 
 /// What the attempts of a job have used so far.
@@ -270,9 +262,8 @@ pub async fn of_attempts(
     tx: &mut Tx,
     job: JobId,
     now: Timestamp,
-) -> Result<Vec<AttemptLine>, sqlx::Error> {
-    sqlx::query_as!(
-        AttemptLine,
+) -> Result<Vec<(AttemptId, Exact)>, sqlx::Error> {
+    let rows = sqlx::query!(
         r#"SELECT s.attempt_id AS "attempt_id!: AttemptId", sum(p.gpu_milli_micros) AS "gpu_milli_micros!",
                COALESCE(sum(p.gpu_milli_micros) FILTER (WHERE p.amount IS NULL), 0) AS "unpriced_milli_micros!",
                round(COALESCE(sum(p.amount), 0), 12) AS "amount!", p.currency AS "currency: Currency"
@@ -288,5 +279,15 @@ pub async fn of_attempts(
         now,
     )
     .fetch_all(&mut **tx)
-    .await
+    .await?;
+    let lines = rows.into_iter().map(|row| {
+        let exact = Exact {
+            gpu_milli_micros: row.gpu_milli_micros,
+            unpriced_milli_micros: row.unpriced_milli_micros,
+            amount: row.amount,
+            currency: row.currency,
+        };
+        (row.attempt_id, exact)
+    });
+    Ok(lines.collect())
 }

@@ -177,7 +177,7 @@ async fn seconds_are_exact_and_add_up_over_a_month(owner: PgPool) {
         .await
         .expect("its use");
     // 8 GPUs for a second at 2.49 an hour: 83/15000.
-    assert_eq!(lines[0].amount, decimal("0.005533333333"));
+    assert_eq!(lines[0].1.amount, decimal("0.005533333333"));
     drop(tx);
     clock.set("2026-10-31T00:00:00Z").await;
     fleet.exit(job, 0).await;
