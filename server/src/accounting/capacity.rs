@@ -5,11 +5,11 @@ use domain::ids::PoolId;
 use domain::money::{Currency, Money, SHOWN_DECIMALS, round_lines};
 use rust_decimal::Decimal;
 
+use super::usage::{GPU_SECOND_DECIMALS, PER_GPU_SECOND, gpu_seconds, rounded_seconds};
 use crate::store::Tx;
 use crate::store::capacity::{self, Span};
 
-/// Thousandths of a GPU times microseconds in a GPU-second and in a GPU-hour.
-const PER_GPU_SECOND: i64 = 1_000_000_000;
+/// Thousandths of a GPU times microseconds in a GPU-hour.
 const PER_GPU_HOUR: i64 = 3_600 * PER_GPU_SECOND;
 
 /// One part of the capacity, exact.
@@ -17,7 +17,7 @@ const PER_GPU_HOUR: i64 = 3_600 * PER_GPU_SECOND;
 pub struct Part {
     /// Thousandths of a GPU times microseconds.
     pub milli_micros: Decimal,
-    /// Its value at the price of whole devices.
+    /// Its value: of what teams hold at the price of its mode, of the rest at that of whole devices.
     pub value: Decimal,
 }
 
@@ -34,8 +34,30 @@ pub struct Balance {
     pub idle: Part,
     /// Failed, cordoned or unreachable, and held by nobody; with what was held on lost nodes.
     pub unavailable: Part,
-    /// Currency of the values; absent where no price covers the window, or several do.
+    /// Of what is charged and reserved, in thousandths of a GPU times microseconds: in a mode that
+    /// no price covers.
+    pub unpriced_milli_micros: Decimal,
+    /// Currency of the values; absent where no price covers the window, or those of several do.
     pub currency: Option<Currency>,
+}
+
+/// A pool's capacity and its parts as people read them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShownBalance {
+    /// Charged and reserved.
+    pub allocated: Shown,
+    /// Of that what is reserved.
+    pub reserved: Shown,
+    /// There, whole, and held by nobody.
+    pub idle: Shown,
+    /// What could not be given out, with what was held on lost nodes.
+    pub unavailable: Shown,
+    /// The capacity's value less those of allocated, idle and unavailable.
+    pub price_difference: Option<Money>,
+    /// All that was there, at the price of whole devices.
+    pub capacity: Shown,
+    /// Of what was allocated: in a mode that no price covers.
+    pub unpriced_gpu_seconds: Decimal,
 }
 
 /// A part as people read it.
@@ -64,17 +86,22 @@ fn sum(spans: &[Span]) -> Balance {
         reserved: Part::default(),
         idle: Part::default(),
         unavailable: Part::default(),
+        unpriced_milli_micros: Decimal::ZERO,
         currency: None,
     };
     for span in spans {
         let price = span.per_gpu_hour.unwrap_or_default();
-        let add = |part: &mut Part, milli_micros: Decimal| {
+        let add_priced = |part: &mut Part, milli_micros: Decimal, priced: Decimal| {
             part.milli_micros += milli_micros;
-            part.value += milli_micros * price / Decimal::from(PER_GPU_HOUR);
+            part.value += priced / Decimal::from(PER_GPU_HOUR);
+        };
+        let add = |part: &mut Part, milli_micros: Decimal| {
+            add_priced(part, milli_micros, milli_micros * price);
         };
         add(&mut balance.capacity, span.capacity);
-        add(&mut balance.charged, span.charged);
-        add(&mut balance.reserved, span.reserved);
+        add_priced(&mut balance.charged, span.charged, span.charged_priced);
+        add_priced(&mut balance.reserved, span.reserved, span.reserved_priced);
+        balance.unpriced_milli_micros += span.unpriced;
         add(&mut balance.idle, span.available - span.held_available);
         let there = span.capacity - span.available;
         add(
@@ -105,25 +132,46 @@ impl Balance {
             - self.unavailable.milli_micros
     }
 
-    /// Charged, reserved, idle and unavailable, rounded so that they add up to the last: the
-    /// capacity.
-    pub fn shown(&self) -> [Shown; 5] {
+    /// What the capacity is worth at the price of whole devices, less the values of its parts: what
+    /// is held in modes that cost more or less than a whole device, or that no price covers.
+    fn price_difference(&self) -> Decimal {
+        self.capacity.value
+            - self.charged.value
+            - self.reserved.value
+            - self.idle.value
+            - self.unavailable.value
+    }
+
+    /// The balance as people read it, rounded so that the parts add up to the capacity.
+    pub fn shown(&self) -> ShownBalance {
         let parts = [&self.charged, &self.reserved, &self.idle, &self.unavailable];
-        let seconds: Vec<Decimal> = parts
-            .iter()
-            .map(|part| part.milli_micros / Decimal::from(PER_GPU_SECOND))
-            .collect();
-        let values: Vec<Decimal> = parts.iter().map(|part| part.value).collect();
-        let mut seconds = round_lines(&seconds, super::usage::GPU_SECOND_DECIMALS);
-        let mut values = round_lines(&values, SHOWN_DECIMALS);
-        seconds.push(seconds.iter().sum());
-        values.push(values.iter().sum());
-        std::array::from_fn(|at| Shown {
+        let seconds: Vec<Decimal> = parts.iter().map(|p| gpu_seconds(p.milli_micros)).collect();
+        let mut values: Vec<Decimal> = parts.iter().map(|part| part.value).collect();
+        values.push(self.price_difference());
+        let seconds = round_lines(&seconds, GPU_SECOND_DECIMALS);
+        let values = round_lines(&values, SHOWN_DECIMALS);
+        let money = |amount: Decimal| {
+            let currency = self.currency.clone()?;
+            Some(Money { amount, currency })
+        };
+        let part = |at: usize| Shown {
             gpu_seconds: seconds[at].normalize(),
-            value: self.currency.clone().map(|currency| Money {
-                amount: values[at],
-                currency,
-            }),
-        })
+            value: money(values[at]),
+        };
+        ShownBalance {
+            allocated: Shown {
+                gpu_seconds: (seconds[0] + seconds[1]).normalize(),
+                value: money(values[0] + values[1]),
+            },
+            reserved: part(1),
+            idle: part(2),
+            unavailable: part(3),
+            price_difference: money(values[4]),
+            capacity: Shown {
+                gpu_seconds: seconds.iter().sum::<Decimal>().normalize(),
+                value: money(values.iter().sum()),
+            },
+            unpriced_gpu_seconds: rounded_seconds(self.unpriced_milli_micros),
+        }
     }
 }

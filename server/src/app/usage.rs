@@ -226,7 +226,8 @@ fn item(line: ReportLine, by: Grouping) -> UsageItem {
     }
 }
 
-/// Where a pool's capacity went. The parts add up to the capacity.
+/// Where a pool's capacity went: allocated, idle and unavailable add up to it, in GPU-seconds and
+/// with `price_difference` also in money.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct CapacityUsage {
     /// The pool.
@@ -245,6 +246,13 @@ pub struct CapacityUsage {
     pub idle: CapacityPart,
     /// Failed, cordoned or unreachable, with what was held on nodes that are lost or do not answer.
     pub unavailable: CapacityPart,
+    /// What the capacity is worth at the price of whole devices, less the value of its parts: of what
+    /// is held in modes that cost more or less than a whole device, or that no price covers.
+    pub price_difference: Option<Money>,
+    /// GPU-seconds of what was allocated in a mode that no price covers.
+    #[serde(with = "rust_decimal_number")]
+    #[schema(value_type = f64)]
+    pub unpriced_gpu_seconds: Decimal,
     /// All that was there.
     pub capacity: CapacityPart,
 }
@@ -256,7 +264,8 @@ pub struct CapacityPart {
     #[serde(with = "rust_decimal_number")]
     #[schema(value_type = f64)]
     pub gpu_seconds: Decimal,
-    /// Its value at the price of whole devices; null where no price covers the window.
+    /// Its value, of what was allocated at the price of its mode, else at that of whole devices;
+    /// null where no price covers the window.
     pub value: Option<Money>,
 }
 
@@ -280,23 +289,18 @@ pub async fn of_capacity(
             "the parts of a pool's capacity do not add up to it"
         );
     }
-    let [charged, reserved, idle, unavailable, all] = balance.shown();
-    let allocated = Shown {
-        gpu_seconds: charged.gpu_seconds + reserved.gpu_seconds,
-        value: charged.value.map(|mut value| {
-            value.amount += reserved.value.as_ref().map_or(Decimal::ZERO, |v| v.amount);
-            value
-        }),
-    };
+    let shown = balance.shown();
     Ok(CapacityUsage {
         pool: pool.clone(),
         from: window.from,
         to: window.to,
-        allocated: allocated.into(),
-        reserved: reserved.into(),
-        idle: idle.into(),
-        unavailable: unavailable.into(),
-        capacity: all.into(),
+        allocated: shown.allocated.into(),
+        reserved: shown.reserved.into(),
+        idle: shown.idle.into(),
+        unavailable: shown.unavailable.into(),
+        price_difference: shown.price_difference,
+        unpriced_gpu_seconds: shown.unpriced_gpu_seconds,
+        capacity: shown.capacity.into(),
     })
 }
 

@@ -62,8 +62,14 @@ pub struct Span {
     pub available: Decimal,
     /// Held by teams.
     pub charged: Decimal,
+    /// The same, each share times the price of its mode.
+    pub charged_priced: Decimal,
     /// Granted and not yet acknowledged, or held since the last heartbeat of a node that answers.
     pub reserved: Decimal,
+    /// The same, each share times the price of its mode.
+    pub reserved_priced: Decimal,
+    /// Of what was charged and reserved: in a mode that no price covers.
+    pub unpriced: Decimal,
     /// Held after the last heartbeat of nodes that are lost or do not answer.
     pub unreachable: Decimal,
     /// Of what was held: while it could be given out.
@@ -72,7 +78,7 @@ pub struct Span {
     pub held_unavailable: Decimal,
 }
 
-/// The device time of a pool between two points in time, by spans of one price.
+/// The device time of a pool between two points in time, cut where a price changes.
 pub async fn spans(
     tx: &mut Tx,
     pool: PoolId,
@@ -87,8 +93,14 @@ pub async fn spans(
                    SELECT $2::timestamptz AS at
                    UNION
                    SELECT effective_from FROM prices
-                   WHERE pool_id = $1 AND mode = 'exclusive' AND effective_from > $2 AND effective_from < $3
+                   WHERE pool_id = $1 AND effective_from > $2 AND effective_from < $3
                ) AS cuts
+           ),
+           rates AS (
+               SELECT DISTINCT ON (s.started_at, p.mode) s.started_at AS span, p.mode, p.per_gpu_hour, p.currency
+               FROM spans AS s
+               JOIN prices AS p ON p.pool_id = $1 AND p.effective_from <= s.started_at
+               ORDER BY s.started_at, p.mode, p.effective_from DESC
            ),
            was AS (
                SELECT c.device_id, c.available, s.started_at AS span,
@@ -99,7 +111,7 @@ pub async fn spans(
                WHERE c.pool_id = $1
            ),
            known AS (
-               SELECT u.device_id, u.gpus_milli, part.kind, part.started_at, part.ended_at
+               SELECT u.device_id, u.mode, u.gpus_milli, part.kind, part.started_at, part.ended_at
                FROM usage_segments AS u
                JOIN nodes AS n ON n.id = u.node_id
                CROSS JOIN LATERAL (
@@ -116,7 +128,7 @@ pub async fn spans(
                WHERE u.pool_id = $1 AND u.started_at < $3 AND (u.ended_at IS NULL OR u.ended_at > $2)
            ),
            held AS (
-               SELECT u.device_id, u.kind, u.gpus_milli, s.started_at AS span,
+               SELECT u.device_id, u.mode, u.kind, u.gpus_milli, s.started_at AS span,
                    GREATEST(u.started_at, s.started_at) AS started_at, LEAST(u.ended_at, s.ended_at) AS ended_at
                FROM known AS u
                JOIN spans AS s ON u.started_at < s.ended_at AND u.ended_at > s.started_at
@@ -127,13 +139,23 @@ pub async fn spans(
                FROM was
                GROUP BY span
            ),
-           used AS (
-               SELECT span,
-                   sum(gpus_milli * trunc(EXTRACT(EPOCH FROM ended_at - started_at) * 1000000)) FILTER (WHERE kind = 'charged') AS charged,
-                   sum(gpus_milli * trunc(EXTRACT(EPOCH FROM ended_at - started_at) * 1000000)) FILTER (WHERE kind = 'reserved') AS reserved,
-                   sum(gpus_milli * trunc(EXTRACT(EPOCH FROM ended_at - started_at) * 1000000)) FILTER (WHERE kind = 'unreachable') AS unreachable
+           by_mode AS (
+               SELECT span, mode, kind,
+                   sum(gpus_milli * trunc(EXTRACT(EPOCH FROM ended_at - started_at) * 1000000)) AS held
                FROM held
-               GROUP BY span
+               GROUP BY span, mode, kind
+           ),
+           used AS (
+               SELECT b.span,
+                   sum(b.held) FILTER (WHERE b.kind = 'charged') AS charged,
+                   sum(b.held * r.per_gpu_hour) FILTER (WHERE b.kind = 'charged') AS charged_priced,
+                   sum(b.held) FILTER (WHERE b.kind = 'reserved') AS reserved,
+                   sum(b.held * r.per_gpu_hour) FILTER (WHERE b.kind = 'reserved') AS reserved_priced,
+                   sum(b.held) FILTER (WHERE b.kind <> 'unreachable' AND r.mode IS NULL) AS unpriced,
+                   sum(b.held) FILTER (WHERE b.kind = 'unreachable') AS unreachable
+               FROM by_mode AS b
+               LEFT JOIN rates AS r ON r.span = b.span AND r.mode = b.mode
+               GROUP BY b.span
            ),
            shared AS (
                SELECT h.span, w.available,
@@ -143,22 +165,19 @@ pub async fn spans(
                    AND w.started_at < h.ended_at AND w.ended_at > h.started_at
                GROUP BY h.span, w.available
            )
-           SELECT s.started_at AS "started_at!", s.ended_at AS "ended_at!", price.per_gpu_hour AS "per_gpu_hour?",
-               price.currency AS "currency?: Currency",
+           SELECT s.started_at AS "started_at!", s.ended_at AS "ended_at!", whole.per_gpu_hour AS "per_gpu_hour?",
+               (SELECT min(r.currency) FROM rates AS r WHERE r.span = s.started_at) AS "currency?: Currency",
                COALESCE(there.capacity, 0) AS "capacity!", COALESCE(there.available, 0) AS "available!",
-               COALESCE(used.charged, 0) AS "charged!", COALESCE(used.reserved, 0) AS "reserved!",
+               COALESCE(used.charged, 0) AS "charged!", COALESCE(used.charged_priced, 0) AS "charged_priced!",
+               COALESCE(used.reserved, 0) AS "reserved!", COALESCE(used.reserved_priced, 0) AS "reserved_priced!",
+               COALESCE(used.unpriced, 0) AS "unpriced!",
                COALESCE(used.unreachable, 0) AS "unreachable!",
                COALESCE((SELECT held FROM shared AS o WHERE o.span = s.started_at AND o.available), 0) AS "held_available!",
                COALESCE((SELECT held FROM shared AS o WHERE o.span = s.started_at AND NOT o.available), 0) AS "held_unavailable!"
            FROM spans AS s
            LEFT JOIN there ON there.span = s.started_at
            LEFT JOIN used ON used.span = s.started_at
-           LEFT JOIN LATERAL (
-               SELECT p.per_gpu_hour, p.currency FROM prices AS p
-               WHERE p.pool_id = $1 AND p.mode = 'exclusive' AND p.effective_from <= s.started_at
-               ORDER BY p.effective_from DESC
-               LIMIT 1
-           ) AS price ON true
+           LEFT JOIN rates AS whole ON whole.span = s.started_at AND whole.mode = 'exclusive'
            ORDER BY s.started_at"#,
         pool as PoolId,
         from,

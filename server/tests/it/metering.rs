@@ -339,8 +339,9 @@ async fn a_simulated_day_adds_up_to_the_device_second_and_the_cent(owner: PgPool
             "hour {hour}"
         );
         let shown = balance.shown();
-        let parts: Decimal = shown[..4].iter().map(|part| part.gpu_seconds).sum();
-        assert_eq!(parts, shown[4].gpu_seconds, "hour {hour}");
+        let parts = [&shown.allocated, &shown.idle, &shown.unavailable];
+        let seconds: Decimal = parts.iter().map(|part| part.gpu_seconds).sum();
+        assert_eq!(seconds, shown.capacity.gpu_seconds, "hour {hour}");
         sum += balance.charged.milli_micros;
     }
     let charged = domain::money::round(sum / Decimal::from(1_000_000_000_i64), 3);
@@ -467,7 +468,7 @@ pub async fn price(fleet: &Fleet, amount: &str, from: &str) {
     add_price(fleet, "exclusive", amount, from).await;
 }
 
-async fn slice_price(fleet: &Fleet, amount: &str) {
+pub async fn slice_price(fleet: &Fleet, amount: &str) {
     add_price(fleet, "time_slice", amount, "2026-01-01T00:00:00Z").await;
 }
 
