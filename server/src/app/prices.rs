@@ -76,8 +76,9 @@ pub async fn list(
     }))
 }
 
-/// Adds a price. It may begin in the past as long as nothing was rated from there on: what has
-/// been billed stays billed.
+/// Adds a price. It may begin in the past as long as nothing was rated from there on, since what
+/// has been billed stays billed, and nothing was used there that has a price already: no cost that
+/// people were shown changes afterwards. So a price that was forgotten can still be added.
 pub async fn create(
     app: &App,
     asker: &Asker,
@@ -121,6 +122,18 @@ pub async fn create(
                 new.pool,
                 new.mode,
                 domain::time::format(rated)
+            ),
+        });
+    }
+    if store::prices::changes_known_cost(tx, pool.id, new.mode, effective_from).await? {
+        return Err(AppError::Conflict {
+            code: "already_used",
+            message: format!(
+                "effective_from is {}, and use of pool {} in mode {} has a price since then, by which people \
+                 were shown its cost: choose an effective_from that is not in the past",
+                domain::time::format(effective_from),
+                new.pool,
+                new.mode,
             ),
         });
     }

@@ -104,6 +104,34 @@ pub async fn other_currency(tx: &mut Tx, currency: &str) -> Result<Option<String
     .await
 }
 
+/// Whether use of this pool and mode has a price already at some time that a price from `from`
+/// on would change: until the next price takes over, and until now.
+pub async fn changes_known_cost(
+    tx: &mut Tx,
+    pool: PoolId,
+    mode: SharingMode,
+    from: Timestamp,
+) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"SELECT EXISTS (
+               SELECT FROM prices WHERE pool_id = $1 AND mode = $2 AND effective_from <= $3
+           ) AND EXISTS (
+               SELECT FROM usage_segments AS s
+               WHERE s.pool_id = $1 AND s.mode = $2 AND s.kind = 'charged'
+                 AND s.started_at < LEAST(allotment.clock(), (
+                     SELECT min(effective_from) FROM prices
+                     WHERE pool_id = $1 AND mode = $2 AND effective_from > $3))
+                 AND (s.ended_at IS NULL OR s.ended_at > GREATEST(s.started_at, $3))
+                 AND allotment.clock() > $3
+           ) AS "changes!""#,
+        pool as PoolId,
+        mode as SharingMode,
+        from,
+    )
+    .fetch_one(&mut **tx)
+    .await
+}
+
 /// Until when use of this pool and mode has been rated.
 pub async fn rated_until(
     tx: &mut Tx,

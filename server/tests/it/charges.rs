@@ -2,46 +2,37 @@
 
 use domain::Timestamp;
 use domain::ids::{JobId, NodeId};
+use domain::money::Money;
 use domain::state::{JobState, Reachability};
-use protocol::report::{Exited, FactKind};
+use protocol::report::FactKind;
 use rust_decimal::Decimal;
+use serde_json::json;
 use server::accounting::capacity::{self, Balance};
 use server::app::idempotency::Repeat;
-use server::app::jobs;
+use server::app::usage::{CapacityPart, UsageAsk, of_capacity};
+use server::app::{AppError, prices};
 use server::lifecycle::end::{Loss, Spared, lose_workers};
 use server::lifecycle::{Actor, nodes::set_reachability};
 use server::store;
 use sqlx::PgPool;
 
-use super::fleet::Fleet;
-use super::metering::{decimal, heard, price, run, total};
+use super::fleet::{Fleet, told_to_end};
+use super::metering::{decimal, heard, price, slice_price, total};
 use super::simulated::Clock;
 
 #[sqlx::test(migrations = "../migrations")]
 async fn a_hold_that_was_taken_while_its_stop_was_on_the_way_is_charged_until_it_is_clean(
     owner: PgPool,
 ) {
-    let clock = Clock::at(&owner, "2026-10-01T00:00:00Z").await;
-    let fleet = Fleet::new(owner.clone()).await;
-    price(&fleet, "3.60", "2026-01-01T00:00:00Z").await;
+    let (clock, fleet) = priced(&owner).await;
     fleet.node("n1", 1).await;
     let job = fleet.submit(1).await.id;
     fleet.turn().await;
-    jobs::cancel(&fleet.app, &fleet.ada(), Repeat::none(), job)
-        .await
-        .expect("cancelled");
+    fleet.cancel(job).await;
     clock.set("2026-10-01T00:10:00Z").await;
     fleet.report(job, &[FactKind::Accepted]).await;
     clock.set("2026-10-01T00:30:00Z").await;
-    let killed = FactKind::Exited(Exited {
-        code: None,
-        signal: Some(15),
-        out_of_memory: false,
-        asked: true,
-        lost: false,
-        message: String::new(),
-    });
-    fleet.report(job, &[killed]).await;
+    fleet.report(job, &[told_to_end()]).await;
     clock.set("2026-10-01T00:40:00Z").await;
     fleet.report(job, &[FactKind::Released]).await;
     assert_eq!(fleet.job(job).await.state, JobState::Cancelled);
@@ -57,15 +48,11 @@ async fn a_hold_that_was_taken_while_its_stop_was_on_the_way_is_charged_until_it
 
 #[sqlx::test(migrations = "../migrations")]
 async fn a_hold_that_its_node_never_took_is_not_charged(owner: PgPool) {
-    let clock = Clock::at(&owner, "2026-10-01T00:00:00Z").await;
-    let fleet = Fleet::new(owner.clone()).await;
-    price(&fleet, "3.60", "2026-01-01T00:00:00Z").await;
+    let (clock, fleet) = priced(&owner).await;
     fleet.node("n1", 1).await;
     let job = fleet.submit(1).await.id;
     fleet.turn().await;
-    jobs::cancel(&fleet.app, &fleet.ada(), Repeat::none(), job)
-        .await
-        .expect("cancelled");
+    fleet.cancel(job).await;
     clock.set("2026-10-01T00:10:00Z").await;
     fleet.report(job, &[FactKind::Released]).await;
     assert_eq!(total(&fleet, "").await.0, Decimal::ZERO);
@@ -73,12 +60,10 @@ async fn a_hold_that_its_node_never_took_is_not_charged(owner: PgPool) {
 
 #[sqlx::test(migrations = "../migrations")]
 async fn what_is_shown_of_a_silent_node_is_what_will_stand_when_it_is_fenced(owner: PgPool) {
-    let clock = Clock::at(&owner, "2026-10-01T00:00:00Z").await;
-    let fleet = Fleet::new(owner.clone()).await;
-    price(&fleet, "3.60", "2026-01-01T00:00:00Z").await;
+    let (clock, fleet) = priced(&owner).await;
     let node = fleet.node("n1", 1).await;
     heard(&fleet, node).await;
-    let job = run(&fleet, 1).await;
+    let job = fleet.running(1).await;
     clock.set("2026-10-01T00:10:00Z").await;
     heard(&fleet, node).await;
     clock.set("2026-10-01T00:30:00Z").await;
@@ -105,12 +90,10 @@ async fn what_is_shown_of_a_silent_node_is_what_will_stand_when_it_is_fenced(own
 
 #[sqlx::test(migrations = "../migrations")]
 async fn what_is_shown_of_a_silent_node_that_answers_again_only_grows(owner: PgPool) {
-    let clock = Clock::at(&owner, "2026-10-01T00:00:00Z").await;
-    let fleet = Fleet::new(owner.clone()).await;
-    price(&fleet, "3.60", "2026-01-01T00:00:00Z").await;
+    let (clock, fleet) = priced(&owner).await;
     let node = fleet.node("n1", 1).await;
     heard(&fleet, node).await;
-    let job = run(&fleet, 1).await;
+    let job = fleet.running(1).await;
     clock.set("2026-10-01T00:10:00Z").await;
     heard(&fleet, node).await;
     clock.set("2026-10-01T00:20:00Z").await;
@@ -131,12 +114,10 @@ async fn what_is_shown_of_a_silent_node_that_answers_again_only_grows(owner: PgP
 
 #[sqlx::test(migrations = "../migrations")]
 async fn each_device_of_a_fenced_hold_is_unavailable_from_where_its_own_charge_ends(owner: PgPool) {
-    let clock = Clock::at(&owner, "2026-10-01T00:00:00Z").await;
-    let fleet = Fleet::new(owner.clone()).await;
-    price(&fleet, "3.60", "2026-01-01T00:00:00Z").await;
+    let (clock, fleet) = priced(&owner).await;
     let node = fleet.node("n1", 2).await;
     heard(&fleet, node).await;
-    let job = run(&fleet, 2).await;
+    let job = fleet.running(2).await;
     // Rating took up one of the two devices and was stopped.
     sqlx::query!(
         "UPDATE usage_segments SET rated_until = '2026-10-01T01:00:00Z'
@@ -163,6 +144,117 @@ async fn each_device_of_a_fenced_hold_is_unavailable_from_where_its_own_charge_e
     assert_eq!(seconds(&balance.charged), decimal("5400"));
     assert_eq!(seconds(&balance.unavailable), decimal("9000"));
     assert_eq!(seconds(&balance.idle), Decimal::ZERO);
+}
+
+/// Two devices, one given out whole and one by halves, each at the price of its mode.
+#[sqlx::test(migrations = "../migrations")]
+async fn what_is_allocated_of_a_pool_is_worth_what_it_costs_by_mode_to_the_cent(owner: PgPool) {
+    let clock = Clock::at(&owner, "2026-10-01T00:00:00Z").await;
+    let policy = json!({ "sharing": ["exclusive", "time_slice"] });
+    let fleet = Fleet::with_policy(owner, policy).await;
+    price(&fleet, "3.60", "2026-01-01T00:00:00Z").await;
+    slice_price(&fleet, "1.11").await;
+    let node = fleet.node("n1", 2).await;
+    heard(&fleet, node).await;
+    let whole = fleet.running(1).await;
+    let slice = json!({ "name": "s", "command": ["x"],
+                        "per_worker": { "gpus": 0.5, "sharing": ["time_slice"] } });
+    let slice = fleet.submit_spec(slice).await.expect("accepted").id;
+    fleet.turn().await;
+    fleet.run(slice).await;
+    clock.set("2026-10-01T01:00:00Z").await;
+    heard(&fleet, node).await;
+    for job in [whole, slice] {
+        fleet.exit(job, 0).await;
+    }
+    clock.set("2026-10-01T02:00:00Z").await;
+    let ask = UsageAsk {
+        from: Some(time("2026-10-01T00:00:00Z")),
+        to: Some(time("2026-10-01T02:00:00Z")),
+        ..UsageAsk::default()
+    };
+    let pool = "h100".parse().expect("a name");
+    let report = of_capacity(&fleet.app, &fleet.root(), &pool, &ask)
+        .await
+        .expect("a report");
+    let worth = |money: &Option<Money>| money.as_ref().map(|m| m.amount.normalize());
+    let part = |part: &CapacityPart| (part.gpu_seconds, worth(&part.value));
+    let of = |seconds: &str, value: &str| (decimal(seconds), Some(decimal(value)));
+    // One device at 3.60, half a device at 1.11: 3.60 + 0.555.
+    assert_eq!(part(&report.allocated), of("5400", "4.155"));
+    assert_eq!(part(&report.idle), of("9000", "9"));
+    assert_eq!(part(&report.unavailable), of("0", "0"));
+    assert_eq!(part(&report.capacity), of("14400", "14.4"));
+    // What the half would have cost at the price of a whole device, less what it costs.
+    assert_eq!(worth(&report.price_difference), Some(decimal("1.245")));
+    assert_eq!(report.unpriced_gpu_seconds, Decimal::ZERO);
+    assert_eq!(total(&fleet, "").await, (decimal("5400"), decimal("4.155")));
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_mode_that_no_price_covers_is_told_as_unpriced_in_the_capacity(owner: PgPool) {
+    let clock = Clock::at(&owner, "2026-10-01T00:00:00Z").await;
+    let fleet = Fleet::new(owner).await;
+    slice_price(&fleet, "1.11").await;
+    let node = fleet.node("n1", 1).await;
+    heard(&fleet, node).await;
+    let job = fleet.running(1).await;
+    clock.set("2026-10-01T01:00:00Z").await;
+    heard(&fleet, node).await;
+    fleet.exit(job, 0).await;
+    let balance = balance(&fleet, "2026-10-01T00:00:00Z", "2026-10-01T01:00:00Z").await;
+    assert_eq!(balance.shown().unpriced_gpu_seconds, decimal("3600"));
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_price_changes_no_cost_that_people_were_shown(owner: PgPool) {
+    let (clock, fleet) = priced(&owner).await;
+    let node = fleet.node("n1", 1).await;
+    heard(&fleet, node).await;
+    let job = fleet.running(1).await;
+    clock.set("2026-10-01T00:30:00Z").await;
+    heard(&fleet, node).await;
+    let shown = total(&fleet, "").await;
+    let add = async |mode: &str, from: Option<&str>| {
+        let new = json!({ "pool": "h100", "mode": mode, "effective_from": from,
+                          "per_gpu_hour": { "amount": "0.01", "currency": "CNY" } });
+        let new = serde_json::from_value(new).expect("a price");
+        prices::create(&fleet.app, &fleet.root(), Repeat::none(), new).await
+    };
+    let refused = add("exclusive", Some("2026-10-01T00:10:00Z")).await;
+    let Err(AppError::Conflict { code, message }) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(code, "already_used");
+    for word in ["2026-10-01T00:10:00Z", "effective_from", "not in the past"] {
+        assert!(message.contains(word), "{message}");
+    }
+    assert_eq!(total(&fleet, "").await, shown);
+    // Also of what has ended, and is not rated yet.
+    fleet.exit(job, 0).await;
+    assert!(
+        add("exclusive", Some("2026-10-01T00:10:00Z"))
+            .await
+            .is_err()
+    );
+    // From now on, where nothing was used, and for a mode whose price was forgotten.
+    clock.set("2026-10-01T00:40:00Z").await;
+    assert!(add("exclusive", Some("2026-10-01T00:35:00Z")).await.is_ok());
+    assert!(add("exclusive", None).await.is_ok());
+    assert!(
+        add("time_slice", Some("2026-10-01T00:00:00Z"))
+            .await
+            .is_ok()
+    );
+    assert_eq!(total(&fleet, "").await, shown);
+}
+
+/// The first of October, and a fleet in which a GPU costs 3.60 an hour.
+async fn priced(owner: &PgPool) -> (Clock, Fleet) {
+    let clock = Clock::at(owner, "2026-10-01T00:00:00Z").await;
+    let fleet = Fleet::new(owner.clone()).await;
+    price(&fleet, "3.60", "2026-01-01T00:00:00Z").await;
+    (clock, fleet)
 }
 
 async fn reach(fleet: &Fleet, node: NodeId, to: Reachability) {
