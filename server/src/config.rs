@@ -24,6 +24,9 @@ pub struct Config {
     /// Sign-in and cookies.
     #[serde(default)]
     pub sessions: Sessions,
+    /// How much one person may take.
+    #[serde(default)]
+    pub limits: Limits,
     /// First Unix user id of the teams' ranges; a team's is this plus its slot times 1,000.
     #[serde(default = "default_unix_base")]
     pub unix_user_base: u32,
@@ -162,6 +165,22 @@ impl Default for Sessions {
         Self {
             seconds: 12 * 3600,
             secure_cookies: false,
+        }
+    }
+}
+
+/// What one person may take of one server.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Event streams that are open at once: each live page has one.
+    pub event_streams_per_person: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            event_streams_per_person: 32,
         }
     }
 }

@@ -130,6 +130,13 @@ impl IntoResponse for AppError {
             } => {
                 headers.insert(RETRY_AFTER, HeaderValue::from(*retry_after_seconds));
             }
+            Self::TooManyStreams { open } => {
+                problem.field = Some("streams".into());
+                problem.value = Some(open.to_string());
+                problem.remedy =
+                    Some("close a stream: one tells of everything that changes".into());
+                headers.insert(RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
+            }
             Self::Unavailable(_) | Self::NodeAway { .. } => {
                 headers.insert(RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
             }
@@ -199,6 +206,11 @@ fn classify(error: &AppError) -> (StatusCode, String, &'static str) {
             StatusCode::TOO_MANY_REQUESTS,
             "too-many-attempts",
             "too many attempts",
+        ),
+        AppError::TooManyStreams { .. } => (
+            StatusCode::TOO_MANY_REQUESTS,
+            "too-many-streams",
+            "too many event streams",
         ),
         AppError::TooBusy { .. } => (
             StatusCode::SERVICE_UNAVAILABLE,
@@ -319,6 +331,10 @@ const ANY: &[(&str, &str)] = &[
     (
         "422",
         "A value is refused; field, value and remedy are named.",
+    ),
+    (
+        "429",
+        "Too many attempts, or too many streams of one person.",
     ),
     (
         "500",

@@ -69,6 +69,12 @@ pub enum AppError {
         /// When to try again.
         retry_after_seconds: u64,
     },
+    /// As many event streams of one person are open as may be: 429.
+    #[error("{open} event streams of yours are open on this server, and no more may be: close one")]
+    TooManyStreams {
+        /// How many.
+        open: usize,
+    },
     /// More people at once than can be served: 503 with Retry-After.
     #[error("too many people ask for this at this moment: try again in {retry_after_seconds} s")]
     TooBusy {

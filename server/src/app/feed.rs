@@ -16,6 +16,7 @@ use utoipa::ToSchema;
 
 use super::authorise::{Action, Target, authorise};
 use super::rights::{self, Whose};
+use super::streams::Seat;
 use super::{App, AppError, Asker, sessions};
 use crate::store::changes::{self, Change, Position};
 
@@ -158,6 +159,7 @@ async fn notify(app: &App) -> Result<(), sqlx::Error> {
 pub struct Subscription {
     app: App,
     asker: Asker,
+    _seat: Seat,
     receiver: broadcast::Receiver<Change>,
     waiting: VecDeque<Notice>,
     passed: Option<Position>,
@@ -171,11 +173,15 @@ pub async fn subscribe(
     last: Option<&str>,
 ) -> Result<Subscription, AppError> {
     authorise(&asker, Action::StreamEvents, Target::Platform)?;
+    let seat = app
+        .streams
+        .take(asker.user_id, app.config.limits.event_streams_per_person)?;
     // Received from here on, so that nothing falls between what is replayed and what comes.
     let receiver = app.feed.sender.subscribe();
     let mut subscription = Subscription {
         app: app.clone(),
         asker,
+        _seat: seat,
         receiver,
         waiting: VecDeque::new(),
         passed: None,
@@ -219,6 +225,7 @@ impl Subscription {
 
     async fn rights_again(&mut self) -> Option<Asker> {
         self.rights_read = Instant::now();
+        let _turn = self.app.streams.look().await;
         match sessions::again(&self.app, &self.asker).await {
             Ok(asker) => Some(asker),
             Err(error) => {

@@ -246,6 +246,7 @@ impl LogReader {
     }
 
     async fn check_rights(&mut self) -> Result<(), AppError> {
+        let _turn = self.app.streams.look().await;
         self.asker = sessions::again(&self.app, &self.asker).await?;
         find(&self.app, &self.asker, self.job, &self.ask).await?;
         self.rights.read();

@@ -33,6 +33,7 @@ pub mod rights;
 pub mod sessions;
 pub mod spend;
 pub mod standing;
+pub mod streams;
 pub mod teams;
 pub mod throttle;
 pub mod usage;
@@ -63,6 +64,8 @@ pub struct App {
     pub pulse: Arc<pulse::Pulse>,
     /// Where committed changes are handed on to live pages.
     pub feed: Arc<feed::Feed>,
+    /// Who follows the feed.
+    pub streams: Arc<streams::Streams>,
     /// Where changes of rights are handed on to logs that are followed.
     pub rights: Arc<rights::Board>,
     /// What this replica keeps for questions to the planner.
@@ -112,6 +115,7 @@ impl App {
             hashing: Arc::default(),
             pulse: Arc::default(),
             feed: Arc::default(),
+            streams: Arc::default(),
             rights: Arc::default(),
             planner: Arc::default(),
         }

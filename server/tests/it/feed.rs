@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use domain::ids::{JobId, RequestId};
 use serde_json::json;
 use server::app::feed::{self, Notice, Subscription};
@@ -208,6 +208,60 @@ pub async fn change_class(server: &Server) {
         .patch("/classes/normal", version, json!({ "priority": priority }))
         .await
         .expect(StatusCode::OK);
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn one_person_has_so_many_streams_and_they_take_nobodys_connections(owner: PgPool) {
+    let on = listener(&owner, "vision-member").await;
+    let app = &on.server.app;
+    let most = app.config.limits.event_streams_per_person;
+    let mut readers = tokio::task::JoinSet::new();
+    for user in ["vision-member", "speech-member", "org-member"] {
+        let opened = sessions::open(app, on.server.users[user], SessionKind::Token, 3600)
+            .await
+            .expect("a session");
+        let id = RequestId::new();
+        let session = sessions::authenticate(app, &opened.secret, SessionKind::Token, id)
+            .await
+            .expect("a live session");
+        // The listener has one.
+        let more = if user == "vision-member" {
+            most - 1
+        } else {
+            most
+        };
+        for _ in 0..more {
+            let mut stream = feed::subscribe(app, session.asker.clone(), None)
+                .await
+                .expect("a stream");
+            readers.spawn(async move { while stream.next().await.is_some() {} });
+        }
+    }
+    let member = on.server.client("vision-member");
+    let status = member.ask(Method::GET, "/events").status().await;
+    assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+    let refused = member.get("/events").await;
+    assert!(refused.headers.contains_key("retry-after"));
+    let problem = refused.problem(StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(problem["type"], "/problems/too-many-streams");
+    assert!(
+        problem["remedy"]
+            .as_str()
+            .is_some_and(|r| r.contains("close"))
+    );
+    let other = on.server.client("vision-owner").ask(Method::GET, "/events");
+    assert_eq!(other.status().await, StatusCode::OK);
+    // A change of the tree makes all of them look at their rights again.
+    on.server
+        .client("admin")
+        .post("/teams", json!({ "name": "vision-2", "parent": "org" }))
+        .await
+        .expect(StatusCode::CREATED);
+    member.get("/teams").await.expect(StatusCode::OK);
+    readers.abort_all();
+    while readers.join_next().await.is_some() {}
+    let again = member.ask(Method::GET, "/events");
+    assert_eq!(again.status().await, StatusCode::OK, "they were given back");
 }
 
 /// Longest life of a stream after its right is gone; far below the age at which it looks by itself.
