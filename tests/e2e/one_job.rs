@@ -36,6 +36,13 @@ async fn a_job_runs_on_its_device_and_everybody_can_see_what_it_cost() {
 
     let log = member.text(&format!("/jobs/{id}/logs")).await.unwrap();
     assert!(log.contains("accuracy"), "{log}");
+    // Beyond its end, and beyond what any file can be as long as, there is nothing more.
+    for offset in [log.len().to_string(), i64::MAX.to_string()] {
+        let rest = member
+            .text(&format!("/jobs/{id}/logs?offset={offset}"))
+            .await;
+        assert_eq!(rest.unwrap(), "", "from {offset}");
+    }
     let events = member.list(&format!("/jobs/{id}/events")).await.unwrap();
     let steps: Vec<&str> = events
         .iter()

@@ -133,8 +133,12 @@ async fn read_chunk(path: std::path::PathBuf, offset: u64) -> io::Result<Vec<u8>
     read.await.map_err(io::Error::other)?
 }
 
+/// Nothing beyond the end; what no file can be as long as is beyond it, too, and no place to seek to.
 fn read_at(path: &Path, offset: u64) -> io::Result<Vec<u8>> {
     let mut file = std::fs::File::open(path)?;
+    if offset >= file.metadata()?.len() {
+        return Ok(Vec::new());
+    }
     file.seek(SeekFrom::Start(offset))?;
     let mut bytes = Vec::new();
     file.take(CHUNK_BYTES as u64).read_to_end(&mut bytes)?;

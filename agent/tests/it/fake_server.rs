@@ -236,11 +236,21 @@ impl FakeServer {
 
     /// Reads a log through the session to its end.
     pub async fn read_log(&self, id: &str, follow: bool) -> Result<String, String> {
+        self.read_log_from(id, 0, follow).await
+    }
+
+    /// Reads a log from a byte on.
+    pub async fn read_log_from(
+        &self,
+        id: &str,
+        offset: i64,
+        follow: bool,
+    ) -> Result<String, String> {
         let request = self.fake.inner.lock().expect("no panic").next_request();
         let message = to_agent::Message::LogRequest(wire::LogRequest {
             request,
             assignment_id: id.to_owned(),
-            offset: 0,
+            offset,
             follow,
         });
         self.send(message).await;
@@ -260,7 +270,8 @@ impl FakeServer {
             if !chunk.error.is_empty() {
                 return Err(chunk.error);
             }
-            assert_eq!(chunk.offset, text.len() as i64, "chunks follow one another");
+            let expected = offset.saturating_add(text.len() as i64);
+            assert_eq!(chunk.offset, expected, "chunks follow one another");
             text.extend(chunk.data);
         }
         Ok(String::from_utf8(text).expect("text"))

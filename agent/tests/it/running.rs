@@ -24,6 +24,11 @@ async fn a_job_runs_to_its_exit_code_and_its_log_stays() {
     );
     let log = agent.server.read_log(&job.id, true).await;
     assert_eq!(log.as_deref(), Ok("to stdout\nto stderr\n"));
+    // From its last line on; from its end; and from where no file can reach.
+    for (offset, rest) in [(10, "to stderr\n"), (20, ""), (21, ""), (i64::MAX, "")] {
+        let log = agent.server.read_log_from(&job.id, offset, false).await;
+        assert_eq!(log.as_deref(), Ok(rest), "from {offset}");
+    }
     assert!(
         !agent.state().join("jobs").join(&job.id).exists(),
         "its folder is gone"
