@@ -64,7 +64,7 @@ impl Default for Planner {
 impl Planner {
     /// Waits until nobody else plans on this replica; refused where the line is too long.
     pub(super) async fn sit_down(&self) -> Result<Seat<'_>, AppError> {
-        let place = self.line.try_acquire().map_err(|_| AppError::TooMany {
+        let place = self.line.try_acquire().map_err(|_| AppError::TooBusy {
             retry_after_seconds: RETRY_AFTER_SECONDS,
         })?;
         Ok(Seat {
@@ -139,5 +139,24 @@ impl Sight {
         let mirror = self.refresh(app).await?;
         let memory = mirror.recall(&app.db).await?;
         Ok(translate::world(&mirror.records, mirror.now, &memory))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn who_comes_when_the_line_is_full_is_told_that_many_ask_and_not_that_it_asked_too_often()
+    {
+        let planner = Planner::default();
+        let all = u32::try_from(ASKERS_MAX).expect("a small number");
+        let line = planner.line.acquire_many(all).await.expect("open");
+        assert!(matches!(
+            planner.sit_down().await.map(|_| ()),
+            Err(AppError::TooBusy { .. })
+        ));
+        drop(line);
+        assert!(planner.sit_down().await.is_ok());
     }
 }
