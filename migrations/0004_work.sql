@@ -34,6 +34,7 @@ CREATE TABLE jobs (
 CREATE INDEX jobs_by_team ON jobs (team_id, created_at DESC, id DESC);
 CREATE INDEX jobs_by_user ON jobs (user_id, team_id);
 CREATE INDEX jobs_by_age ON jobs (created_at DESC, id DESC);
+CREATE INDEX jobs_by_end ON jobs (finished_at) WHERE finished_at IS NOT NULL;
 CREATE INDEX jobs_live ON jobs (id) WHERE state NOT IN ('succeeded', 'failed', 'cancelled');
 CREATE TRIGGER job_step BEFORE UPDATE OF state ON jobs
     FOR EACH ROW EXECUTE FUNCTION allotment.check_step('job', 'state');

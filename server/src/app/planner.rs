@@ -118,7 +118,7 @@ pub(super) async fn think(app: &App) -> Result<Arc<Thought>, AppError> {
 
 impl Sight {
     /// The mirror, brought up to date. One that could not be is loaded anew next time.
-    async fn refresh(&mut self, app: &App) -> Result<&Mirror, AppError> {
+    async fn refresh(&mut self, app: &App) -> Result<&mut Mirror, AppError> {
         let mirror = match self.mirror.take() {
             Some(mut mirror) => {
                 if mirror.refresh(&app.db).await? == Refresh::Changed {

@@ -10,13 +10,14 @@ use domain::spec::{JobSpec, Runner};
 use domain::state::{AttemptState, DeviceHealth, JobState, NodeIntent, Reachability};
 use domain::{MilliCpu, MilliGpu, Timestamp};
 use engine::world::{
-    Class, Node, NodeState, Nominated, Placed, PlacedDevice, Pool, PoolState, Quota, Stopped, Team,
-    Workload, WorkloadState, World,
+    Class, Node, NodeState, Nominated, Past, Placed, PlacedDevice, Pool, PoolState, Quota, Stopped,
+    Team, Workload, WorkloadState, World,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::world::{JobRecord, Memory, NodeRecord, Records};
+use crate::store::past::Gone;
 use crate::store::world::PoolRow;
 
 /// Devices of one node that the engine takes; what lies beyond is not given out.
@@ -60,6 +61,7 @@ pub fn world(records: &Records, now: Timestamp, memory: &Memory) -> World {
             })
             .collect();
     }
+    world.history = memory.gone.iter().filter_map(past).collect();
     world.workloads = records
         .jobs
         .values()
@@ -207,6 +209,11 @@ fn cliques(value: &Value, gpus: u32) -> Vec<Vec<u32>> {
         .collect()
 }
 
+/// Whether a label is one that only the engine sees.
+pub fn internal(label: &str) -> bool {
+    label.starts_with(RUNNER_LABEL)
+}
+
 /// Whether a node's agent can carry a job by this runner.
 pub fn carries(node: &Node, runner: Runner) -> bool {
     node.labels.contains_key(&format!("{RUNNER_LABEL}{runner}"))
@@ -220,10 +227,6 @@ pub fn waiting(
     spec: &JobSpec,
     submitted: Timestamp,
 ) -> Workload {
-    let mut selector = spec.selector.clone();
-    if spec.runner != Runner::Process {
-        selector.insert(format!("{RUNNER_LABEL}{}", spec.runner), "true".to_owned());
-    }
     Workload {
         name,
         team: team.to_owned(),
@@ -237,7 +240,7 @@ pub fn waiting(
         workers: spec.workers,
         min_workers: spec.min_workers,
         per_worker: spec.per_worker.clone(),
-        selector,
+        selector: selector(spec),
         topology: spec.topology.clone(),
         nvlink: spec.nvlink,
         anti_affinity: spec.anti_affinity.clone(),
@@ -255,6 +258,26 @@ pub fn waiting(
         nominated: None,
         placed: Vec::new(),
     }
+}
+
+/// The labels that a job's node must have, with that which stands for its runner.
+fn selector(spec: &JobSpec) -> BTreeMap<String, String> {
+    let mut selector = spec.selector.clone();
+    if spec.runner != Runner::Process {
+        selector.insert(format!("{RUNNER_LABEL}{}", spec.runner), "true".to_owned());
+    }
+    selector
+}
+
+/// Work that is gone as the engine remembers it; what cannot be read is forgotten.
+fn past(gone: &Gone) -> Option<Past> {
+    let spec: JobSpec = serde_json::from_value(gone.spec.clone()).ok()?;
+    Some(Past {
+        pool: gone.pool.clone(),
+        selector: selector(&spec),
+        per_worker: spec.per_worker,
+        workers: gone.workers,
+    })
 }
 
 fn workload(records: &Records, job: &JobRecord, now: Timestamp) -> Option<Workload> {
@@ -392,6 +415,10 @@ struct StoredDevice {
     mode: SharingMode,
     gpus: MilliGpu,
     memory_mib: Option<i64>,
+    #[serde(default)]
+    mig: Option<String>,
+    #[serde(default)]
+    start: Option<u32>,
 }
 
 /// A nomination as it is stored with its job.
@@ -401,6 +428,8 @@ pub fn write_nomination(placement: &[engine::plan::WorkerPlace], until: Timestam
         mode: d.mode,
         gpus: d.gpus,
         memory_mib: d.memory_mib,
+        mig: d.mig.clone(),
+        start: d.start,
     };
     let place = |p: &engine::plan::WorkerPlace| StoredPlace {
         node: p.node.clone(),
@@ -421,8 +450,8 @@ fn read_nomination(value: &Value) -> Option<Nominated> {
         mode: d.mode,
         gpus: d.gpus,
         memory_mib: d.memory_mib,
-        mig: None,
-        start: None,
+        mig: d.mig,
+        start: d.start,
     };
     let place = |p: StoredPlace| Placed {
         node: p.node,
@@ -437,4 +466,35 @@ fn read_nomination(value: &Value) -> Option<Nominated> {
 /// The job that a workload's name stands for.
 pub fn job_id(workload: &str) -> Option<JobId> {
     workload.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nomination_is_read_as_it_was_written_with_its_slice() {
+        let slice = engine::plan::DevicePlace {
+            index: 3,
+            mode: SharingMode::Mig,
+            mig: Some("3g.40gb".to_owned()),
+            start: Some(4),
+            gpus: MilliGpu::from_milli(500),
+            memory_mib: None,
+        };
+        let whole = engine::plan::DevicePlace::from(&PlacedDevice::whole(1));
+        let place = engine::plan::WorkerPlace {
+            node: "n1".to_owned(),
+            devices: vec![whole, slice],
+        };
+        let until = Timestamp::UNIX_EPOCH;
+        let written = write_nomination(std::slice::from_ref(&place), until);
+        let read = read_nomination(&written).expect("it is one");
+        let again: Vec<_> = read
+            .placement
+            .iter()
+            .map(engine::plan::WorkerPlace::from)
+            .collect();
+        assert_eq!((again, read.until), (vec![place], until));
+    }
 }

@@ -4,6 +4,7 @@
 //! is read again by the next refresh, so that nothing is missed and nothing waits.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use domain::Timestamp;
@@ -11,7 +12,7 @@ use domain::ids::{AssignmentId, JobId, NodeId};
 use domain::spec::JobSpec;
 
 use crate::store::changes::{self, Position};
-use crate::store::past::{self, Evictions, LastNode, PastUse};
+use crate::store::past::{self, Evictions, Gone, LastNode, PastUse};
 use crate::store::world::{
     self as rows, ClassRow, DeviceRow, LiveAssignment, LiveAttempt, LiveJob, LiveShare, NodeRow,
     PoolRow, QuotaRow, TeamRow,
@@ -69,23 +70,36 @@ pub struct Mirror {
     /// The database's time of the last refresh.
     pub now: Timestamp,
     position: Position,
+    /// What has ended, as of then.
+    gone: Option<(Timestamp, Arc<Vec<Gone>>)>,
 }
 
 /// What a plan may know of the past, which time changes and no row.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Memory {
     /// Evictions of the last hour, where a pool limits them.
     pub evictions: Vec<Evictions>,
     /// Faded use by pool, where a pool remembers.
     pub past_use: BTreeMap<String, Vec<PastUse>>,
+    /// What has ended in the last week, where a pool keeps room for its like.
+    pub gone: Arc<Vec<Gone>>,
 }
 
 /// Between two refreshes of a mirror that trusts the feed: half of what the feed is kept for, so
 /// that nothing unread is ever swept.
 const AWAY_MAX: chrono::TimeDelta = chrono::TimeDelta::seconds(changes::KEPT_SECONDS / 2);
 
+/// Kinds of past work that are read: as many as the engine tells apart.
+#[allow(clippy::cast_possible_wrap)]
+const KINDS_MAX: i64 = engine::world::PASTS_MAX as i64;
+
 /// Evictions per team are counted over so many seconds.
 const EVICTION_HOUR: Duration = Duration::from_secs(3600);
+
+/// What has ended counts for so long: a week has every day of people's habits in it once.
+const HISTORY: Duration = Duration::from_secs(7 * 24 * 3600);
+/// What has ended is counted anew after so long: it is a mix over days, and no count of one hour.
+const HISTORY_FRESH_FOR: chrono::TimeDelta = chrono::TimeDelta::minutes(5);
 
 /// What a refresh found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,6 +123,7 @@ impl Mirror {
             records,
             now,
             position,
+            gone: None,
         })
     }
 
@@ -135,7 +150,7 @@ impl Mirror {
     }
 
     /// Reads what the pools' policies want to know of the past.
-    pub async fn recall(&self, db: &Database) -> Result<Memory, sqlx::Error> {
+    pub async fn recall(&mut self, db: &Database) -> Result<Memory, sqlx::Error> {
         let mut memory = Memory::default();
         let limits = |p: &&PoolRow| !p.policy["preemption"]["max_per_team_hour"].is_null();
         let half_life = |p: &PoolRow| {
@@ -143,11 +158,29 @@ impl Mirror {
                 .as_i64()
                 .filter(|s| *s > 0)
         };
+        let mixes = |p: &PoolRow| p.policy["strategy"] == "least_fragmentation";
         let pools = &self.records.pools;
-        if !pools.iter().any(|p| limits(&p) || half_life(p).is_some()) {
+        if !pools
+            .iter()
+            .any(|p| limits(&p) || half_life(p).is_some() || mixes(p))
+        {
             return Ok(memory);
         }
         let mut tx = db.begin_system().await?;
+        if pools.iter().any(mixes) {
+            let fresh = |at: Timestamp| self.now < at + HISTORY_FRESH_FOR;
+            let known = self.gone.take().filter(|(at, _)| fresh(*at));
+            let (at, gone) = match known {
+                Some(known) => known,
+                None => {
+                    let since = self.now - HISTORY;
+                    let gone = past::gone_since(&mut tx, since, KINDS_MAX).await?;
+                    (self.now, Arc::new(gone))
+                }
+            };
+            memory.gone = Arc::clone(&gone);
+            self.gone = Some((at, gone));
+        }
         if pools.iter().any(|p| limits(&p)) {
             memory.evictions = past::evictions_since(&mut tx, self.now - EVICTION_HOUR).await?;
         }

@@ -2,6 +2,7 @@
 
 use domain::Timestamp;
 use domain::ids::JobId;
+use serde_json::Value;
 
 use super::Tx;
 
@@ -97,6 +98,43 @@ pub async fn past_use(
         pool,
         half_life_seconds,
         until,
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
+/// Workers of one kind that ran in a pool and are gone.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Gone {
+    /// The pool's name.
+    pub pool: String,
+    /// A spec that asks for what they asked for.
+    pub spec: Value,
+    /// How many there were.
+    pub workers: i64,
+}
+
+/// The most frequent kinds of workers of jobs that have ended after a time, by pool; a job counts
+/// once, however often it was run.
+pub async fn gone_since(
+    tx: &mut Tx,
+    since: Timestamp,
+    kinds_max: i64,
+) -> Result<Vec<Gone>, sqlx::Error> {
+    sqlx::query_as!(
+        Gone,
+        r#"SELECT p.name AS pool, (array_agg(j.spec - 'files' - 'env' ORDER BY j.id))[1] AS "spec!", count(*) AS "workers!"
+           FROM jobs AS j
+           JOIN attempts AS a ON a.job_id = j.id AND a.number = j.attempt
+           JOIN assignments AS s ON s.attempt_id = a.id
+           JOIN nodes AS n ON n.id = s.node_id
+           JOIN pools AS p ON p.id = n.pool_id
+           WHERE j.finished_at > $1
+           GROUP BY p.name, j.spec -> 'per_worker', j.spec -> 'selector', j.spec -> 'runner'
+           ORDER BY count(*) DESC, p.name, min(j.id::text)
+           LIMIT $2"#,
+        since,
+        kinds_max,
     )
     .fetch_all(&mut **tx)
     .await

@@ -193,6 +193,71 @@ async fn a_team_takes_its_guarantee_back_and_the_victim_queues_again(owner: PgPo
 }
 
 #[sqlx::test(migrations = "../migrations")]
+async fn a_job_is_preempted_so_often_in_a_day_whoever_leads(owner: PgPool) {
+    limited(owner, "max_per_day", 24 * 3_600_000).await;
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_team_suffers_so_many_evictions_in_an_hour_whoever_leads(owner: PgPool) {
+    limited(owner, "max_per_team_hour", 3_600_000).await;
+}
+
+/// A limit of one holds until its time is over. Each turn is a new leader's, who knows nothing but
+/// rows.
+async fn limited(owner: PgPool, limit: &str, over_ms: i64) {
+    let clock = Clock::at(&owner, "2026-10-01T00:00:00Z").await;
+    let fleet = Fleet::with_policy(owner, json!({ "preemption": { limit: 1 } })).await;
+    fleet.node("n1", 8).await;
+    let borrower = fleet.running(8).await;
+    let submit = async || {
+        let spec = json!({ "name": "k", "command": ["true"], "per_worker": { "gpus": 2 } });
+        let submitted = fleet.submit_as(&fleet.bob(), "speech", spec).await;
+        fleet.turn().await;
+        submitted.expect("accepted").id
+    };
+    let first = submit().await;
+    assert_eq!(fleet.job(borrower).await.state, JobState::Preempting);
+    fleet.report(borrower, &[FactKind::Released]).await;
+    fleet.turn().await;
+    fleet.run(first).await;
+    fleet.exit(first, 0).await;
+    fleet.turn().await;
+    fleet.run(borrower).await;
+    let second = submit().await;
+    assert_eq!(fleet.job(borrower).await.state, JobState::Running);
+    let waits = fleet.job(second).await;
+    assert_eq!(waits.reason.as_deref(), Some("preemption_not_allowed"));
+    clock.pass_ms(over_ms).await;
+    fleet.turn().await;
+    assert_eq!(fleet.job(borrower).await.state, JobState::Preempting);
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_pool_that_wastes_little_remembers_what_has_ended(owner: PgPool) {
+    let fleet = Fleet::with_policy(owner, json!({ "strategy": "least_fragmentation" })).await;
+    fleet.node("n1", 8).await;
+    let history = async || {
+        let mut mirror = Mirror::load(&fleet.app.db).await.expect("the world");
+        let memory = mirror.recall(&fleet.app.db).await.expect("the past");
+        let world = translate::world(&mirror.records, mirror.now, &memory);
+        let known = world.history.into_iter();
+        known
+            .map(|past| (past.pool, past.per_worker.gpus().milli(), past.workers))
+            .collect::<Vec<_>>()
+    };
+    for gpus in [2, 4, 2] {
+        let job = fleet.running(gpus).await;
+        fleet.exit(job, 0).await;
+    }
+    let never_ran = fleet.submit(1).await.id;
+    fleet.cancel(never_ran).await;
+    assert_eq!(
+        history().await,
+        [("h100".to_owned(), 2000, 2), ("h100".to_owned(), 4000, 1)]
+    );
+}
+
+#[sqlx::test(migrations = "../migrations")]
 async fn a_job_whose_stored_spec_is_poison_fails_alone(owner: PgPool) {
     let fleet = Fleet::new(owner).await;
     fleet.node("n1", 8).await;
