@@ -12,6 +12,7 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::asked::Asked;
 use super::extract::{
     ApiJson, ApiPath, ApiPost, ApiQuery, IfMatch, NoInput, NoQuery, PageQuery, RepeatKey, SignedIn,
 };
@@ -140,14 +141,8 @@ async fn update_job(
     params(("job" = JobId, Path, description = "Its id."), RepeatKey),
     responses((status = 200, description = "The job: being cancelled, or as it has ended.", body = Job), Refusals)
 )]
-async fn cancel_job(
-    State(app): State<App>,
-    SignedIn(asker): SignedIn,
-    ApiPath(id): ApiPath<JobId>,
-    ApiQuery(NoQuery {}): ApiQuery<NoQuery>,
-    post: ApiPost<NoInput>,
-) -> Result<Answer<Job>, AppError> {
-    jobs::cancel(&app, &asker, post.repeat, id).await
+async fn cancel_job(asked: Asked<JobId, NoInput>) -> Result<Answer<Job>, AppError> {
+    jobs::cancel(&asked.app, &asked.asker, asked.repeat, asked.object).await
 }
 
 /// Hold a job back; what runs of it is stopped.
@@ -156,14 +151,8 @@ async fn cancel_job(
     params(("job" = JobId, Path, description = "Its id."), RepeatKey),
     responses((status = 200, description = "The job, suspended.", body = Job), Refusals)
 )]
-async fn suspend_job(
-    State(app): State<App>,
-    SignedIn(asker): SignedIn,
-    ApiPath(id): ApiPath<JobId>,
-    ApiQuery(NoQuery {}): ApiQuery<NoQuery>,
-    post: ApiPost<NoInput>,
-) -> Result<Answer<Job>, AppError> {
-    jobs::suspend(&app, &asker, post.repeat, id).await
+async fn suspend_job(asked: Asked<JobId, NoInput>) -> Result<Answer<Job>, AppError> {
+    jobs::suspend(&asked.app, &asked.asker, asked.repeat, asked.object).await
 }
 
 /// Let a suspended job queue again.
@@ -172,14 +161,8 @@ async fn suspend_job(
     params(("job" = JobId, Path, description = "Its id."), RepeatKey),
     responses((status = 200, description = "The job, queued.", body = Job), Refusals)
 )]
-async fn resume_job(
-    State(app): State<App>,
-    SignedIn(asker): SignedIn,
-    ApiPath(id): ApiPath<JobId>,
-    ApiQuery(NoQuery {}): ApiQuery<NoQuery>,
-    post: ApiPost<NoInput>,
-) -> Result<Answer<Job>, AppError> {
-    jobs::resume(&app, &asker, post.repeat, id).await
+async fn resume_job(asked: Asked<JobId, NoInput>) -> Result<Answer<Job>, AppError> {
+    jobs::resume(&asked.app, &asked.asker, asked.repeat, asked.object).await
 }
 
 /// What happened to a job, the first thing first.

@@ -9,6 +9,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::app::App;
 
+mod asked;
 pub mod audit;
 pub mod auth;
 pub mod classes;

@@ -10,8 +10,9 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::asked::Asked;
 use super::extract::{
-    ApiJson, ApiPath, ApiPost, ApiQuery, IfMatch, NoQuery, PageQuery, RepeatKey, SignedIn,
+    ApiJson, ApiPath, ApiQuery, IfMatch, NoQuery, PageQuery, RepeatKey, SignedIn,
 };
 use super::problem::{Refusals, UpdateRefusals};
 use super::reply::Versioned;
@@ -138,22 +139,8 @@ async fn list_node_events(
     request_body = Option<Reason>,
     responses((status = 200, description = "The node.", body = Node), Refusals)
 )]
-async fn cordon_node(
-    State(app): State<App>,
-    SignedIn(asker): SignedIn,
-    ApiPath(path): ApiPath<NodePath>,
-    ApiQuery(NoQuery {}): ApiQuery<NoQuery>,
-    post: ApiPost<Reason>,
-) -> Result<Answer<Node>, AppError> {
-    nodes::set_intent(
-        &app,
-        &asker,
-        post.repeat,
-        &path.node,
-        Wish::Cordon,
-        post.input,
-    )
-    .await
+async fn cordon_node(asked: Asked<NodePath, Reason>) -> Result<Answer<Node>, AppError> {
+    set_intent(asked, Wish::Cordon).await
 }
 
 /// Let new work come to a node again.
@@ -163,22 +150,8 @@ async fn cordon_node(
     request_body = Option<Reason>,
     responses((status = 200, description = "The node.", body = Node), Refusals)
 )]
-async fn uncordon_node(
-    State(app): State<App>,
-    SignedIn(asker): SignedIn,
-    ApiPath(path): ApiPath<NodePath>,
-    ApiQuery(NoQuery {}): ApiQuery<NoQuery>,
-    post: ApiPost<Reason>,
-) -> Result<Answer<Node>, AppError> {
-    nodes::set_intent(
-        &app,
-        &asker,
-        post.repeat,
-        &path.node,
-        Wish::Uncordon,
-        post.input,
-    )
-    .await
+async fn uncordon_node(asked: Asked<NodePath, Reason>) -> Result<Answer<Node>, AppError> {
+    set_intent(asked, Wish::Uncordon).await
 }
 
 /// Empty a node: new work stays away, preemptible work is moved, other work may end.
@@ -188,22 +161,8 @@ async fn uncordon_node(
     request_body = Option<Reason>,
     responses((status = 200, description = "The node.", body = Node), Refusals)
 )]
-async fn drain_node(
-    State(app): State<App>,
-    SignedIn(asker): SignedIn,
-    ApiPath(path): ApiPath<NodePath>,
-    ApiQuery(NoQuery {}): ApiQuery<NoQuery>,
-    post: ApiPost<Reason>,
-) -> Result<Answer<Node>, AppError> {
-    nodes::set_intent(
-        &app,
-        &asker,
-        post.repeat,
-        &path.node,
-        Wish::Drain,
-        post.input,
-    )
-    .await
+async fn drain_node(asked: Asked<NodePath, Reason>) -> Result<Answer<Node>, AppError> {
+    set_intent(asked, Wish::Drain).await
 }
 
 /// Take a node out for good. It must hold nothing; its name and id are not used again.
@@ -213,22 +172,8 @@ async fn drain_node(
     request_body = Option<Reason>,
     responses((status = 200, description = "The node.", body = Node), Refusals)
 )]
-async fn retire_node(
-    State(app): State<App>,
-    SignedIn(asker): SignedIn,
-    ApiPath(path): ApiPath<NodePath>,
-    ApiQuery(NoQuery {}): ApiQuery<NoQuery>,
-    post: ApiPost<Reason>,
-) -> Result<Answer<Node>, AppError> {
-    nodes::set_intent(
-        &app,
-        &asker,
-        post.repeat,
-        &path.node,
-        Wish::Retire,
-        post.input,
-    )
-    .await
+async fn retire_node(asked: Asked<NodePath, Reason>) -> Result<Answer<Node>, AppError> {
+    set_intent(asked, Wish::Retire).await
 }
 
 /// Declare a node dead that does not answer. Work on it is ended, also work that was to be kept:
@@ -238,14 +183,15 @@ async fn retire_node(
     request_body = Option<Reason>,
     responses((status = 200, description = "The node.", body = Node), Refusals)
 )]
-async fn declare_node_lost(
-    State(app): State<App>,
-    SignedIn(asker): SignedIn,
-    ApiPath(path): ApiPath<NodePath>,
-    ApiQuery(NoQuery {}): ApiQuery<NoQuery>,
-    post: ApiPost<Reason>,
-) -> Result<Answer<Node>, AppError> {
-    nodes::declare_lost(&app, &asker, post.repeat, &path.node, post.input).await
+async fn declare_node_lost(asked: Asked<NodePath, Reason>) -> Result<Answer<Node>, AppError> {
+    let node = &asked.object.node;
+    nodes::declare_lost(&asked.app, &asked.asker, asked.repeat, node, asked.input).await
+}
+
+async fn set_intent(asked: Asked<NodePath, Reason>, wish: Wish) -> Result<Answer<Node>, AppError> {
+    let node = &asked.object.node;
+    let why = asked.input;
+    nodes::set_intent(&asked.app, &asked.asker, asked.repeat, node, wish, why).await
 }
 
 /// Make a one-time token with which a machine joins a pool. It is shown once.

@@ -17,7 +17,7 @@ use crate::store::jobs::{self, Filter, JobRow};
 use crate::store::{self, Tx};
 
 pub use history::{Attempt, Event, attempts, events};
-pub use steer::{JobPatch, cancel, resume, suspend, update};
+pub use steer::{JobPatch, Wish, cancel, resume, steer, suspend, update};
 pub use submit::submit;
 pub(super) use submit::{HOPELESS, check};
 pub(crate) use view::rust_decimal_number;

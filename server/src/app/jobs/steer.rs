@@ -62,10 +62,14 @@ pub async fn resume(
     steer(app, asker, repeat, id, Wish::Resume).await
 }
 
+/// What is wanted of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wish {
+pub enum Wish {
+    /// [`cancel`].
     Cancel,
+    /// [`suspend`].
     Suspend,
+    /// [`resume`].
     Resume,
 }
 
@@ -79,7 +83,8 @@ impl Wish {
     }
 }
 
-async fn steer(
+/// Does to a job what is wanted of it.
+pub async fn steer(
     app: &App,
     asker: &Asker,
     repeat: Repeat,
