@@ -273,7 +273,7 @@ async fn read_body(parts: &Parts, body: Body) -> Result<Bytes, AppError> {
     if announced.is_some_and(|bytes| bytes > BODY_BYTES_MAX as u64) {
         return Err(too_large);
     }
-    let bytes = front::body::read(body, BODY_BYTES_MAX).await?;
+    let bytes = front::body::read(&parts.headers, body, BODY_BYTES_MAX).await?;
     let kind = parts
         .headers
         .get(CONTENT_TYPE)

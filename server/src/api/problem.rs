@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Request, State};
-use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::header::{ACCEPT_ENCODING, ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -108,6 +108,12 @@ impl IntoResponse for AppError {
                 problem.field = Some((*what).to_owned());
                 problem.value = Some(name.clone());
                 problem.remedy = Some(format!("the name or id of a {what} that you may see"));
+            }
+            Self::Encoding { given } => {
+                problem.field = Some("Content-Encoding".into());
+                problem.value = Some(given.clone());
+                problem.remedy = Some("identity, or no such header".into());
+                headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
             }
             Self::Unauthenticated | Self::WrongCredentials => {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -232,6 +238,11 @@ fn classify(error: &AppError) -> (StatusCode, String, &'static str) {
             "unsupported-media-type",
             "the body's kind is not read",
         ),
+        AppError::Encoding { .. } => (
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "unsupported-encoding",
+            "the body's encoding is not read",
+        ),
         AppError::Unavailable(_) => (
             StatusCode::SERVICE_UNAVAILABLE,
             "unavailable",
@@ -274,7 +285,7 @@ pub async fn render(State(_): State<App>, request: Request, next: Next) -> Respo
     problem.request_id = request_id;
     let denied = response.extensions().get::<Denied>().copied();
     let mut rendered = (status, Json(problem)).into_response();
-    for name in [WWW_AUTHENTICATE, RETRY_AFTER, ALLOW] {
+    for name in [WWW_AUTHENTICATE, RETRY_AFTER, ALLOW, ACCEPT_ENCODING] {
         if let Some(value) = response.headers().get(&name) {
             rendered.headers_mut().insert(name, value.clone());
         }

@@ -99,6 +99,14 @@ pub enum AppError {
         /// As given.
         given: String,
     },
+    /// The body is encoded in a way that is not read: 415.
+    #[error(
+        "a body in Content-Encoding {given:?} is not read: send it as it is, without that header"
+    )]
+    Encoding {
+        /// As given.
+        given: String,
+    },
     /// The database is away: 503 with Retry-After.
     #[error("the database does not answer: try again in a few seconds")]
     Unavailable(#[source] sqlx::Error),

@@ -5,6 +5,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
+use axum::http::HeaderMap;
+use axum::http::header::CONTENT_ENCODING;
 use domain::FieldError;
 use http_body_util::LengthLimitError;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
@@ -12,11 +14,25 @@ use tokio::time::Sleep;
 
 use crate::app::AppError;
 
-/// Reads a body of at most `limit_bytes`.
-pub async fn read(body: Body, limit_bytes: usize) -> Result<Bytes, AppError> {
+/// Reads a body of at most `limit_bytes`. One that says that it is encoded is not unpacked, and so
+/// not taken for what it is not.
+pub async fn read(headers: &HeaderMap, body: Body, limit_bytes: usize) -> Result<Bytes, AppError> {
+    check_encoding(headers)?;
     axum::body::to_bytes(body, limit_bytes)
         .await
         .map_err(|error| refused(&error, limit_bytes))
+}
+
+fn check_encoding(headers: &HeaderMap) -> Result<(), AppError> {
+    for value in headers.get_all(CONTENT_ENCODING) {
+        let given = String::from_utf8_lossy(value.as_bytes());
+        if !given.trim().eq_ignore_ascii_case("identity") {
+            return Err(AppError::Encoding {
+                given: domain::error::quote(&given),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Says why a body could not be read: its error lies somewhere below those of the readers.

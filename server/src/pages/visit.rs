@@ -144,7 +144,8 @@ impl<T: DeserializeOwned> FromRequest<App> for Posted<T> {
 
 /// A form's token, and its other fields.
 pub async fn read_form<T: DeserializeOwned>(request: Request) -> Result<(String, T), PageError> {
-    let bytes = front::body::read(request.into_body(), FORM_BYTES_MAX).await?;
+    let (parts, body) = request.into_parts();
+    let bytes = front::body::read(&parts.headers, body, FORM_BYTES_MAX).await?;
     let mut token = String::new();
     let mut pairs = Vec::new();
     for pair in bytes

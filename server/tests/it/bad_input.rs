@@ -105,6 +105,23 @@ async fn what_cannot_be_read_is_refused_before_it_is_read_in(owner: PgPool) {
         .send()
         .await
         .problem(StatusCode::BAD_REQUEST);
+    let encoded = |how: &'static str| {
+        let body = br#"{"name": "encoded"}"#.to_vec();
+        post("application/json", body).header("Content-Encoding", how)
+    };
+    for how in ["gzip", "br", "identity, gzip", "x"] {
+        let refused = encoded(how).send().await;
+        assert_eq!(
+            refused.headers.get("accept-encoding").map(|v| v.as_bytes()),
+            Some(&b"identity"[..])
+        );
+        let problem = refused.problem(StatusCode::UNSUPPORTED_MEDIA_TYPE);
+        assert_eq!(
+            (&problem["field"], &problem["value"]),
+            (&json!("Content-Encoding"), &json!(how))
+        );
+    }
+    encoded("identity").send().await.expect(StatusCode::CREATED);
     post("text/yaml", b"name: a".to_vec())
         .send()
         .await
