@@ -12,7 +12,7 @@ use domain::state::JobState;
 
 use super::authorise::{Action, Target, authorise};
 use super::page::{self, Page, PageAsk};
-use super::{App, AppError, Asker};
+use super::{App, AppError, Asker, teams};
 use crate::store::jobs::{self, Filter, JobRow};
 use crate::store::{self, Tx};
 
@@ -50,7 +50,7 @@ pub async fn list(
         ..Filter::default()
     };
     if let Some(team) = &filter.team {
-        let team = find_team(&mut tx, asker, Action::ListJobs, team).await?;
+        let team = teams::find_as(&mut tx, asker, Action::ListJobs, team).await?;
         rows.teams = store::teams::with_children(&mut tx, team.id).await?;
     }
     if let Some(user) = &filter.user {
@@ -111,23 +111,4 @@ fn allowed(
         other => other,
     })?;
     Ok(job)
-}
-
-/// A team by name, in which the asker may do `action`. One that it may not see is not there; one
-/// above its own, of which it may know the name, is not its to ask about.
-pub(super) async fn find_team(
-    tx: &mut Tx,
-    asker: &Asker,
-    action: Action,
-    name: &Name,
-) -> Result<store::teams::Team, AppError> {
-    let missing = || AppError::not_found("team", name);
-    let team = store::teams::find(tx, name.as_str())
-        .await?
-        .ok_or_else(missing)?;
-    if asker.platform_role.is_none() && !asker.teams.contains_key(&team.id) {
-        return Err(missing());
-    }
-    authorise(asker, action, Target::Team(team.id))?;
-    Ok(team)
 }

@@ -85,8 +85,7 @@ pub async fn list(
 ) -> Result<Page<Quota>, AppError> {
     let after: Option<String> = ask.after("quota")?;
     let mut tx = app.db.begin_person(&asker.scope()).await?;
-    let row = teams::find(&mut tx, team).await?;
-    authorise(asker, Action::ListQuotas, Target::Team(row.id))?;
+    let row = teams::find_as(&mut tx, asker, Action::ListQuotas, team).await?;
     let rows = store::quotas::page(&mut tx, row.id, after.as_deref(), ask.rows_wanted()).await?;
     tx.commit().await?;
     let quotas = rows

@@ -6,7 +6,7 @@ use domain::name::Name;
 use rust_decimal::Decimal;
 
 use super::authorise::{Action, Target, authorise};
-use super::{App, AppError, Asker};
+use super::{App, AppError, Asker, teams};
 use crate::accounting::usage::{self, ReportLine, Sum};
 use crate::store;
 use crate::store::ledger::{Grouping, Window};
@@ -40,9 +40,7 @@ pub struct TeamSpend {
 /// What a team spent this month, with all below it.
 pub async fn of_team(app: &App, asker: &Asker, team: &Name) -> Result<TeamSpend, AppError> {
     let mut tx = app.db.begin_person(&asker.scope()).await?;
-    let found = store::teams::find(&mut tx, team.as_str()).await?;
-    let found = found.ok_or_else(|| AppError::not_found("team", team))?;
-    authorise(asker, Action::GetTeamUsage, Target::Team(found.id))?;
+    let found = teams::find_as(&mut tx, asker, Action::GetTeamUsage, team).await?;
     let window = Window {
         team: Some(found.id),
         ..this_month(store::clock(&mut tx).await?)

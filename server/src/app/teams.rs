@@ -1,9 +1,9 @@
 //! Teams: the tree of tenants, made by administrators; who belongs to a team is its owners' affair.
 
 use domain::Timestamp;
-use domain::ids::TeamId;
+use domain::ids::{TeamId, UserId};
 use domain::name::Name;
-use domain::role::TeamRole;
+use domain::role::{PlatformRole, TeamRole};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::ToSchema;
@@ -76,9 +76,8 @@ pub async fn list(app: &App, asker: &Asker, ask: &PageAsk) -> Result<Page<Team>,
 /// Shows one team.
 pub async fn get(app: &App, asker: &Asker, name: &Name) -> Result<Team, AppError> {
     let mut tx = app.db.begin_person(&asker.scope()).await?;
-    let row = find(&mut tx, name).await?;
+    let row = find_as(&mut tx, asker, Action::GetTeam, name).await?;
     tx.commit().await?;
-    authorise(asker, Action::GetTeam, Target::Team(row.id))?;
     Ok(shown(asker, row))
 }
 
@@ -209,8 +208,7 @@ pub async fn list_members(
 ) -> Result<Page<Member>, AppError> {
     let after: Option<String> = ask.after("member")?;
     let mut tx = app.db.begin_person(&asker.scope()).await?;
-    let row = find(&mut tx, team).await?;
-    authorise(asker, Action::ListMembers, Target::Team(row.id))?;
+    let row = find_as(&mut tx, asker, Action::ListMembers, team).await?;
     let rows = store::teams::members(&mut tx, row.id, after.as_deref(), ask.rows_wanted()).await?;
     tx.commit().await?;
     let members = rows
@@ -238,8 +236,9 @@ pub async fn add_member(
     team: &Name,
     new: NewMember,
 ) -> Result<Answer<Member>, AppError> {
-    let row = visible(app, asker, team).await?;
-    authorise(asker, Action::AddMember, Target::Team(row.id))?;
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let row = find_as(&mut tx, asker, Action::AddMember, team).await?;
+    tx.commit().await?;
     let mut system = app.db.begin_system().await?;
     let newcomer = store::users::find_teamless(&mut system, new.user.as_str()).await?;
     system.commit().await?;
@@ -252,6 +251,9 @@ pub async fn add_member(
         return Ok(answer);
     }
     let before = store::teams::role_of(&mut work.tx, row.id, person.id).await?;
+    if new.role != TeamRole::Owner {
+        check_owned_without(&mut work.tx, asker, &row, person.id).await?;
+    }
     let since = store::teams::put_member(&mut work.tx, row.id, person.id, new.role).await?;
     let change = Change {
         team_id: Some(row.id),
@@ -283,13 +285,13 @@ pub async fn remove_member(
     user: &Name,
 ) -> Result<(), AppError> {
     let mut tx = app.db.begin_person(&asker.scope()).await?;
-    let row = find(&mut tx, team).await?;
-    authorise(asker, Action::RemoveMember, Target::Team(row.id))?;
+    let row = find_as(&mut tx, asker, Action::RemoveMember, team).await?;
     let absent = || AppError::not_found("member", user);
     let person = store::users::find(&mut tx, user.as_str())
         .await?
         .ok_or_else(absent)?;
     let before = store::teams::role_of(&mut tx, row.id, person.id).await?;
+    check_owned_without(&mut tx, asker, &row, person.id).await?;
     if !store::teams::remove_member(&mut tx, row.id, person.id).await? {
         return Err(absent());
     }
@@ -311,11 +313,51 @@ pub async fn find(tx: &mut Tx, name: &Name) -> Result<store::teams::Team, AppErr
         .ok_or_else(|| AppError::not_found("team", name))
 }
 
-async fn visible(app: &App, asker: &Asker, name: &Name) -> Result<store::teams::Team, AppError> {
-    let mut tx = app.db.begin_person(&asker.scope()).await?;
-    let row = find(&mut tx, name).await?;
-    tx.commit().await?;
-    Ok(row)
+/// A team by name, in which the asker may do `action`. One that it may not see is not there; one
+/// above its own, of which it may know the name and nothing else, is not there for it either.
+pub async fn find_as(
+    tx: &mut Tx,
+    asker: &Asker,
+    action: Action,
+    name: &Name,
+) -> Result<store::teams::Team, AppError> {
+    let team = find(tx, name).await?;
+    authorise(asker, action, Target::Team(team.id)).map_err(|error| match error {
+        AppError::NotFound { .. } => AppError::not_found("team", name),
+        other => other,
+    })?;
+    Ok(team)
+}
+
+/// Refuses the last owner of a team who would give that up: nobody who may add another would be
+/// left. Whom an owner of a team above or an administrator takes out leaves those behind.
+async fn check_owned_without(
+    tx: &mut Tx,
+    asker: &Asker,
+    team: &store::teams::Team,
+    person: UserId,
+) -> Result<(), AppError> {
+    let owners = store::teams::lock_owners(tx, team.id).await?;
+    let above = match &team.parent {
+        Some(parent) => store::teams::find(tx, parent.as_str()).await?,
+        None => None,
+    };
+    let owner_above =
+        above.is_some_and(|above| asker.teams.get(&above.id) == Some(&TeamRole::Owner));
+    let stays = asker.user_id != person
+        || asker.platform_role == Some(PlatformRole::Admin)
+        || owner_above
+        || owners != [person];
+    if stays {
+        return Ok(());
+    }
+    Err(AppError::Conflict {
+        code: "last_owner",
+        message: format!(
+            "you are the last owner of team {}: make somebody else its owner first",
+            team.name
+        ),
+    })
 }
 
 /// A team under which another may stand: one without work of its own, since work belongs to leaves.

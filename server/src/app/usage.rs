@@ -11,8 +11,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::authorise::{Action, Target, authorise};
-use super::jobs::{find_team, rust_decimal_number};
-use super::{App, AppError, Asker, pools};
+use super::jobs::rust_decimal_number;
+use super::{App, AppError, Asker, pools, teams};
 use crate::accounting::capacity::{self, Shown};
 use crate::accounting::usage::{self, LINES_MAX, Report, ReportLine, Sum};
 use crate::store::ledger::{Grouping, Window};
@@ -109,7 +109,7 @@ pub async fn of_team(
     ask: &UsageAsk,
 ) -> Result<Usage, AppError> {
     let mut tx = app.db.begin_person(&asker.scope()).await?;
-    let team = find_team(&mut tx, asker, Action::GetTeamUsage, team).await?;
+    let team = teams::find_as(&mut tx, asker, Action::GetTeamUsage, team).await?;
     let mut window = window(&mut tx, ask).await?;
     window.team = Some(team.id);
     let usage = read(&mut tx, &window, ask.by).await?;

@@ -232,6 +232,21 @@ pub async fn put_member(
     .await
 }
 
+/// The owners of a team who may sign in, locked so that of two who leave at once one is the last.
+pub async fn lock_owners(tx: &mut Tx, team: TeamId) -> Result<Vec<UserId>, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"SELECT m.user_id AS "id: UserId"
+           FROM memberships AS m
+           JOIN users AS u ON u.id = m.user_id
+           WHERE m.team_id = $1 AND m.role = 'owner' AND u.disabled_at IS NULL
+           ORDER BY m.user_id
+           FOR UPDATE OF m"#,
+        team as TeamId,
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
 /// Takes a person out of a team; whether it was in.
 pub async fn remove_member(tx: &mut Tx, team: TeamId, user: UserId) -> Result<bool, sqlx::Error> {
     let done = sqlx::query!(

@@ -43,6 +43,20 @@ async fn a_team_sees_itself_and_the_names_above_and_nothing_beside(owner: PgPool
     ] {
         member.get(path).await.problem(StatusCode::NOT_FOUND);
     }
+    // Of a team above its name is known; what is asked about it is told by that name.
+    for path in [
+        "/teams/org",
+        "/teams/org/members",
+        "/teams/org/quotas",
+        "/teams/org/usage",
+    ] {
+        let problem = member.get(path).await.problem(StatusCode::NOT_FOUND);
+        assert_eq!(
+            (&problem["field"], &problem["value"]),
+            (&json!("team"), &json!("org")),
+            "{path}"
+        );
+    }
     let org = server.client("org-viewer").get("/teams").await;
     assert_eq!(
         names(&org.expect(StatusCode::OK)),
@@ -125,6 +139,31 @@ async fn owners_add_and_remove_members_and_roles_are_inherited(owner: PgPool) {
         .post(path, json!({"user": "nobody", "role": "viewer"}))
         .await
         .problem(StatusCode::NOT_FOUND);
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn the_last_owner_of_a_team_stays_until_there_is_another(owner: PgPool) {
+    let server = Server::start(&owner).await;
+    let last = server.client("vision-owner");
+    let members = "/teams/vision/members";
+    let own = "/teams/vision/members/vision-owner";
+    let left = last.delete(own).await.problem(StatusCode::CONFLICT);
+    assert_eq!(left["type"], "/problems/last-owner");
+    let step_down = json!({"user": "vision-owner", "role": "member"});
+    let stepped = last.post(members, step_down.clone()).await;
+    assert_eq!(
+        stepped.problem(StatusCode::CONFLICT)["type"],
+        "/problems/last-owner"
+    );
+    let heir = json!({"user": "vision-member", "role": "owner"});
+    last.post(members, heir).await.expect(StatusCode::OK);
+    last.post(members, step_down).await.expect(StatusCode::OK);
+    // Who may make another owner afterwards takes out whom it likes.
+    server
+        .client("org-owner")
+        .delete("/teams/vision/members/vision-member")
+        .await
+        .expect(StatusCode::NO_CONTENT);
 }
 
 #[sqlx::test(migrations = "../migrations")]

@@ -10,12 +10,11 @@ use engine::plan::Code;
 use engine::world::{Workload, World};
 use serde_json::json;
 
-use super::find_team;
 use super::view::{self, Job};
 use crate::app::audit::{self, Change};
 use crate::app::authorise::Action;
 use crate::app::idempotency::{self, Answer, Repeat};
-use crate::app::{App, AppError, Asker, planner, planning};
+use crate::app::{App, AppError, Asker, planner, planning, teams};
 use crate::scheduler::translate;
 use crate::store::events::{self, Actor, NewEvent, Subject};
 use crate::store::jobs::{self, NewJob};
@@ -33,7 +32,7 @@ pub async fn submit(
     // Read before the transaction begins, so that none waits for another connection.
     let fleet = planner::fleet(app).await?;
     let mut work = idempotency::begin(app, asker, repeat).await?;
-    find_team(&mut work.tx, asker, Action::SubmitJob, team).await?;
+    teams::find_as(&mut work.tx, asker, Action::SubmitJob, team).await?;
     if let Some(answer) = work.repeated().await? {
         return Ok(answer);
     }
@@ -88,7 +87,7 @@ pub(in crate::app) async fn check(
     team: &Name,
     spec: &JobSpec,
 ) -> Result<Team, AppError> {
-    let team = find_team(tx, asker, action, team).await?;
+    let team = teams::find_as(tx, asker, action, team).await?;
     if store::teams::with_children(tx, team.id).await?.len() > 1 {
         let remedy = "a team without teams below it: work belongs to leaves";
         return Err(AppError::invalid("team", &team.name, remedy));
