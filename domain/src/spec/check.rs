@@ -1,5 +1,7 @@
 //! The checks of a spec that need nothing but the spec.
 
+use std::fmt::Display;
+
 use super::{JobSpec, PerWorker, Runner, WorkloadKind};
 use crate::error::printable;
 use crate::quantity::MILLI;
@@ -209,6 +211,9 @@ impl JobSpec {
     fn check_labels(&self) -> Result<(), FieldError> {
         check_count("pools", self.pools.len(), ENTRIES_MAX)?;
         check_count("after", self.after.len(), ENTRIES_MAX)?;
+        check_once("pools", &self.pools)?;
+        check_once("after", &self.after)?;
+        check_once("retries.on", &self.retries.on)?;
         for (field, map) in [("labels", &self.labels), ("selector", &self.selector)] {
             check_count(field, map.len(), ENTRIES_MAX)?;
             for (key, value) in map {
@@ -260,6 +265,7 @@ impl PerWorker {
                 "at least one mode, such as exclusive",
             ));
         }
+        check_once("sharing", &self.sharing)?;
         if self.fraction()
             && !self.sharing.iter().any(|m| {
                 matches!(
@@ -295,6 +301,17 @@ impl PerWorker {
             .as_ref()
             .map_or(Ok(()), |profile| check_label("mig_profile", profile))
     }
+}
+
+/// Each entry of a list that is a set, once.
+fn check_once<T: PartialEq + Display>(field: &str, list: &[T]) -> Result<(), FieldError> {
+    let twice = list
+        .iter()
+        .enumerate()
+        .find(|(at, entry)| list[..*at].contains(entry));
+    twice.map_or(Ok(()), |(_, entry)| {
+        Err(FieldError::new(field, entry, "each one once"))
+    })
 }
 
 fn check_count(field: &str, count: usize, most: usize) -> Result<(), FieldError> {
@@ -368,6 +385,29 @@ mod tests {
     #[test]
     fn a_plain_spec_is_accepted() {
         assert_eq!(checked(r#"{"name": "a", "command": ["true"]}"#), Ok(()));
+    }
+
+    #[test]
+    fn what_is_named_twice_in_a_list_is_refused_by_name() {
+        for (field, keys) in [
+            ("pools", r#""pools": ["h100", "a100", "h100"]"#),
+            ("after", r#""after": ["j1", "j1"]"#),
+            (
+                "retries.on",
+                r#""retries": {"limit": 1, "on": ["failure", "failure"]}"#,
+            ),
+            (
+                "per_worker.sharing",
+                r#""per_worker": {"sharing": ["exclusive", "exclusive"]}"#,
+            ),
+        ] {
+            let error = checked(&format!(r#"{{"name": "a", "command": ["true"], {keys}}}"#));
+            let told = format!("{field}: ");
+            assert!(
+                error.as_ref().is_err_and(|e| e.starts_with(&told)),
+                "{error:?}"
+            );
+        }
     }
 
     #[test]

@@ -103,19 +103,52 @@ fn field_fault(path: &str, message: &str, value_at: impl Fn(&str) -> Option<Stri
         let own = head.split_once(": ").map_or(head, |(_, value)| value);
         return FieldError::new(field, value.as_deref().unwrap_or(own), remedy);
     }
-    let remedy = match message.split_once(", expected ") {
-        Some((_, expected)) => plain(expected),
-        None => message.to_owned(),
-    };
+    let expected = message
+        .split_once(", expected ")
+        .map(|(_, expected)| expected);
+    let remedy = by_kind(message)
+        .map(str::to_owned)
+        .or_else(|| expected.map(plain))
+        .unwrap_or_else(|| message.to_owned());
     FieldError::new(field, value.as_deref().unwrap_or("a value"), remedy)
+}
+
+/// What would be accepted where a parser of times or numbers says only what it stumbled over.
+fn by_kind(message: &str) -> Option<&'static str> {
+    const TIME: &str = "a time in RFC 3339, such as 2026-10-01T00:00:00Z";
+    const WHOLE: &str = "a whole number that is neither too large nor too small";
+    const DECIMAL: &str = "a decimal number of at most 28 digits, such as 41.10";
+    const KINDS: [(&str, &str); 13] = [
+        ("premature end of input", TIME),
+        ("input contains invalid characters", TIME),
+        ("input is out of range", TIME),
+        ("input is not enough", TIME),
+        ("trailing input", TIME),
+        ("RFC 3339", TIME),
+        ("invalid digit found in string", WHOLE),
+        ("cannot parse integer from empty string", WHOLE),
+        ("number too large to fit", WHOLE),
+        ("number too small to fit", WHOLE),
+        ("a Decimal type representing", DECIMAL),
+        ("Invalid decimal", DECIMAL),
+        ("Number exceeds maximum value", DECIMAL),
+    ];
+    KINDS
+        .into_iter()
+        .find_map(|(words, remedy)| message.contains(words).then_some(remedy))
+        .or_else(|| {
+            (message == "provided string was not `true` or `false`").then_some("true or false")
+        })
 }
 
 /// What a parser expected, without the names of our types.
 fn plain(expected: &str) -> String {
     let expected = expected.replace('`', "");
     match expected.as_str() {
-        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, not negative".into(),
-        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number".into(),
+        "u32" => format!("a whole number from 0 to {}", u32::MAX),
+        "i32" => format!("a whole number from {} to {}", i32::MIN, i32::MAX),
+        "u8" | "u16" | "u64" | "usize" => "a whole number, not negative".into(),
+        "i8" | "i16" | "i64" | "isize" => "a whole number of at most 18 digits".into(),
         "a sequence" => "an array".into(),
         "a map" => "an object".into(),
         "a boolean" => "true or false".into(),
@@ -187,7 +220,7 @@ mod tests {
         let (field, _, remedy) = fault(r#"{"name": "a", "command": ["x"], "workers": -1}"#);
         assert_eq!(
             (field.as_str(), remedy.as_str()),
-            ("workers", "a whole number, not negative")
+            ("workers", "a whole number from 0 to 4294967295")
         );
     }
 
@@ -236,5 +269,46 @@ mod tests {
             "limit=x",
         );
         assert_eq!((fault.field.as_str(), fault.value.as_str()), ("limit", "x"));
+        assert!(fault.remedy.contains("a whole number"), "{}", fault.remedy);
+    }
+
+    #[test]
+    fn a_time_a_number_and_an_amount_are_asked_for_in_words_of_ours() {
+        #[derive(Debug, serde::Deserialize)]
+        #[allow(dead_code)]
+        struct Wanted {
+            #[serde(default)]
+            at: Option<domain::Timestamp>,
+            #[serde(default)]
+            amount: Option<rust_decimal::Decimal>,
+            #[serde(default)]
+            count: Option<u32>,
+            #[serde(default)]
+            seconds: Option<i64>,
+        }
+        let remedy = |text: &str| match read::<Wanted>(text.as_bytes()) {
+            Err(AppError::Invalid(e)) => e.remedy,
+            other => panic!("{text}: {other:?}"),
+        };
+        for at in [
+            "\"tomorrow\"",
+            "\"\"",
+            "\"2026-13-01T00:00:00Z\"",
+            "\"2026-10-01\"",
+            "5",
+        ] {
+            let text = format!("{{\"at\": {at}}}");
+            assert!(remedy(&text).starts_with("a time in RFC 3339"), "{text}");
+        }
+        for amount in ["\"x\"", "\"\"", "\"1,5\"", "[]", "true"] {
+            let text = format!("{{\"amount\": {amount}}}");
+            assert!(remedy(&text).starts_with("a decimal number"), "{text}");
+        }
+        assert_eq!(
+            remedy("{\"count\": 5000000000}"),
+            "a whole number from 0 to 4294967295"
+        );
+        assert!(remedy("{\"seconds\": 1e30}").starts_with("a whole number"));
+        assert!(remedy("{\"seconds\": 100000000000000000000}").starts_with("a whole number"));
     }
 }

@@ -33,7 +33,8 @@ pub async fn set_reachability(
     .await
 }
 
-/// Steps what people want of a node whose row is locked, and says why; its new version.
+/// Steps what people want of a node whose row is locked, and says why; its new version. Where they
+/// want the same for another reason, that is noted.
 pub async fn set_intent(
     tx: &mut Tx,
     node: &NodeRow,
@@ -41,7 +42,9 @@ pub async fn set_intent(
     reason: &str,
     actor: &Actor,
 ) -> Result<i64, LifecycleError> {
-    node.intent.step(to)?;
+    if node.intent != to {
+        node.intent.step(to)?;
+    }
     let version = nodes::step_intent(tx, node.id, node.version, to, reason)
         .await?
         .ok_or_else(|| LifecycleError::Missed(format!("node {}", node.name)))?;

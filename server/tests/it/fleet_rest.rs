@@ -67,6 +67,16 @@ async fn nodes_are_read_and_steered_by_name(owner: PgPool) {
         .await
         .expect(StatusCode::OK);
     assert_eq!(cordoned["intent"], "cordoned");
+    // Another reason for the same takes the place of the one before; saying nothing leaves it.
+    for body in [json!({ "reason": "a noisy fan" }), json!({})] {
+        let again = operator.post("/nodes/n1/cordon", body).await;
+        assert_eq!(again.expect(StatusCode::OK)["intent_reason"], "a noisy fan");
+    }
+    let events = operator
+        .get("/nodes/n1/events")
+        .await
+        .expect(StatusCode::OK);
+    assert_eq!(events["items"][0]["reason"], "a noisy fan", "{events}");
     let drained = operator
         .post("/nodes/n1/drain", json!({ "reason": "a new fan" }))
         .await

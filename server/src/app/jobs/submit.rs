@@ -1,5 +1,7 @@
 //! Submitting: everything that can be wrong with a job is said before it is written.
 
+use std::collections::BTreeSet;
+
 use domain::FieldError;
 use domain::error::quote;
 use domain::ids::JobId;
@@ -8,7 +10,7 @@ use domain::spec::JobSpec;
 use domain::state::JobState;
 use engine::plan::Code;
 use engine::world::{Workload, World};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::view::{self, Job};
 use crate::app::audit::{self, Change};
@@ -20,6 +22,9 @@ use crate::store::events::{self, Actor, NewEvent, Subject};
 use crate::store::jobs::{self, NewJob};
 use crate::store::teams::Team;
 use crate::store::{self, Tx};
+
+/// Labels that a refusal names: enough to recognise the one that was meant.
+const LABELS_NAMED_MAX: usize = 20;
 
 /// Writes a job as queued.
 pub async fn submit(
@@ -60,7 +65,7 @@ pub async fn submit(
         to: JobState::Queued.as_str(),
         actor: &actor,
         reason: "submitted",
-        data: json!({}),
+        data: submission_note(&fleet, &spec),
     };
     events::insert(&mut work.tx, &event).await?;
     let change = Change {
@@ -114,6 +119,7 @@ pub(in crate::app) async fn check(
         ));
     }
     check_after(tx, spec).await?;
+    check_topology(fleet, spec)?;
     if let Some(node) = &spec.node
         && !fleet.nodes.iter().any(|n| n.name == node.as_str())
     {
@@ -141,6 +147,50 @@ fn check_built(spec: &JobSpec) -> Result<(), AppError> {
         });
     }
     Ok(())
+}
+
+/// The labels of nodes in the pools that a spec accepts.
+fn labels_known<'f>(fleet: &'f World, spec: &JobSpec) -> BTreeSet<&'f str> {
+    let accepted = |pool: &str| {
+        spec.pools.is_empty() || spec.pools.iter().any(|accepted| accepted.as_str() == pool)
+    };
+    let nodes = fleet.nodes.iter().filter(|node| accepted(&node.pool));
+    nodes
+        .flat_map(|node| node.labels.keys())
+        .map(String::as_str)
+        .filter(|label| !translate::internal(label))
+        .collect()
+}
+
+/// A label that no node of its pools has is no domain of anything: what requires it would be
+/// waited for in vain.
+fn check_topology(fleet: &World, spec: &JobSpec) -> Result<(), AppError> {
+    let known = labels_known(fleet, spec);
+    for (field, label) in [
+        ("topology.require", &spec.topology.require),
+        ("anti_affinity", &spec.anti_affinity),
+    ] {
+        if let Some(label) = label.as_deref().filter(|label| !known.contains(label)) {
+            let named: Vec<&str> = known.iter().copied().take(LABELS_NAMED_MAX).collect();
+            let remedy = if named.is_empty() {
+                "null, since the nodes of its pools have no labels".to_owned()
+            } else {
+                format!("a label that nodes of its pools have: {}", named.join(", "))
+            };
+            return Err(AppError::invalid(field, label, remedy));
+        }
+    }
+    Ok(())
+}
+
+/// What a job's first event says besides: that it prefers what there is not.
+fn submission_note(fleet: &World, spec: &JobSpec) -> Value {
+    match &spec.topology.prefer {
+        Some(label) if !labels_known(fleet, spec).contains(label.as_str()) => json!({
+            "message": format!("no node of its pools has the label {label}, which it prefers"),
+        }),
+        _ => json!({}),
+    }
 }
 
 /// The jobs that it follows must be there, and not have failed already.

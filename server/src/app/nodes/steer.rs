@@ -69,7 +69,8 @@ impl Wish {
     }
 }
 
-/// Sets what is wanted of a node. What it is already changes nothing.
+/// Sets what is wanted of a node. What it is already changes nothing, but another reason for it
+/// takes the place of the one before.
 pub async fn set_intent(
     app: &App,
     asker: &Asker,
@@ -87,7 +88,8 @@ pub async fn set_intent(
     }
     let row = lock(&mut work.tx, name).await?;
     let to = wish.intent();
-    if row.intent != to {
+    let said_anew = !reason.is_empty() && reason != row.intent_reason;
+    if row.intent != to || said_anew {
         if to == NodeIntent::Retired {
             check_empty(&mut work.tx, &row).await?;
         }
@@ -95,8 +97,8 @@ pub async fn set_intent(
         steps::set_intent(&mut work.tx, &row, to, &reason, &actor).await?;
         let change = Change {
             reason: &reason,
-            before: Some(json!({ "intent": row.intent })),
-            after: Some(json!({ "intent": to })),
+            before: Some(json!({ "intent": row.intent, "reason": row.intent_reason })),
+            after: Some(json!({ "intent": to, "reason": reason })),
             ..Change::of(action, format!("node/{name}"))
         };
         audit::record(&mut work.tx, asker, change).await?;
