@@ -3,6 +3,7 @@
 mod client;
 mod commands;
 mod failure;
+mod foreign;
 mod login;
 mod plan;
 mod simulate;
@@ -49,7 +50,7 @@ fn main() -> ExitCode {
     match run(arguments.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("allot: {}", table::plain(&failure.to_string()));
+            eprintln!("allot: {}", foreign::plain_lines(&failure.to_string()));
             ExitCode::from(failure.status())
         }
     }
@@ -78,4 +79,28 @@ fn run(command: Command) -> Result<(), Failure> {
             Command::Simulate(c) => c.run(),
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::Arguments;
+
+    #[test]
+    fn every_command_prints_json_and_has_an_example() {
+        let program = Arguments::command();
+        for command in program.get_subcommands() {
+            let name = command.get_name();
+            assert!(
+                command.get_arguments().any(|arg| arg.get_id() == "json"),
+                "{name} has no --json"
+            );
+            let after = command.get_after_help().map(ToString::to_string);
+            assert!(
+                after.is_some_and(|text| text.contains(&format!("allot {name}"))),
+                "{name} has no example"
+            );
+        }
+    }
 }

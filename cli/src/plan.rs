@@ -1,6 +1,6 @@
 //! `allot plan`: one or more cycles of the engine on a scenario file.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::PathBuf;
 
 use anyhow::Context;
@@ -10,18 +10,25 @@ use comfy_table::presets::UTF8_BORDERS_ONLY;
 use engine::plan::{Plan, WorkerPlace};
 
 use crate::failure::Failure;
+use crate::table::{print_json, print_line};
 
 /// The largest file that is read, in bytes; the engine refuses more.
 const FILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
 /// Plans a scenario file with the engine, without a server
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  allot plan examples/scenario.yaml --table\n  allot plan examples/scenario.yaml --cycles 10 --json"
+)]
 pub struct PlanFile {
     /// The scenario, YAML or JSON; - is standard input
     file: PathBuf,
     /// Prints tables for people in place of JSON
     #[arg(long)]
     table: bool,
+    /// Prints JSON, as it does anyway
+    #[arg(long, conflicts_with = "table")]
+    json: bool,
     /// Applies each plan and plans again, until nothing changes or N cycles are done
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000))]
     cycles: Option<u16>,
@@ -30,30 +37,25 @@ pub struct PlanFile {
 impl PlanFile {
     /// Prints the plan; a wrong file is told like wrong words, with status 2.
     pub fn run(self) -> Result<(), Failure> {
-        let text = planned(&self)
+        let plans = planned(&self)
             .map_err(|error| Failure::Words(format!("{}: {error:#}", self.file.display())))?;
-        // A reader that has seen enough, such as `head`, is no failure.
-        let _ = std::io::stdout().write_all(text.as_bytes());
-        Ok(())
+        if self.table {
+            let text: Vec<String> = plans.iter().map(tables).collect();
+            return print_line(text.join("\n").trim_end());
+        }
+        match plans.as_slice() {
+            [plan] if self.cycles.is_none() => print_json(plan),
+            plans => print_json(&plans),
+        }
     }
 }
 
-fn planned(args: &PlanFile) -> anyhow::Result<String> {
+fn planned(args: &PlanFile) -> anyhow::Result<Vec<Plan>> {
     let world = engine::scenario::parse(&read(args)?)?;
-    let plans = match args.cycles {
+    Ok(match args.cycles {
         Some(cycles) => engine::cycles::run(world, cycles.into()),
         None => vec![engine::plan(&world)],
-    };
-    if args.table {
-        return Ok(plans.iter().map(tables).collect::<Vec<_>>().join("\n"));
-    }
-    let mut text = match args.cycles {
-        Some(_) => serde_json::to_string_pretty(&plans),
-        None => serde_json::to_string_pretty(&plans[0]),
-    }
-    .context("the plan cannot be written")?;
-    text.push('\n');
-    Ok(text)
+    })
 }
 
 fn read(args: &PlanFile) -> anyhow::Result<String> {
@@ -199,4 +201,27 @@ fn places(workers: &[WorkerPlace]) -> String {
         }
     };
     workers.iter().map(place).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_example_shows_a_start_a_loss_and_a_wait() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/scenario.yaml");
+        let plans = planned(&PlanFile {
+            file: file.into(),
+            table: false,
+            json: true,
+            cycles: None,
+        })
+        .expect("the example is well-formed");
+        let [plan] = plans.as_slice() else {
+            panic!("one cycle makes one plan");
+        };
+        assert!(plan.starts.iter().any(|start| start.workload == "resnet"));
+        assert!(plan.preemptions.iter().any(|loss| loss.workload == "sweep"));
+        assert!(plan.waiting.iter().any(|wait| wait.workload == "night-run"));
+    }
 }

@@ -1,25 +1,40 @@
 //! Tables for people, JSON for programs.
 
+use std::borrow::Cow;
+use std::io::{IsTerminal, Write};
+
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::failure::Failure;
+use crate::foreign::{escaped, plain, plain_lines};
 
 /// A column: its head, and the path of its value in a row.
 pub type Column = (&'static str, &'static str);
 
-/// Prints `value` as JSON, indented.
-pub fn print_json(value: &Value) -> Result<(), Failure> {
-    print_line(&serde_json::to_string_pretty(value).map_err(|e| Failure::Refused(e.to_string()))?)
+/// Prints `value` as JSON, indented. On a terminal what a string orders is escaped.
+pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    let text =
+        serde_json::to_string_pretty(value).map_err(|error| Failure::Refused(error.to_string()))?;
+    print_line(&on_terminal(&text, escaped))
 }
 
-/// Prints one line; a reader that went away (`| head`) is no fault.
+/// Prints a line, or several; a reader that went away (`| head`) is no fault.
 pub fn print_line(line: &str) -> Result<(), Failure> {
-    use std::io::Write;
-    match writeln!(std::io::stdout(), "{line}") {
+    match writeln!(std::io::stdout(), "{}", on_terminal(line, plain_lines)) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
+    }
+}
+
+/// A text as a terminal may have it; elsewhere it stays as it is.
+fn on_terminal(text: &str, made_safe: impl Fn(&str) -> String) -> Cow<'_, str> {
+    if std::io::stdout().is_terminal() {
+        Cow::Owned(made_safe(text))
+    } else {
+        Cow::Borrowed(text)
     }
 }
 
@@ -68,19 +83,6 @@ pub fn money(value: &Value) -> String {
         (Some(amount), Some(currency)) => format!("{currency} {amount}"),
         _ => "unpriced".into(),
     }
-}
-
-/// A foreign text with its control characters replaced.
-pub fn plain(text: &str) -> String {
-    text.chars()
-        .map(|c| {
-            if domain::error::printable(c) {
-                c
-            } else {
-                '\u{fffd}'
-            }
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -53,10 +53,14 @@ pub fn quote(text: &str) -> String {
     quoted
 }
 
-/// Whether a character may be shown as it is: no control, no bidirectional override.
+/// Whether a character may be shown as it is: no control, and none of those that
+/// turn the direction of a text.
 pub fn printable(c: char) -> bool {
     !c.is_control()
-        && !matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        && !matches!(
+            c,
+            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+        )
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, part};
 use crate::failure::Failure;
+use crate::foreign::plain;
 use crate::table::{self, at, text};
 
 /// Most events of one job that are printed; a job with more has other worries.
@@ -217,7 +218,11 @@ impl Explain {
         }
         if let Some(counts) = waiting["counts"].as_object() {
             for (filter, count) in counts {
-                table::print_line(&format!("{:>8}  {}", text(count), filter.replace('_', " ")))?;
+                table::print_line(&format!(
+                    "{:>8}  {}",
+                    text(count),
+                    plain(filter).replace('_', " ")
+                ))?;
             }
         }
         for holder in verdict["holders"].as_array().into_iter().flatten() {
@@ -242,7 +247,7 @@ fn pairs(object: &Value) -> String {
     let pairs: Vec<String> = map
         .iter()
         .filter(|(_, value)| !value.is_null())
-        .map(|(key, value)| format!("{} {}", key.replace(['_', '.'], " "), text(value)))
+        .map(|(key, value)| format!("{} {}", plain(key).replace(['_', '.'], " "), text(value)))
         .collect();
     pairs.join(", ")
 }

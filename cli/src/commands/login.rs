@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::client::Client;
 use crate::failure::Failure;
+use crate::foreign;
 use crate::login::{Login, trim};
 use crate::table;
 
@@ -62,7 +63,7 @@ impl LogIn {
         }
         table::print_line(&format!(
             "logged in as {} until {}; kept in {}",
-            table::plain(&user),
+            foreign::plain(&user),
             table::text(&answer["expires_at"]),
             path.display()
         ))

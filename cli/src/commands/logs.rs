@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::client::{Client, part};
 use crate::failure::Failure;
+use crate::foreign::Filter;
 use crate::table;
 
 /// Print what a job wrote.
@@ -56,11 +57,12 @@ impl Logs {
         }
         let mut stream = response.bytes_stream();
         let mut stdout = std::io::stdout();
+        // What is no terminal gets the bytes as they were written.
         let mut filter = stdout.is_terminal().then(Filter::default);
         while let Some(chunk) = stream.next().await {
             let chunk = chunk.context("the log broke off")?;
             let shown = match &mut filter {
-                Some(filter) => filter.pass(&chunk),
+                Some(filter) => filter.pass(&chunk).into_bytes(),
                 None => chunk.to_vec(),
             };
             match stdout.write_all(&shown).and_then(|()| stdout.flush()) {
@@ -69,64 +71,5 @@ impl Logs {
             }
         }
         Ok(())
-    }
-}
-
-/// Lets colours through to a terminal and no other control sequence: a log is a stranger's text.
-#[derive(Debug, Default)]
-struct Filter {
-    held: Vec<u8>,
-}
-
-/// Longest escape sequence that is waited for; a colour needs a dozen bytes.
-const SEQUENCE_BYTES_MAX: usize = 64;
-
-impl Filter {
-    fn pass(&mut self, chunk: &[u8]) -> Vec<u8> {
-        let mut shown = Vec::with_capacity(chunk.len());
-        for &byte in chunk {
-            if self.held.is_empty() {
-                match byte {
-                    0x1b => self.held.push(byte),
-                    b'\n' | b'\t' | b'\r' | 0x20..=0x7e | 0x80.. => shown.push(byte),
-                    _ => shown.push(b'?'),
-                }
-                continue;
-            }
-            self.held.push(byte);
-            let colour = self.held.get(1) == Some(&b'[');
-            let parameter = self.held.len() == 2 || byte.is_ascii_digit() || byte == b';';
-            if colour && byte == b'm' {
-                shown.append(&mut self.held);
-            } else if !colour || !parameter || self.held.len() > SEQUENCE_BYTES_MAX {
-                self.held.clear();
-                shown.push(b'?');
-            }
-        }
-        shown
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Filter;
-
-    #[test]
-    fn only_colours_reach_the_terminal() {
-        let mut filter = Filter::default();
-        assert_eq!(
-            filter.pass(b"\x1b[31mred\x1b[0m\n"),
-            b"\x1b[31mred\x1b[0m\n"
-        );
-        let shown = filter.pass(b"\x1b]52;c;AAAA\x07\x1b[2J\x00");
-        assert!(!shown.contains(&0x1b) && !shown.contains(&0x07) && !shown.contains(&0));
-    }
-
-    #[test]
-    fn a_sequence_may_be_cut_by_a_chunk() {
-        let mut filter = Filter::default();
-        let mut shown = filter.pass(b"\x1b[3");
-        shown.extend(filter.pass(b"1mx"));
-        assert_eq!(shown, b"\x1b[31mx");
     }
 }

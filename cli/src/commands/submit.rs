@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use super::spec::{self, SpecFlags};
 use crate::client::{Client, part};
 use crate::failure::Failure;
+use crate::foreign;
 use crate::table;
 
 /// How often a waiting command looks at its job.
@@ -106,7 +107,7 @@ impl Submit {
             .as_str()
             .or(answer["verdict"].as_str())
             .unwrap_or("no verdict");
-        table::print_line(&table::plain(verdict))?;
+        table::print_line(&foreign::plain(verdict))?;
         if answer["cost_per_hour"].is_object() {
             table::print_line(&format!(
                 "{} per hour",
@@ -134,7 +135,7 @@ impl Submit {
             let state = job["state"].as_str().unwrap_or_default().to_owned();
             if state != seen && !self.json {
                 let message = job["message"].as_str().unwrap_or_default();
-                table::print_line(table::plain(&format!("{state}  {message}")).trim_end())?;
+                table::print_line(foreign::plain(&format!("{state}  {message}")).trim_end())?;
             }
             match state.as_str() {
                 "succeeded" | "failed" | "cancelled" => {
