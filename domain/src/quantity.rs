@@ -9,6 +9,8 @@ use crate::FieldError;
 
 /// Thousandths in one.
 pub const MILLI: i64 = 1000;
+/// Most devices of one node, and so of one worker, which lies on one node.
+pub const DEVICES_PER_NODE_MAX: u32 = 64;
 /// The largest amount accepted anywhere, in whole GPUs or CPUs: far above any
 /// fleet, and far below what sums and products of 64-bit integers can bear.
 pub const AMOUNT_MAX: i64 = 10_000_000;

@@ -22,10 +22,10 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use fill::{Comer, Fill, ONE, UNITS};
-pub use reserve::{Request, Reserve};
+pub use reserve::{Request, UsualRequests};
 
 /// Thousandths of one device.
-const DEVICE: i64 = 1000;
+const DEVICE: i64 = domain::quantity::MILLI;
 /// One GPU in the unit of worths: millionths.
 const WORTH: i64 = 1_000_000;
 /// The most kinds of task in the tables, the most frequent first.
@@ -79,12 +79,12 @@ pub struct Tables {
     losses: Vec<i64>,
     /// By set of hardware.
     fills: Vec<Fill>,
-    pub reserve: Reserve,
+    pub reserve: UsualRequests,
 }
 
 /// A node as it is priced: sums over its devices.
 #[derive(Debug, Clone, Copy)]
-pub struct Standing {
+pub struct PricedNode {
     /// The set of hardware.
     pub set: usize,
     pub cpus: i64,
@@ -138,14 +138,14 @@ impl Tables {
         Self {
             losses: (0..values.len()).map(loss).collect(),
             fills: sets.iter().take(SETS_MAX).map(fill).collect(),
-            reserve: Reserve::of(&several, tasks, milli),
+            reserve: UsualRequests::of(&several, tasks, milli),
             values,
         }
     }
 
     /// A node with these free cores and holes (in thousandths of a device).
-    pub fn stand(&self, set: usize, cpus: i64, holes: impl Iterator<Item = i64>) -> Standing {
-        let mut standing = Standing {
+    pub fn stand(&self, set: usize, cpus: i64, holes: impl Iterator<Item = i64>) -> PricedNode {
+        let mut standing = PricedNode {
             set: set % self.fills.len().max(1),
             cpus,
             losses: 0,
@@ -159,18 +159,18 @@ impl Tables {
     }
 
     /// The standing after one of its holes has changed.
-    pub fn turn(&self, standing: &mut Standing, from: i64, to: i64) {
+    pub fn turn(&self, standing: &mut PricedNode, from: i64, to: i64) {
         standing.losses += self.losses[to as usize] - self.losses[from as usize];
         standing.worth += self.values[to as usize] - self.values[from as usize];
     }
 
     /// What is expected to serve nobody, in millionths of a GPU.
-    pub fn potential(&self, standing: &Standing) -> i64 {
+    pub fn potential(&self, standing: &PricedNode) -> i64 {
         standing.losses + self.fills[standing.set].rest(standing.cpus, standing.worth)
     }
 
     /// What a change of a node costs, in thousandths of a GPU.
-    pub fn cost(&self, before: &Standing, after: &Standing) -> i64 {
+    pub fn cost(&self, before: &PricedNode, after: &PricedNode) -> i64 {
         let grown = self.potential(after) - self.potential(before);
         (grown + 500).div_euclid(1000)
     }

@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use crate::world::MigInstance;
 
 /// Thousandths of one device.
-const DEVICE: i64 = 1000;
+const DEVICE: i64 = domain::quantity::MILLI;
 
 /// A model of device that can be cut.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! Scenario files: the engine's input on paper, read with line and key in every error, and written back.
 
-mod amounts;
+pub mod amounts;
 mod check;
 mod check_work;
 mod fields;

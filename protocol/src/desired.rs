@@ -11,7 +11,7 @@ use domain::{MilliCpu, MilliGpu};
 use crate::{Malformed, wire};
 
 /// Most devices that one assignment may name; the most that a node may have.
-pub const DEVICES_MAX: usize = 64;
+pub const DEVICES_MAX: usize = domain::quantity::DEVICES_PER_NODE_MAX as usize;
 /// What the assignments of one set may come to, in bytes; the rest follows in further sets. Some
 /// with the most files fit, and a lease's answer waits for one set at most: about 3 s at 10 Mbit/s.
 pub const SET_BYTES_MAX: usize = 4 * 1024 * 1024;

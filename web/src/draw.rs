@@ -15,7 +15,7 @@ const GAP: i64 = 3;
 /// Cells in a row: a machine's first four devices share a NUMA node, so they stand together.
 const CELLS_PER_ROW: usize = 4;
 /// Thousandths of a whole device, and of a whole bar.
-const WHOLE: i64 = 1000;
+const WHOLE: i64 = domain::quantity::MILLI;
 /// GPUs up to which one square is drawn for each; more are shown by the bar alone.
 pub const SQUARES_MAX: i64 = 128;
 /// Least share of a timeline, in thousandths, that a span is drawn with, so that none vanishes.

@@ -2,12 +2,11 @@
 
 use chrono::{DateTime, Datelike, Utc};
 use domain::money::{BILLED_DECIMALS, Money, SHOWN_DECIMALS};
+use domain::quantity::MILLI;
 use rust_decimal::Decimal;
 
 use crate::messages::{Messages, Phrase, Whole};
 
-/// Thousandths in one GPU.
-const MILLI: i64 = 1000;
 /// Digits between two separators in a long number.
 const GROUP: usize = 3;
 /// From this many GPU-seconds on, work is told in hours.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use domain::quantity::DEVICES_PER_NODE_MAX;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::{
@@ -13,8 +14,6 @@ use nvml_wrapper_sys::bindings::{
 use super::topology::{self, Link};
 use super::{Gpu, Reading};
 
-/// Most devices that are read; the most that a node may have.
-const DEVICES_MAX: u32 = 64;
 /// Links of one device that are looked at: NVML 13.3 knows 36.
 const LINKS_MAX: u32 = 36;
 /// Where libraries are looked for when no path is configured.
@@ -89,7 +88,7 @@ impl Reader {
 }
 
 fn read(nvml: &Nvml, last: &Reading) -> Result<Reading, NvmlError> {
-    let count = nvml.device_count()?.min(DEVICES_MAX);
+    let count = nvml.device_count()?.min(DEVICES_PER_NODE_MAX);
     let mut reading = Reading::default();
     for index in 0..count {
         match nvml

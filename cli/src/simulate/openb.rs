@@ -12,10 +12,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::bail;
+use domain::quantity::MILLI;
 use domain::sharing::SharingMode;
 use domain::spec::PerWorker;
 use domain::{MilliCpu, MilliGpu, Timestamp};
 use engine::Planner;
+use engine::scenario::amounts::{CPUS_MAX, DEVICES_MAX, MEMORY_MIB_MAX};
 use engine::world::{Class, Node, Pool, Quota, Strategy, Team, Workload, World};
 
 use super::Ties;
@@ -24,12 +26,10 @@ use super::seeds::Random;
 use outcome::{Outcome, Run};
 use waste::Waste;
 
-/// Bounds of the lists: those of scenario files.
-const DEVICES_MAX: i64 = 64;
-const CPU_MILLI_MAX: i64 = 10_000_000;
-const MEMORY_MIB_MAX: i64 = 1_000_000_000;
+/// Most thousandths of cores of a machine or a task.
+const CPU_MILLI_MAX: i64 = CPUS_MAX * MILLI;
 /// Thousandths of one device.
-const DEVICE: i64 = 1000;
+const DEVICE: i64 = MILLI;
 /// The memory that a device is said to have: parts of it are exact, so that it never binds.
 const DEVICE_MEMORY_MIB: i64 = 1_000_000;
 const NAME: &str = "openb";

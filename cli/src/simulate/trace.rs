@@ -28,7 +28,10 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use chrono::TimeDelta;
+use domain::quantity::MILLI;
 use domain::{MilliCpu, MilliGpu, Timestamp};
+pub use engine::scenario::amounts::SECONDS_MAX;
+use engine::scenario::amounts::{DEVICES_MAX, MEMORY_MIB_MAX, WORKERS_MAX, WORKLOADS_MAX};
 use engine::world::{Workload, World};
 
 use super::csv::{Row, Table};
@@ -57,13 +60,6 @@ const COLUMNS: [&str; 19] = [
     "checkpoint_seconds",
     "restart_seconds",
 ];
-
-/// Bounds of the numbers of a trace.
-pub const SECONDS_MAX: i64 = 10 * 366 * 86_400;
-const WORKERS_MAX: i64 = 100_000;
-const MEMORY_MIB_MAX: i64 = 1_000_000_000;
-/// The most jobs of a trace: all are kept.
-const JOBS_MAX: usize = 2_000_000;
 
 /// A job of the trace.
 #[derive(Debug, Clone)]
@@ -95,9 +91,9 @@ impl Trace {
         let mut jobs = Table::read(trace)?
             .only(&COLUMNS)?
             .rows(|row| job(row, &world))?;
-        if jobs.is_empty() || jobs.len() > JOBS_MAX {
+        if jobs.is_empty() || jobs.len() > WORKLOADS_MAX {
             bail!(
-                "{}: {} jobs; 1 to {JOBS_MAX} are replayed",
+                "{}: {} jobs; 1 to {WORKLOADS_MAX} are replayed",
                 trace.display(),
                 jobs.len()
             );
@@ -181,9 +177,9 @@ fn job(row: &Row<'_>, world: &World) -> anyhow::Result<Job> {
         asked.sharing = modes.split('|').map(str::parse).collect::<Result<_, _>>()?;
     }
     let gpus = asked.gpus().milli();
-    if gpus < 0 || gpus > 1000 && gpus % 1000 != 0 || gpus > 64_000 {
+    if gpus < 0 || gpus > MILLI && gpus % MILLI != 0 || gpus > DEVICES_MAX * MILLI {
         bail!(
-            "gpus: {} is refused; use whole GPUs up to 64, or a part under 1",
+            "gpus: {} is refused; use whole GPUs up to {DEVICES_MAX}, or a part under 1",
             asked.gpus()
         );
     }

@@ -9,7 +9,7 @@ use crate::plan::Plan;
 use crate::world::{Charge, Node, NodeState, Placed, Pool, Team, Workload, WorkloadState, World};
 
 /// A workload's workers somewhere.
-pub(super) type Standing<'w> = Vec<(&'w Workload, Vec<Placed>)>;
+pub(super) type PlacedWork<'w> = Vec<(&'w Workload, Vec<Placed>)>;
 /// An exact amount: thousandths of a GPU times what makes every dominant part whole.
 pub(super) type Exact = i128;
 
@@ -23,14 +23,14 @@ pub(super) struct Facts<'w> {
     pub totals: BTreeMap<&'w str, Totals>,
     /// The guarantee of each team in each pool, shrunk, in scaled amounts.
     pub guarantees: BTreeMap<(&'w str, &'w str), Exact>,
-    pub running: Standing<'w>,
-    pub leaving: Standing<'w>,
+    pub running: PlacedWork<'w>,
+    pub leaving: PlacedWork<'w>,
     /// Running work once victims have left and movers have moved.
-    pub remaining: Standing<'w>,
-    pub starts: Standing<'w>,
-    pub growth: Standing<'w>,
+    pub remaining: PlacedWork<'w>,
+    pub starts: PlacedWork<'w>,
+    pub growth: PlacedWork<'w>,
     /// Room that is kept: by this plan, and by earlier ones.
-    pub kept: Standing<'w>,
+    pub kept: PlacedWork<'w>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -229,7 +229,7 @@ impl<'w> Facts<'w> {
     }
 
     /// All that stands on devices this moment, with what starts now.
-    pub fn now(&self) -> Standing<'w> {
+    pub fn now(&self) -> PlacedWork<'w> {
         [&self.running, &self.leaving, &self.starts, &self.growth]
             .into_iter()
             .flatten()
@@ -238,7 +238,7 @@ impl<'w> Facts<'w> {
     }
 
     /// All that will stand once victims have left.
-    pub fn later(&self) -> Standing<'w> {
+    pub fn later(&self) -> PlacedWork<'w> {
         [&self.remaining, &self.starts, &self.growth, &self.kept]
             .into_iter()
             .flatten()
@@ -315,7 +315,7 @@ impl<'w> Facts<'w> {
     }
 
     /// What each team holds, with all below it, by (team, pool).
-    pub fn held(&self, standing: &Standing<'w>) -> BTreeMap<(&'w str, &'w str), Exact> {
+    pub fn held(&self, standing: &PlacedWork<'w>) -> BTreeMap<(&'w str, &'w str), Exact> {
         let mut held = BTreeMap::new();
         for (work, workers) in standing {
             for worker in workers {

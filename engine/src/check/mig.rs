@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use domain::sharing::SharingMode;
 
-use super::facts::{Facts, Standing};
+use super::facts::{Facts, PlacedWork};
 use super::profiles::shape;
 use crate::plan::{Instance, Plan, SliceChange};
 use crate::world::{MigMode, Node, PlacedDevice, Workload};
@@ -184,7 +184,7 @@ fn busy<'f>(facts: &'f Facts<'_>) -> BTreeMap<(&'f str, u32), Vec<&'f PlacedDevi
 /// Each device with all that stand on it.
 fn by_device<'f>(
     facts: &Facts<'f>,
-    standing: &'f Standing<'_>,
+    standing: &'f PlacedWork<'_>,
 ) -> BTreeMap<Device<'f>, Vec<(&'f Workload, &'f PlacedDevice)>> {
     let mut all: BTreeMap<Device<'_>, Vec<(&Workload, &PlacedDevice)>> = BTreeMap::new();
     for (work, workers) in standing {
@@ -262,7 +262,7 @@ fn later(facts: &Facts<'_>, before: &Layouts<'_>) -> Vec<String> {
 
 /// What is made is for somebody, and what is unmade was in the way.
 fn needless(facts: &Facts<'_>, plan: &Plan) -> Vec<String> {
-    let coming: Standing<'_> = facts.starts.iter().chain(&facts.growth).cloned().collect();
+    let coming: PlacedWork<'_> = facts.starts.iter().chain(&facts.growth).cloned().collect();
     let coming = by_device(facts, &coming);
     let mut faults = Vec::new();
     for change in &plan.slice_changes {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::facts::{Exact, Facts, Standing};
+use super::facts::{Exact, Facts, PlacedWork};
 use crate::plan::Plan;
 use crate::world::Stopped;
 
@@ -43,7 +43,7 @@ fn users(facts: &Facts<'_>) -> Vec<String> {
     {
         return Vec::new();
     }
-    let of = |standing: &Standing<'_>| {
+    let of = |standing: &PlacedWork<'_>| {
         let mut held: BTreeMap<(String, String, String), Exact> = BTreeMap::new();
         for (work, workers) in standing {
             let Some(user) = &work.user else { continue };

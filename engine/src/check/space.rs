@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use domain::sharing::SharingMode;
 
-use super::facts::{Facts, Standing};
+use super::facts::{Facts, PlacedWork};
 use crate::world::{PlacedDevice, Workload};
 
 pub(super) fn faults(facts: &Facts<'_>) -> Vec<String> {
@@ -13,7 +13,7 @@ pub(super) fn faults(facts: &Facts<'_>) -> Vec<String> {
     faults
 }
 
-fn view(facts: &Facts<'_>, standing: &Standing<'_>, when: &str) -> Vec<String> {
+fn view(facts: &Facts<'_>, standing: &PlacedWork<'_>, when: &str) -> Vec<String> {
     let mut faults = Vec::new();
     let mut hosts: BTreeMap<&str, (i64, i64)> = BTreeMap::new();
     let mut users: BTreeMap<(&str, u32), Vec<(&Workload, &PlacedDevice)>> = BTreeMap::new();

@@ -306,7 +306,7 @@ fn services(facts: &Facts<'_>, plan: &Plan) -> Vec<String> {
         .map(|p| p.workload.as_str())
         .collect();
     for service in &facts.world.services {
-        let of = |standing: &super::facts::Standing<'_>| -> BTreeSet<String> {
+        let of = |standing: &super::facts::PlacedWork<'_>| -> BTreeSet<String> {
             let replicas = standing
                 .iter()
                 .filter(|(w, _)| w.service.as_ref() == Some(&service.name));

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::facts::{Exact, Facts, Standing};
+use super::facts::{Exact, Facts, PlacedWork};
 use crate::world::{NodeState, Placed, Pool, Workload};
 
 pub(super) fn faults(facts: &Facts<'_>) -> Vec<String> {
@@ -34,7 +34,7 @@ pub(super) fn faults(facts: &Facts<'_>) -> Vec<String> {
 type Stand<'a, 'w> = &'a (&'w Workload, Vec<Placed>);
 
 /// Work that stands, what began first before the rest.
-fn by_age<'a, 'w>(standing: &'a Standing<'w>) -> Vec<Stand<'a, 'w>> {
+fn by_age<'a, 'w>(standing: &'a PlacedWork<'w>) -> Vec<Stand<'a, 'w>> {
     let mut all: Vec<_> = standing.iter().collect();
     all.sort_by_key(|(w, _)| (w.started, w.name.as_str()));
     all

@@ -23,7 +23,7 @@ impl Request {
 
 /// The requests of the usual mix.
 #[derive(Debug, Default)]
-pub struct Reserve {
+pub struct UsualRequests {
     pub requests: Vec<Request>,
     /// How many of each come per task, larger ones counted in it, in millionths.
     comes: Vec<i64>,
@@ -31,7 +31,7 @@ pub struct Reserve {
     mean: i64,
 }
 
-impl Reserve {
+impl UsualRequests {
     /// From requests with their counts, among so many tasks that take so much in all.
     pub fn of(counted: &[(Request, i64)], tasks: i64, milli: i64) -> Self {
         let mut counted = counted.to_vec();
@@ -108,7 +108,7 @@ mod tests {
             hardware: 0,
         };
         // One task in ten asks for eight; the others for one.
-        let reserve = Reserve::of(&[(eight, 10)], 100, 90_000 + 80_000);
+        let reserve = UsualRequests::of(&[(eight, 10)], 100, 90_000 + 80_000);
         assert_eq!(reserve.room(0, 17, 1500, 0), 1);
         assert_eq!(reserve.room(0, 17, 9000, 0), 2);
         // 200 tasks until full, of which 20 ask for eight: 20 + 2 × 4.47 + 1 is the line.

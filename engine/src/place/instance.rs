@@ -11,7 +11,7 @@ use crate::ledger::{Ledger, Part, Sight};
 use crate::mig::{Cut, Profile, Slice};
 
 /// Most devices of a node; the contract's own bound.
-const DEVICES_MAX: usize = 64;
+const DEVICES_MAX: usize = domain::quantity::DEVICES_PER_NODE_MAX as usize;
 
 /// What has to be changed on devices before work is on them; the least is preferred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use domain::spec::PerWorker;
 
 use super::{Query, devices_free, host_free};
-use crate::fragmentation::{Ground, Kind, Mix, Standing, Tables};
+use crate::fragmentation::{Ground, Kind, Mix, PricedNode, Tables};
 use crate::index::{DEVICE, Index, bit};
 use crate::ledger::{Ledger, Part, Sight};
 use crate::mig::{self, Profile};
@@ -108,7 +108,7 @@ impl Prices {
         self.tables.cost(&before, &after)
     }
 
-    fn standing(&self, ledger: &Ledger<'_, '_>, sight: Sight, node: usize) -> Standing {
+    fn standing(&self, ledger: &Ledger<'_, '_>, sight: Sight, node: usize) -> PricedNode {
         let (cpus, _) = host_free(ledger, node, sight);
         let devices = 0..ledger.index.nodes[node].row.gpus;
         let holes = devices.map(|device| hole(ledger, sight, node, device));

@@ -1,15 +1,15 @@
 //! The bounds on numbers in a scenario: far above any fleet, and such that no sum or product of them overflows.
 
 /// Most devices of a node, and of a worker; the contract's own bound.
-pub(super) const DEVICES_MAX: i64 = 64;
+pub const DEVICES_MAX: i64 = domain::quantity::DEVICES_PER_NODE_MAX as i64;
 /// Most cores of a node or worker.
-pub(super) const CPUS_MAX: i64 = 100_000;
+pub const CPUS_MAX: i64 = 100_000;
 /// Most memory of a node, worker or device in MiB: 64 TiB.
-pub(super) const MEMORY_MIB_MAX: i64 = 64 * 1024 * 1024;
+pub const MEMORY_MIB_MAX: i64 = 64 * 1024 * 1024;
 /// Most workers of a gang.
-pub(super) const WORKERS_MAX: i64 = 16_384;
+pub const WORKERS_MAX: i64 = 16_384;
 /// Longest duration: a hundred years, in seconds.
-pub(super) const SECONDS_MAX: i64 = 100 * 366 * 24 * 3600;
+pub const SECONDS_MAX: i64 = 100 * 366 * 24 * 3600;
 /// Largest priority, either way.
 pub(super) const PRIORITY_MAX: i64 = 1_000_000_000;
 /// Largest weight, in whole units.
@@ -27,6 +27,6 @@ pub(super) const NODES_MAX: usize = 100_000;
 /// Most teams, and classes.
 pub(super) const TEAMS_MAX: usize = 100_000;
 /// Most workloads.
-pub(super) const WORKLOADS_MAX: usize = 1_000_000;
+pub const WORKLOADS_MAX: usize = 1_000_000;
 /// Deepest tree of teams; shares are computed along a path to the root.
 pub(super) const TEAM_DEPTH_MAX: usize = 32;

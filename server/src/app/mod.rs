@@ -15,6 +15,7 @@ pub mod classes;
 pub mod clock;
 pub mod error;
 pub mod feed;
+pub mod holdings;
 pub mod idempotency;
 pub mod jobs;
 pub mod links;
@@ -22,17 +23,16 @@ pub mod logs;
 pub mod nodes;
 pub mod page;
 pub mod passwords;
-pub mod planner;
 pub mod planning;
 pub mod pool_policy;
 pub mod pools;
 pub mod prices;
 pub mod pulse;
+pub mod questions;
 pub mod quotas;
 pub mod rights;
 pub mod sessions;
 pub mod spend;
-pub mod standing;
 pub mod streams;
 pub mod teams;
 pub mod throttle;
@@ -69,7 +69,7 @@ pub struct App {
     /// Where changes of rights are handed on to logs that are followed.
     pub rights: Arc<rights::Board>,
     /// What this replica keeps for questions to the planner.
-    pub planner: Arc<planner::Planner>,
+    pub questions: Arc<questions::Questions>,
 }
 
 /// One hint per loop. Whoever commits a change that a loop should see calls it after the commit.
@@ -117,7 +117,7 @@ impl App {
             feed: Arc::default(),
             streams: Arc::default(),
             rights: Arc::default(),
-            planner: Arc::default(),
+            questions: Arc::default(),
         }
     }
 }

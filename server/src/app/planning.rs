@@ -14,7 +14,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::authorise::{Action, Target, authorise};
-use super::planner::{self, live};
+use super::questions::{self, live};
 use super::{App, AppError, Asker, jobs};
 use crate::scheduler::{discreet, translate};
 use crate::store::{self, Tx};
@@ -145,7 +145,7 @@ pub async fn dry_run(
     let own = store::teams::names_of(&mut tx, &asker.scope().teams).await?;
     tx.commit().await?;
     let asked = workload(&world, team.name.as_str(), asker, &spec);
-    let seat = app.planner.sit_down().await?;
+    let seat = app.questions.sit_down().await?;
     let (world, outcome) = tokio::task::spawn_blocking(move || {
         let outcome = engine::dry_run(&world, asked);
         (world, outcome)
@@ -290,7 +290,7 @@ pub async fn explain(app: &App, asker: &Asker, id: JobId) -> Result<Explanation,
     tx.commit().await?;
     let name = id.to_string();
     let thought = match job.state {
-        JobState::Queued | JobState::Suspended => Some(planner::think(app).await?),
+        JobState::Queued | JobState::Suspended => Some(questions::think(app).await?),
         _ => None,
     };
     let asked = thought

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use domain::ids::JobId;
+use domain::quantity::DEVICES_PER_NODE_MAX;
 use domain::sharing::SharingMode;
 use domain::spec::{JobSpec, Runner};
 use domain::state::{AttemptState, DeviceHealth, JobState, NodeIntent, Reachability};
@@ -20,8 +21,6 @@ use super::world::{JobRecord, Memory, NodeRecord, Records};
 use crate::store::past::Gone;
 use crate::store::world::PoolRow;
 
-/// Devices of one node that the engine takes; what lies beyond is not given out.
-const DEVICES_MAX: u32 = 64;
 /// A limit on preemptions counts those of so many seconds.
 const PREEMPTION_DAY: Duration = Duration::from_secs(24 * 3600);
 /// A label that stands for what an agent can carry; the engine knows no runners.
@@ -137,7 +136,7 @@ fn teams(records: &Records) -> Vec<Team> {
 /// of another model, gaps and devices that are not well count as failed.
 fn node(record: &NodeRecord) -> Node {
     let row = &record.row;
-    let devices = || record.devices.range(..DEVICES_MAX);
+    let devices = || record.devices.range(..DEVICES_PER_NODE_MAX);
     let well = || devices().filter(|(_, d)| d.health == DeviceHealth::Healthy);
     let first = well()
         .next()

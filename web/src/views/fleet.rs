@@ -63,7 +63,7 @@ pub struct Held {
 }
 
 /// Thousandths of a whole device.
-const WHOLE: i64 = 1000;
+const WHOLE: i64 = domain::quantity::MILLI;
 
 impl FleetNode {
     fn held_milli(&self) -> i64 {

@@ -128,7 +128,7 @@ impl NodeAction {
 }
 
 /// Thousandths of a whole device.
-const WHOLE: i64 = 1000;
+const WHOLE: i64 = domain::quantity::MILLI;
 
 impl NodeView {
     fn held_milli(&self) -> i64 {

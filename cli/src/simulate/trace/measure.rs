@@ -6,6 +6,7 @@ mod report;
 use std::collections::{BTreeMap, BTreeSet};
 
 use domain::Timestamp;
+use domain::quantity::MILLI;
 use engine::plan::Plan;
 use engine::world::{NodeState, Workload, WorkloadState, World};
 
@@ -21,9 +22,9 @@ const LOOKS: i64 = 400;
 pub struct Moment {
     /// Seconds since the beginning.
     pub at: i64,
-    /// GPUs that are held, and that there are.
-    pub held: f64,
-    pub there: f64,
+    /// Thousandths of GPUs that are held, and that there are.
+    pub held_milli: i64,
+    pub there_milli: i64,
     pub waiting: usize,
 }
 
@@ -33,29 +34,33 @@ struct PoolSum {
     /// Thousandths of GPUs that are held now, and that there are.
     held: i64,
     there: i64,
-    /// GPU-seconds.
-    held_seconds: f64,
-    there_seconds: f64,
-    fragments: f64,
-    fragment_seconds: f64,
-    fragmented_now: f64,
+    /// Thousandths of GPU-seconds.
+    held_seconds: i128,
+    there_seconds: i128,
+    /// The part of what is idle that is of no use, in billionths, and its sum over the seconds.
+    fragmented_now: i64,
+    fragments: i128,
+    seconds: i128,
 }
 
 /// A team in sum, while it had work that waited.
 #[derive(Debug, Default)]
 struct TeamSum {
-    used_now: f64,
-    fair_now: f64,
+    /// Thousandths of GPUs.
+    used_now: i64,
+    fair_now: i64,
     in_need: bool,
-    used: f64,
-    fair: f64,
+    /// Thousandths of GPU-seconds.
+    used: i128,
+    fair: i128,
 }
 
 /// What a job's wait is counted for.
 struct Coming {
     team: String,
     submitted: Timestamp,
-    gpu_seconds: f64,
+    /// Thousandths of GPU-seconds.
+    work: i128,
     first_start: Option<Timestamp>,
     ended: bool,
 }
@@ -82,11 +87,11 @@ impl Measure {
     pub fn of(world: &World, jobs: &[Job]) -> Self {
         let last = jobs.last().map_or(world.now, |job| job.work.submitted);
         let coming = |job: &Job| {
-            let gpus = job.work.per_worker.gpus().milli() as f64 / 1000.0;
+            let gpus = i128::from(job.work.per_worker.gpus().milli());
             let coming = Coming {
                 team: job.work.team.clone(),
                 submitted: job.work.submitted,
-                gpu_seconds: gpus * f64::from(job.work.workers) * job.run_seconds as f64,
+                work: gpus * i128::from(job.work.workers) * i128::from(job.run_seconds),
                 first_start: None,
                 ended: false,
             };
@@ -144,12 +149,11 @@ impl Measure {
         self.migrations += plan.migrations.len() as u64;
         self.hold(world);
         self.share(world, plan);
-        let sum =
-            |of: &dyn Fn(&PoolSum) -> i64| self.pools.values().map(of).sum::<i64>() as f64 / 1000.0;
+        let sum = |of: &dyn Fn(&PoolSum) -> i64| self.pools.values().map(of).sum::<i64>();
         self.moments.push(Moment {
             at: (world.now - self.begun).num_seconds(),
-            held: sum(&|p| p.held),
-            there: sum(&|p| p.there),
+            held_milli: sum(&|p| p.held),
+            there_milli: sum(&|p| p.there),
             waiting: world
                 .workloads
                 .iter()
@@ -168,7 +172,7 @@ impl Measure {
             .filter(|n| n.state != NodeState::Unreachable)
         {
             if let Some(pool) = self.pools.get_mut(&node.pool) {
-                pool.there += (i64::from(node.gpus) - node.failed.len() as i64) * 1000;
+                pool.there += (i64::from(node.gpus) - node.failed.len() as i64) * MILLI;
             }
         }
         for place in world.workloads.iter().flat_map(|w| &w.placed) {
@@ -196,8 +200,8 @@ impl Measure {
     fn share(&mut self, world: &World, plan: &Plan) {
         for team in self.teams.values_mut() {
             *team = TeamSum {
-                used_now: 0.0,
-                fair_now: 0.0,
+                used_now: 0,
+                fair_now: 0,
                 in_need: false,
                 ..*team
             };
@@ -213,24 +217,25 @@ impl Measure {
         }
         for share in &plan.shares {
             if let Some(team) = self.teams.get_mut(&share.team) {
-                team.used_now += share.used.milli() as f64 / 1000.0;
-                team.fair_now += share.fair_share.milli() as f64 / 1000.0;
+                team.used_now += share.used.milli();
+                team.fair_now += share.fair_share.milli();
             }
         }
     }
 
     /// Time passes until `next`, and nothing changes.
     pub fn pass(&mut self, world: &World, next: Timestamp) {
-        let seconds = (next - world.now).num_seconds().max(0) as f64;
+        let seconds = (next - world.now).num_seconds().max(0);
+        let seconds = i128::from(seconds);
         for pool in self.pools.values_mut() {
-            pool.held_seconds += pool.held as f64 / 1000.0 * seconds;
-            pool.there_seconds += pool.there as f64 / 1000.0 * seconds;
-            pool.fragments += pool.fragmented_now * seconds;
-            pool.fragment_seconds += seconds;
+            pool.held_seconds += i128::from(pool.held) * seconds;
+            pool.there_seconds += i128::from(pool.there) * seconds;
+            pool.fragments += i128::from(pool.fragmented_now) * seconds;
+            pool.seconds += seconds;
         }
         for team in self.teams.values_mut().filter(|team| team.in_need) {
-            team.used += team.used_now * seconds;
-            team.fair += team.fair_now * seconds;
+            team.used += i128::from(team.used_now) * seconds;
+            team.fair += i128::from(team.fair_now) * seconds;
         }
     }
 

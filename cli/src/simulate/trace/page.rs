@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use domain::quantity::MILLI;
+
 use super::measure::{Moment, Report, span};
 
 /// The size of a chart.
@@ -55,8 +57,8 @@ impl Report {
         page.push_str(&over_time(
             "GPUs held, and there (dashed)",
             &moments,
-            |m| m.held,
-            Some(&|m| m.there),
+            |m| m.held_milli as f64 / MILLI as f64,
+            Some(&|m| m.there_milli as f64 / MILLI as f64),
         ));
         page.push_str(&over_time(
             "Jobs waiting",

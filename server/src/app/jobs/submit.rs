@@ -16,7 +16,7 @@ use super::view::{self, Job};
 use crate::app::audit::{self, Change};
 use crate::app::authorise::Action;
 use crate::app::idempotency::{self, Answer, Repeat};
-use crate::app::{App, AppError, Asker, planner, planning, teams};
+use crate::app::{App, AppError, Asker, planning, questions, teams};
 use crate::scheduler::translate;
 use crate::store::events::{self, Actor, NewEvent, Subject};
 use crate::store::jobs::{self, NewJob};
@@ -35,7 +35,7 @@ pub async fn submit(
     spec: JobSpec,
 ) -> Result<Answer<Job>, AppError> {
     // Read before the transaction begins, so that none waits for another connection.
-    let fleet = planner::fleet(app).await?;
+    let fleet = questions::fleet(app).await?;
     let mut work = idempotency::begin(app, asker, repeat).await?;
     teams::find_as(&mut work.tx, asker, Action::SubmitJob, team).await?;
     if let Some(answer) = work.repeated().await? {

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
+use domain::MilliGpu;
 use engine::world::World;
 use serde_json::{Value, json};
 
+use super::fragments::BILLION;
 use super::{Measure, Moment};
 
 /// Waits of a set of jobs, in seconds.
@@ -26,7 +28,7 @@ pub struct Waits {
 /// A pool.
 pub struct PoolFigures {
     pub name: String,
-    pub gpus: f64,
+    pub gpus: MilliGpu,
     pub allocation_percent: f64,
     pub fragmentation_percent: f64,
 }
@@ -112,31 +114,19 @@ impl Measure {
             }
             Waits::of(started, unstarted)
         };
-        let percent = |part: f64, whole: f64| {
-            if whole > 0.0 {
-                part * 100.0 / whole
-            } else {
-                0.0
-            }
-        };
-        let there: f64 = self.pools.values().map(|p| p.there_seconds).sum();
-        let held: f64 = self.pools.values().map(|p| p.held_seconds).sum();
-        let useful: f64 = self
-            .jobs
-            .values()
-            .filter(|j| j.ended)
-            .map(|j| j.gpu_seconds)
-            .sum();
+        let there: i128 = self.pools.values().map(|p| p.there_seconds).sum();
+        let held: i128 = self.pools.values().map(|p| p.held_seconds).sum();
+        let useful: i128 = self.jobs.values().filter(|j| j.ended).map(|j| j.work).sum();
         let pools = self.pools.iter().map(|(name, pool)| PoolFigures {
             name: name.clone(),
-            gpus: pool.there as f64 / 1000.0,
+            gpus: MilliGpu::from_milli(pool.there),
             allocation_percent: percent(pool.held_seconds, pool.there_seconds),
-            fragmentation_percent: percent(pool.fragments, pool.fragment_seconds),
+            fragmentation_percent: percent(pool.fragments, pool.seconds * i128::from(BILLION)),
         });
         let teams = self.teams.iter().map(|(name, team)| TeamFigures {
             name: name.clone(),
             waits: waits(Some(name)),
-            share_percent: (team.fair > 0.0).then(|| percent(team.used, team.fair)),
+            share_percent: (team.fair > 0).then(|| percent(team.used, team.fair)),
         });
         let teams: Vec<TeamFigures> = teams.filter(|t| t.waits.jobs > 0).collect();
         let shares: Vec<f64> = teams.iter().filter_map(|t| t.share_percent).collect();
@@ -165,6 +155,15 @@ impl Measure {
             migrations: self.migrations,
             moments: self.moments,
         }
+    }
+}
+
+/// A sum in percent of another: the one division, for people to read.
+fn percent(part: i128, whole: i128) -> f64 {
+    if whole > 0 {
+        part as f64 * 100.0 / whole as f64
+    } else {
+        0.0
     }
 }
 

@@ -22,7 +22,7 @@ const RETRY_AFTER_SECONDS: u64 = 1;
 
 /// What a replica keeps for questions to the planner.
 #[derive(Debug)]
-pub struct Planner {
+pub struct Questions {
     sight: Mutex<Sight>,
     /// Held by whoever plans; with what was thought last.
     desk: Mutex<Option<Arc<Thought>>>,
@@ -51,7 +51,7 @@ pub(super) struct Seat<'p> {
     _place: SemaphorePermit<'p>,
 }
 
-impl Default for Planner {
+impl Default for Questions {
     fn default() -> Self {
         Self {
             sight: Mutex::default(),
@@ -61,7 +61,7 @@ impl Default for Planner {
     }
 }
 
-impl Planner {
+impl Questions {
     /// Waits until nobody else plans on this replica; refused where the line is too long.
     pub(super) async fn sit_down(&self) -> Result<Seat<'_>, AppError> {
         let place = self.line.try_acquire().map_err(|_| AppError::TooBusy {
@@ -76,23 +76,23 @@ impl Planner {
 
 /// The fleet and the rules without any work, as this replica knows them now.
 pub(super) async fn fleet(app: &App) -> Result<World, AppError> {
-    let mut sight = app.planner.sight.lock().await;
+    let mut sight = app.questions.sight.lock().await;
     let mirror = sight.refresh(app).await?;
     Ok(translate::fleet(&mirror.records, mirror.now))
 }
 
 /// Everything, as this replica knows it now.
 pub(super) async fn live(app: &App) -> Result<World, AppError> {
-    let mut sight = app.planner.sight.lock().await;
+    let mut sight = app.questions.sight.lock().await;
     sight.world(app).await
 }
 
 /// What the scheduler would decide now: planned anew only where the world has changed, or time
 /// may have changed it.
 pub(super) async fn think(app: &App) -> Result<Arc<Thought>, AppError> {
-    let mut seat = app.planner.sit_down().await?;
+    let mut seat = app.questions.sit_down().await?;
     let (world, revision) = {
-        let mut sight = app.planner.sight.lock().await;
+        let mut sight = app.questions.sight.lock().await;
         let now = sight.refresh(app).await?.now;
         if let Some(known) = seat.desk.as_ref()
             && known.revision == sight.revision
@@ -149,14 +149,14 @@ mod tests {
     #[tokio::test]
     async fn who_comes_when_the_line_is_full_is_told_that_many_ask_and_not_that_it_asked_too_often()
     {
-        let planner = Planner::default();
+        let questions = Questions::default();
         let all = u32::try_from(ASKERS_MAX).expect("a small number");
-        let line = planner.line.acquire_many(all).await.expect("open");
+        let line = questions.line.acquire_many(all).await.expect("open");
         assert!(matches!(
-            planner.sit_down().await.map(|_| ()),
+            questions.sit_down().await.map(|_| ()),
             Err(AppError::TooBusy { .. })
         ));
         drop(line);
-        assert!(planner.sit_down().await.is_ok());
+        assert!(questions.sit_down().await.is_ok());
     }
 }
