@@ -86,7 +86,15 @@ pub struct Refusal {
     pub code: RefusalCode,
     /// The reason, in words for the job's owner.
     pub message: String,
+    /// What a shell would have ended with, where the command is what is wrong.
+    #[serde(default)]
+    pub exit_code: Option<i32>,
 }
+
+/// What a shell ends with when it finds no such command.
+pub const CODE_NOT_FOUND: i32 = 127;
+/// What a shell ends with when it may not execute the command.
+pub const CODE_NOT_EXECUTABLE: i32 = 126;
 
 /// Whose fault a refusal is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,6 +122,15 @@ impl Refusal {
         Self {
             code: RefusalCode::Invalid,
             message: message.into(),
+            exit_code: None,
+        }
+    }
+
+    /// Its command cannot be run, which a shell tells by an exit code.
+    pub fn command(exit_code: i32, message: impl Into<String>) -> Self {
+        Self {
+            exit_code: Some(exit_code),
+            ..Self::invalid(message)
         }
     }
 
@@ -122,6 +139,7 @@ impl Refusal {
         Self {
             code: RefusalCode::StartRefused,
             message: message.into(),
+            exit_code: None,
         }
     }
 }

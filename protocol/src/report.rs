@@ -158,6 +158,8 @@ pub enum FactKind {
         invalid: bool,
         /// Why, in words.
         message: String,
+        /// The exit code that a shell would have ended with, where its command is what is wrong.
+        exit_code: Option<i32>,
     },
     /// Its process runs.
     Started {
@@ -365,6 +367,7 @@ fn check_fact(fact: wire::Fact) -> Result<Fact, Malformed> {
         Kind::Refused(refused) => FactKind::Refused {
             invalid: refused.code == "invalid",
             message: text(refused.message),
+            exit_code: refused.exit_code,
         },
         Kind::Started(started) => FactKind::Started { pid: started.pid },
         Kind::Exited(exited) => FactKind::Exited(Exited {

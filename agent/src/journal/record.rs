@@ -130,6 +130,9 @@ pub enum FactKind {
         code: String,
         /// The reason, in words.
         message: String,
+        /// What a shell would have ended with, where its command is what is wrong.
+        #[serde(default)]
+        exit_code: Option<i32>,
     },
     /// Its process runs.
     Started {
@@ -160,7 +163,15 @@ impl From<&Fact> for wire::Fact {
         use wire::fact::Kind;
         let kind = match fact.kind.clone() {
             FactKind::Accepted => Kind::Accepted(wire::Accepted {}),
-            FactKind::Refused { code, message } => Kind::Refused(wire::Refused { code, message }),
+            FactKind::Refused {
+                code,
+                message,
+                exit_code,
+            } => Kind::Refused(wire::Refused {
+                code,
+                message,
+                exit_code,
+            }),
             FactKind::Started { pid } => Kind::Started(wire::Started { pid }),
             FactKind::Exited {
                 code,

@@ -76,6 +76,7 @@ async fn what_was_released_or_refused_is_buried() {
     let refusal = FactKind::Refused {
         code: "invalid".to_owned(),
         message: "no".to_owned(),
+        exit_code: None,
     };
     journal
         .append(vec![

@@ -205,6 +205,7 @@ impl Reconciler {
             Answer::Refused => FactKind::Refused {
                 code: RefusalCode::StartRefused.as_str().to_owned(),
                 message: "it has ended on this node before and is not started again".to_owned(),
+                exit_code: None,
             },
         };
         self.append(vec![Entry::fact(id, attempt, kind)]).await;
@@ -225,6 +226,7 @@ impl Reconciler {
         let kind = FactKind::Refused {
             code: RefusalCode::Invalid.as_str().to_owned(),
             message: poisoned.fault.to_string(),
+            exit_code: None,
         };
         self.append(vec![Entry::fact(poisoned.id, poisoned.attempt_id, kind)])
             .await;

@@ -319,6 +319,7 @@ impl Worker {
         let kind = FactKind::Refused {
             code: refusal.code.as_str().to_owned(),
             message: refusal.message,
+            exit_code: refusal.exit_code,
         };
         Entry::fact(self.id, self.attempt, kind)
     }

@@ -15,7 +15,7 @@ use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Gid, Uid, fchdir, setgid, setgroups, setuid};
 
 use super::cgroup::Group;
-use crate::runs::{Directory, Orders, Refusal};
+use crate::runs::{CODE_NOT_EXECUTABLE, CODE_NOT_FOUND, Directory, Orders, Refusal};
 
 /// A started process with the pipe that its output comes through.
 pub struct Child {
@@ -196,14 +196,20 @@ fn refusal(program: &str, orders: &Orders, step: Option<u8>, error: &io::Error) 
             )
         )),
         Some(step) if step == Step::Exec as u8 => match error.raw_os_error() {
-            Some(libc::ENOENT) => Refusal::invalid(format!("command not found: {shown}")),
-            Some(libc::EACCES) => Refusal::invalid(format!(
-                "command cannot be executed: {shown}: permission denied"
-            )),
+            Some(libc::ENOENT) => {
+                Refusal::command(CODE_NOT_FOUND, format!("command not found: {shown}"))
+            }
+            Some(libc::EACCES) => Refusal::command(
+                CODE_NOT_EXECUTABLE,
+                format!("command cannot be executed: {shown}: permission denied"),
+            ),
             Some(libc::ENOMEM | libc::EAGAIN | libc::EMFILE | libc::ENFILE) => {
                 Refusal::here(format!("{shown} could not be started: {error}"))
             }
-            _ => Refusal::invalid(format!("command cannot be executed: {shown}: {error}")),
+            _ => Refusal::command(
+                CODE_NOT_EXECUTABLE,
+                format!("command cannot be executed: {shown}: {error}"),
+            ),
         },
         Some(step) if step == Step::Identity as u8 => Refusal::here(format!(
             "user {} cannot be taken on: {error}",

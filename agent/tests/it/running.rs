@@ -179,6 +179,14 @@ async fn what_cannot_run_is_refused_in_words() {
         assert_eq!(refused.code, *code, "{}", refused.message);
         assert!(refused.message.contains(words), "{}", refused.message);
     }
+    for (case, code) in [(0, Some(127)), (1, Some(126)), (2, None)] {
+        let refused = agent.server.refused(&cases[case].0.id).await;
+        assert_eq!(
+            refused.exit_code, code,
+            "as a shell tells it: {}",
+            refused.message
+        );
+    }
     // What was accepted ends in its release, what was not ends with the refusal.
     agent.server.released(&cases[0].0.id).await;
     assert_eq!(

@@ -56,9 +56,11 @@ pub async fn apply(
     };
     let moved = match &fact.kind {
         FactKind::Accepted => accepted(tx, &mut locked, actor).await?,
-        FactKind::Refused { invalid, message } => {
-            refused(tx, &mut locked, actor, *invalid, message).await?
-        }
+        FactKind::Refused {
+            invalid,
+            message,
+            exit_code,
+        } => refused(tx, &mut locked, actor, *invalid, message, *exit_code).await?,
         FactKind::Started { pid } => started(tx, &mut locked, actor, *pid).await?,
         FactKind::Exited(exited) => exited_so(tx, &mut locked, actor, exited).await?,
         FactKind::Released => released(tx, &mut locked, actor).await?,
@@ -149,6 +151,7 @@ async fn refused(
     actor: &Actor,
     invalid: bool,
     message: &str,
+    exit_code: Option<i32>,
 ) -> Result<bool, LifecycleError> {
     let end = if invalid {
         AttemptEnd::Invalid
@@ -173,7 +176,11 @@ async fn refused(
         actor.name(),
         on.worker.worker
     );
-    stop(tx, &mut on.job, &Stop::because(end, message), actor).await?;
+    let wish = Stop {
+        exit: exit_code.map(|code| (Some(code), None)),
+        ..Stop::because(end, message)
+    };
+    stop(tx, &mut on.job, &wish, actor).await?;
     Ok(true)
 }
 

@@ -187,6 +187,7 @@ async fn a_stop_that_crosses_a_refusal_ends_the_attempt(owner: PgPool) {
     let refused = FactKind::Refused {
         invalid: false,
         message: "no room on the disk".to_owned(),
+        exit_code: None,
     };
     fleet.report(job, &[refused, exited(0)]).await;
     assert_eq!(fleet.job(job).await.state, JobState::Cancelled);

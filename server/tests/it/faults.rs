@@ -369,6 +369,26 @@ async fn a_gang_that_one_node_does_not_take_in_time_is_taken_back_whole(owner: P
 }
 
 #[sqlx::test(migrations = "../migrations")]
+async fn a_command_that_is_not_there_ends_with_the_code_of_a_shell(owner: PgPool) {
+    let fleet = Fleet::new(owner).await;
+    fleet.node("n1", 1).await;
+    let job = fleet.submit(1).await.id;
+    fleet.turn().await;
+    let refusal = protocol::report::FactKind::Refused {
+        invalid: true,
+        message: "command not found: train".to_owned(),
+        exit_code: Some(127),
+    };
+    fleet
+        .report(job, &[refusal, protocol::report::FactKind::Released])
+        .await;
+    let job = fleet.job(job).await;
+    assert_eq!(job.state, JobState::Failed);
+    assert_eq!(job.reason.as_deref(), Some("invalid"));
+    assert_eq!(job.exit_code, Some(127));
+}
+
+#[sqlx::test(migrations = "../migrations")]
 async fn work_that_nodes_keep_refusing_fails_after_five_requeues(owner: PgPool) {
     let clock = Clock::at(&owner, &chrono_now(&owner).await).await;
     let fleet = Fleet::new(owner).await;
@@ -377,6 +397,7 @@ async fn work_that_nodes_keep_refusing_fails_after_five_requeues(owner: PgPool) 
     let refusal = protocol::report::FactKind::Refused {
         invalid: false,
         message: "no room on the disk".to_owned(),
+        exit_code: None,
     };
     for requeue in 0..=5 {
         assert_eq!(

@@ -394,6 +394,7 @@ pub fn refused(message: &str) -> wire::fact::Kind {
     wire::fact::Kind::Refused(wire::Refused {
         code: "start_refused".into(),
         message: message.into(),
+        exit_code: None,
     })
 }
 
