@@ -4,14 +4,14 @@ use std::fmt::Display;
 
 use super::{JobSpec, PerWorker, Runner, WorkloadKind};
 use crate::error::printable;
-use crate::quantity::MILLI;
+use crate::quantity::{DEVICES_PER_NODE_MAX, MILLI};
 use crate::sharing::SharingMode;
 use crate::{FieldError, MilliGpu};
 
 /// Most workers of one gang; a worker is a process with a row, a log and a folder.
 pub const WORKERS_MAX: u32 = 1024;
-/// Most whole devices that one worker may ask for; the most that a node may have.
-pub const GPUS_PER_WORKER_MAX: i64 = 64;
+/// Most whole devices that one worker may ask for: the most that a node may have.
+pub const GPUS_PER_WORKER_MAX: i64 = DEVICES_PER_NODE_MAX as i64;
 /// Most words of a command, and files, variables, labels and selectors of a job.
 pub const FILES_MAX: usize = 64;
 /// All files of a job together, in bytes: they are stored with the job and sent to each worker.
@@ -27,7 +27,7 @@ const SECONDS_MAX: i64 = 10 * 366 * 24 * 3600;
 /// Most host memory of a worker: 64 TiB, in MiB.
 const MEMORY_MIB_MAX: i64 = 64 * 1024 * 1024;
 /// Most attempts that a person may ask for.
-const RETRIES_MAX: u32 = 100;
+pub const RETRIES_MAX: u32 = 100;
 /// Longest label or other short text, in characters.
 const LABEL_CHARS_MAX: usize = 253;
 
@@ -258,6 +258,15 @@ impl PerWorker {
                 format!("1 to {GPUS_PER_WORKER_MAX}: how many instances of the profile"),
             ));
         }
+        if gpus == MilliGpu::ZERO && (self.gpu_model.is_some() || self.gpu_memory_mib.is_some()) {
+            return Err(FieldError::new(
+                "gpus",
+                gpus,
+                format!(
+                    "1 to {GPUS_PER_WORKER_MAX}, or a fraction, where gpu_model or gpu_memory_mib says which GPU"
+                ),
+            ));
+        }
         if self.sharing.is_empty() {
             return Err(FieldError::new(
                 "sharing",
@@ -423,6 +432,30 @@ mod tests {
                 r#"{{"name": "a", "command": ["true"], "per_worker": {{"gpus": {gpus}}}}}"#
             );
             assert!(checked(&json).is_err(), "{gpus}");
+        }
+    }
+
+    #[test]
+    fn work_without_gpus_names_no_gpu() {
+        let asked = |per_worker: &str| {
+            checked(&format!(
+                r#"{{"name": "a", "command": ["true"], "per_worker": {per_worker}}}"#
+            ))
+        };
+        for per_worker in [
+            "{}",
+            r#"{"gpus": 0}"#,
+            r#"{"gpus": 0, "cpus": 4, "memory_mib": 1024}"#,
+        ] {
+            assert_eq!(asked(per_worker), Ok(()), "{per_worker}");
+        }
+        for per_worker in [
+            r#"{"gpus": 0, "gpu_model": "H100-80GB"}"#,
+            r#"{"gpus": 0, "gpu_memory_mib": 40000}"#,
+            r#"{"gpu_memory_mib": 40000}"#,
+        ] {
+            let error = asked(per_worker).unwrap_err();
+            assert!(error.contains("per_worker.gpus: 0"), "{error}");
         }
     }
 
