@@ -13,7 +13,11 @@ pub const SHOWN_DECIMALS: u32 = 4;
 /// An ISO 4217 currency code.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(transparent))]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(value_type = String))]
+#[cfg_attr(
+    feature = "openapi",
+    derive(utoipa::ToSchema),
+    schema(value_type = String, min_length = 3, max_length = 3, pattern = "^[A-Z]{3}$")
+)]
 #[serde(transparent)]
 pub struct Currency(String);
 

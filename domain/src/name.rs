@@ -15,11 +15,10 @@ const JOB_NAME_REMEDY: &str =
     "1 to 128 of A-Z, a-z, 0-9, '-', '_' and '.', beginning with a letter or a digit";
 
 macro_rules! name {
-    ($(#[$meta:meta])* $name:ident, $max:expr, $upper:expr, $remedy:expr) => {
+    ($(#[$meta:meta])* $name:ident, $what:literal, $max:expr, $upper:expr, $remedy:expr) => {
         $(#[$meta])*
         #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
         #[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(transparent))]
-        #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(value_type = String))]
         #[serde(transparent)]
         pub struct $name(String);
 
@@ -48,6 +47,15 @@ macro_rules! name {
             }
         }
 
+        #[cfg(feature = "openapi")]
+        impl utoipa::PartialSchema for $name {
+            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+                schema($what, $max, $upper)
+            }
+        }
+        #[cfg(feature = "openapi")]
+        impl utoipa::ToSchema for $name {}
+
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 let text = String::deserialize(deserializer)?;
@@ -59,11 +67,11 @@ macro_rules! name {
 
 name!(
     /// The name of a team, pool, node, user or class.
-    Name, NAME_CHARS_MAX, false, NAME_REMEDY
+    Name, "The name of a team, pool, node, user or class.", NAME_CHARS_MAX, false, NAME_REMEDY
 );
 name!(
     /// The name of a job; not unique.
-    JobName, JOB_NAME_CHARS_MAX, true, JOB_NAME_REMEDY
+    JobName, "The name of a job; not unique.", JOB_NAME_CHARS_MAX, true, JOB_NAME_REMEDY
 );
 
 fn acceptable(text: &str, chars_max: usize, upper: bool) -> bool {
@@ -74,6 +82,29 @@ fn acceptable(text: &str, chars_max: usize, upper: bool) -> bool {
         && text
             .bytes()
             .all(|b| letter(b) || matches!(b, b'-' | b'_' | b'.'))
+}
+
+/// The rule of [`acceptable`], as a schema says it.
+#[cfg(feature = "openapi")]
+fn schema(
+    what: &str,
+    chars_max: usize,
+    upper: bool,
+) -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+    utoipa::openapi::ObjectBuilder::new()
+        .schema_type(utoipa::openapi::schema::Type::String)
+        .description(Some(what))
+        .min_length(Some(1))
+        .max_length(Some(chars_max))
+        .pattern(Some(pattern(upper)))
+        .into()
+}
+
+/// The letters of [`acceptable`] as a regular expression.
+#[cfg(feature = "openapi")]
+fn pattern(upper: bool) -> String {
+    let letters = if upper { "A-Za-z0-9" } else { "a-z0-9" };
+    format!("^[{letters}][{letters}._-]*$")
 }
 
 #[cfg(test)]

@@ -31,7 +31,6 @@ pub fn routes() -> OpenApiRouter<App> {
 #[into_params(parameter_in = Path)]
 struct ClassPath {
     /// The class's name.
-    #[param(value_type = String)]
     class: Name,
 }
 

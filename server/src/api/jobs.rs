@@ -59,12 +59,10 @@ async fn submit_job(
 #[into_params(parameter_in = Query)]
 struct JobsQuery {
     /// Of this team and those below it.
-    #[param(value_type = Option<String>)]
     team: Option<Name>,
     /// In this state; several are separated by commas.
     state: Option<String>,
     /// Submitted by this user.
-    #[param(value_type = Option<String>)]
     user: Option<Name>,
     /// Most items of the page, 1 to 500; 100 unless given.
     #[param(minimum = 1, maximum = 500)]

@@ -41,7 +41,6 @@ pub fn routes() -> OpenApiRouter<App> {
 #[into_params(parameter_in = Path)]
 struct NodePath {
     /// The node's name.
-    #[param(value_type = String)]
     node: Name,
 }
 
@@ -51,7 +50,6 @@ struct NodePath {
 #[into_params(parameter_in = Query)]
 struct NodesQuery {
     /// Of this pool only.
-    #[param(value_type = Option<String>)]
     pool: Option<Name>,
     /// Also nodes that are gone for good; false unless given.
     retired: Option<bool>,

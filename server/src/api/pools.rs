@@ -30,7 +30,6 @@ pub fn routes() -> OpenApiRouter<App> {
 #[into_params(parameter_in = Path)]
 struct PoolPath {
     /// The pool's name.
-    #[param(value_type = String)]
     pool: Name,
 }
 

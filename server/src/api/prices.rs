@@ -25,7 +25,6 @@ pub fn routes() -> OpenApiRouter<App> {
 #[into_params(parameter_in = Query)]
 struct PriceQuery {
     /// Only of this pool.
-    #[param(value_type = Option<String>)]
     pool: Option<Name>,
     /// Most items of the page, 1 to 500; 100 unless given.
     #[param(minimum = 1, maximum = 500)]

@@ -36,7 +36,6 @@ pub fn routes() -> OpenApiRouter<App> {
 #[into_params(parameter_in = Path)]
 struct TeamPath {
     /// The team's name.
-    #[param(value_type = String)]
     team: Name,
 }
 
@@ -44,10 +43,8 @@ struct TeamPath {
 #[into_params(parameter_in = Path)]
 struct QuotaPath {
     /// The team's name.
-    #[param(value_type = String)]
     team: Name,
     /// The pool's name.
-    #[param(value_type = String)]
     pool: Name,
 }
 
@@ -55,10 +52,8 @@ struct QuotaPath {
 #[into_params(parameter_in = Path)]
 struct MemberPath {
     /// The team's name.
-    #[param(value_type = String)]
     team: Name,
     /// The person's name.
-    #[param(value_type = String)]
     user: Name,
 }
 

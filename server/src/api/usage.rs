@@ -83,7 +83,6 @@ async fn get_usage(
 #[into_params(parameter_in = Query)]
 struct CapacityQuery {
     /// The pool.
-    #[param(value_type = String)]
     pool: Name,
     /// From this time on; the beginning of this month, in UTC, unless given.
     #[param(value_type = Option<String>, format = DateTime)]

@@ -29,7 +29,6 @@ pub fn routes() -> OpenApiRouter<App> {
 #[into_params(parameter_in = Path)]
 struct UserPath {
     /// The person's name.
-    #[param(value_type = String)]
     user: Name,
 }
 

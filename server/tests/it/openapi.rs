@@ -95,3 +95,45 @@ fn every_post_takes_a_key_but_those_whose_answer_cannot_be_kept() {
         assert_eq!(keyed, expected, "{method} {path} {id}");
     }
 }
+
+#[test]
+fn the_document_says_what_names_and_currencies_must_be() {
+    use domain::name::{JOB_NAME_CHARS_MAX, JobName, NAME_CHARS_MAX, Name};
+    let document = serde_json::to_value(server::api::document()).expect("a document");
+    let said = |schema: &str, chars_max: usize, letters: &str| {
+        let schema = &document["components"]["schemas"][schema];
+        assert_eq!(schema["minLength"], 1, "{schema}");
+        assert_eq!(schema["maxLength"], chars_max, "{schema}");
+        let pattern = format!("^[{letters}][{letters}._-]*$");
+        assert_eq!(schema["pattern"], pattern, "{schema}");
+    };
+    said("Name", NAME_CHARS_MAX, "a-z0-9");
+    said("JobName", JOB_NAME_CHARS_MAX, "A-Za-z0-9");
+    // Every character, first and later, is taken where the patterns above say so and nowhere else.
+    for c in (0..=0x17f_u32).filter_map(char::from_u32) {
+        let lower = c.is_ascii_lowercase() || c.is_ascii_digit();
+        let letter = lower || c.is_ascii_uppercase();
+        let inner = matches!(c, '.' | '_' | '-');
+        for (text, name, job_name) in [
+            (format!("{c}"), lower, letter),
+            (format!("a{c}"), lower || inner, letter || inner),
+        ] {
+            assert_eq!(text.parse::<Name>().is_ok(), name, "{text:?}");
+            assert_eq!(text.parse::<JobName>().is_ok(), job_name, "{text:?}");
+        }
+    }
+    let currency = &document["components"]["schemas"]["Currency"];
+    assert_eq!(currency["pattern"], "^[A-Z]{3}$");
+    for (text, taken) in [
+        ("CNY", true),
+        ("cny", false),
+        ("EURO", false),
+        ("EU", false),
+    ] {
+        assert_eq!(
+            text.parse::<domain::money::Currency>().is_ok(),
+            taken,
+            "{text}"
+        );
+    }
+}
