@@ -6,6 +6,7 @@ pub mod error;
 pub mod ids;
 pub mod money;
 pub mod name;
+pub mod password;
 pub mod quantity;
 pub mod role;
 pub mod sharing;

@@ -170,7 +170,9 @@ await check("a command that is not there fails in words", async () => {
   await submit(page, { name: `missing-${Date.now().toString(36)}`, command: "no-such-program --really" });
   failedAddress = new URL(page.url()).pathname;
   await reaches(page, "failed");
-  assert(/not found/.test(await page.locator("#ending").innerText()), await page.locator("#ending").innerText());
+  const told = await page.locator("#ending").innerText();
+  assert(/The command was not found/.test(told) && !/as it is written/.test(told), told);
+  assert(!/so far/i.test(await page.locator("main").innerText()), "its cost is told as if it went on");
 });
 await check("an exit code is told", async () => {
   await submit(page, { name: `exit-${Date.now().toString(36)}`, command: "sh -c 'echo about to fail; exit 3'" });
@@ -192,6 +194,7 @@ await check("a wrong value keeps what was typed and says what is wrong beside it
   await page.getByRole("button", { name: /^Submit/ }).click();
   await page.locator("#gpus[aria-invalid=true]").waitFor();
   assert((await page.getByLabel("GPUs per worker").inputValue()) === "1000000000000", "the value was lost");
+  assert(/GPUs per worker: /.test(await page.locator("#gpus-e").innerText()), await page.locator("#gpus-e").innerText());
 });
 await check("the team's page shows quota, spend and members", async () => {
   await page.goto(`/teams/${member.team}`);
@@ -245,28 +248,29 @@ await check("signing in and submitting work without scripts", async () => {
   assert((await plain.locator("[data-state]").count()) === 1, "no state on the page");
 });
 
-const addresses = ["/fleet", nodeAddress, "/jobs", jobAddress, failedAddress, `/submit?team=${member.team}`, `/teams/${member.team}`, "/teams", "/users", "/nowhere"];
+// Every page, as an administrator sees it, and what a member sees of teams and of a wrong form.
+const addresses = ["/fleet", nodeAddress, "/jobs", "/jobs?user=nobody", jobAddress, failedAddress, `/submit?team=${member.team}`, `/teams/${ROOT}`, `/teams/${member.team}`, "/teams", "/users", "/nowhere"];
+const visitor = await open();
+await signIn(visitor, member);
+/** A folder that gets a picture of each page, when it is named. */
+const pictures = process.env.PICTURES;
 for (const theme of ["light", "dark"]) {
-  const context = adminPage.context();
-  await context.addCookies([{ name: "theme", value: theme, url: base }]);
+  for (const context of [adminPage.context(), visitor.context()]) await context.addCookies([{ name: "theme", value: theme, url: base }]);
   const outside = await open({ colorScheme: theme });
-  const visits = [[outside, "/signin"], ...addresses.map((address) => [adminPage, address])];
-  for (const [visitor, address] of visits) {
-    await check(`axe finds nothing on ${address}, ${theme}`, async () => {
-      await visitor.setViewportSize(DESKTOP);
-      await visitor.goto(address);
-      const { violations } = await new AxeBuilder({ page: visitor }).analyze();
-      assert(violations.length === 0, violations.map((v) => `${v.id}: ${v.nodes.map((n) => n.html.slice(0, 160)).join(" | ")}`).join("\n"));
-    });
+  const visits = [[outside, "/signin", "outside"], ...addresses.map((address) => [adminPage, address, "admin"]), [visitor, "/teams", "member"], [visitor, `/teams/${member.team}`, "member"]];
+  for (const size of [DESKTOP, PHONE]) {
+    for (const [reader, address, who] of visits) {
+      await check(`axe finds nothing on ${address} at ${size.width} px, ${theme}, ${who}, and nothing scrolls sideways`, async () => {
+        await reader.setViewportSize(size);
+        await reader.goto(address);
+        if (pictures) await reader.screenshot({ path: `${pictures}/${size.width}-${theme}-${who}${address.replace(/[^a-z0-9]+/gi, "-")}.png`, fullPage: true });
+        const over = await reader.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+        assert(over <= 0, `${over} px too wide`);
+        const { violations } = await new AxeBuilder({ page: reader }).analyze();
+        assert(violations.length === 0, violations.map((v) => `${v.id}: ${v.nodes.map((n) => n.html.slice(0, 160)).join(" | ")}`).join("\n"));
+      });
+    }
   }
-}
-for (const address of addresses) {
-  await check(`nothing scrolls sideways at 390 px on ${address}`, async () => {
-    await adminPage.setViewportSize(PHONE);
-    await adminPage.goto(address);
-    const over = await adminPage.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
-    assert(over <= 0, `${over} px too wide`);
-  });
 }
 await check("signing out ends the session", async () => {
   await page.setViewportSize(DESKTOP);

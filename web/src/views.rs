@@ -5,25 +5,25 @@ mod fleet;
 mod job;
 mod jobs;
 mod node;
+mod refusal;
 mod signin;
 mod submit;
 mod team;
 mod teams;
 mod users;
+mod why;
 
 pub use error::ErrorView;
 pub use fleet::{FleetNode, FleetPool, FleetView, Held, ModeOffer};
-pub use job::{
-    AttemptRow, CostLine, Ending, JobActions, JobView, LogChoice, LogPanel, PlacedWorker, Remedy,
-    Wait, Why,
-};
+pub use job::{AttemptRow, CostLine, JobActions, JobView, LogChoice, LogPanel, PlacedWorker};
 pub use jobs::{JobRow, JobsFilter, JobsView};
 pub use node::{NodeAction, NodeDevice, NodeNote, NodeView, NodeWork};
+pub use refusal::Refusal;
 pub use signin::SigninView;
 pub use submit::{
-    ClassChoice, DryRun, DryRunView, FieldError, Outcome, PoolChoice, SubmitForm, SubmitView,
-    field_of,
+    Cause, ClassChoice, DryRun, DryRunView, Outcome, PoolChoice, SubmitForm, SubmitView, field_of,
 };
 pub use team::{MemberForm, MemberRow, QuotaRow, SpendLine, TeamView, UserSpend};
-pub use teams::{TeamForm, TeamRow, TeamsView};
+pub use teams::{TeamFigures, TeamForm, TeamRow, TeamsView};
 pub use users::{UserForm, UserRow, UsersView};
+pub use why::{Ending, Remedy, Wait, Why};

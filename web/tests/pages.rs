@@ -242,6 +242,116 @@ fn a_refused_field_is_marked_and_keeps_what_was_typed() {
         html.contains("aria-invalid=\"true\" aria-describedby=\"gpus-e gpus-h\""),
         "{html}"
     );
-    assert!(html.contains("per_worker.gpus is 1e12: use at most 64"));
-    assert!(html.contains("the team has no quota"));
+    for words in [
+        "<b>GPUs per worker</b>: “1e12” is not accepted. Write a whole number of devices up to 64",
+        "<b>Pool</b>: The team has no quota in an acceptable pool.",
+        "said by the server",
+    ] {
+        assert!(html.contains(words), "{words}: {html}");
+    }
+    assert_eq!(
+        html.matches("said by the server").count(),
+        1,
+        "where no words are known"
+    );
+}
+
+#[test]
+fn a_wait_is_told_by_its_code_and_numbers() {
+    use web::messages::Messages;
+    use web::views::Wait;
+    let t = Messages::english();
+    let wait = |code: &str, scope: &str| Wait {
+        code: code.into(),
+        message: Some("said by the engine".into()),
+        scope: Some(scope.into()),
+        need_milli: Some(2000),
+        have_milli: Some(500),
+        ..Wait::default()
+    };
+    let told = |wait: &Wait| {
+        let figures = wait.figures(&t).map(|words| format!(" {words}"));
+        format!("{}{}", wait.explain(&t), figures.unwrap_or_default())
+    };
+    assert_eq!(
+        told(&wait("insufficient_capacity", "pool h100")),
+        "Not enough GPUs are free. It needs <b>2 GPUs</b>; free in pool h100: <b>0.5 GPU</b>."
+    );
+    assert_eq!(
+        told(&wait("not_built_yet", "pool h100")),
+        "said by the engine"
+    );
+    let shell = samples::shell(web::shell::Section::Jobs, "/jobs");
+    let binds = |scope: &str| {
+        wait("over_limit", scope)
+            .binds(&shell)
+            .map(|words| words.to_string())
+    };
+    for (scope, words) in [
+        ("team vision", Some("team vision")),
+        ("lend_limit of team speech", Some("what team speech lends")),
+        (
+            "max_per_user of another team",
+            Some("what one user of another team may hold"),
+        ),
+        ("guarantee", Some("the team’s guarantee")),
+        ("workload", None),
+        ("something <new>", Some("something &lt;new&gt;")),
+    ] {
+        assert_eq!(binds(scope).as_deref(), words, "{scope}");
+    }
+    assert_ne!(
+        binds("2026-11-29T15:00:00Z").as_deref(),
+        Some("2026-11-29T15:00:00Z")
+    );
+}
+
+#[test]
+fn an_end_is_told_once() {
+    use domain::state::AttemptEnd;
+    use web::views::{Ending, Why};
+    let told = |end, exit_code, message: &str| {
+        let mut view = samples::failed_job();
+        view.why = Why::Ended(Ending {
+            end,
+            exit_code,
+            signal: None,
+            message: Some(message.into()),
+        });
+        view.render().unwrap()
+    };
+    let memory = told(
+        AttemptEnd::Oom,
+        None,
+        "worker 0 was killed: it used more memory than it had asked for",
+    );
+    assert!(memory.contains("It ran out of memory") && !memory.contains("more memory than it"));
+    let missing = told(
+        AttemptEnd::Invalid,
+        Some(127),
+        "n1 would not start worker 0: command not found: train",
+    );
+    assert!(
+        missing.contains("The command was not found (exit code 127)."),
+        "{missing}"
+    );
+    assert!(
+        !missing.contains("It cannot be run as it is written"),
+        "{missing}"
+    );
+    // What a node alone knows, no code says.
+    let refused = told(AttemptEnd::StartRefused, None, "the disk is full");
+    assert!(
+        refused.contains("The node refused to start it.") && refused.contains("the disk is full")
+    );
+}
+
+#[test]
+fn a_job_that_has_ended_has_a_cost_and_no_cost_so_far() {
+    let html = samples::failed_job().render().unwrap();
+    assert!(
+        html.contains("It cost") && !html.to_lowercase().contains("so far"),
+        "{html}"
+    );
+    assert!(samples::job().render().unwrap().contains("Cost so far"));
 }

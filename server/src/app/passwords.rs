@@ -5,6 +5,7 @@ use std::sync::{Arc, LazyLock};
 use argon2::password_hash::phc::PasswordHash;
 use argon2::password_hash::{PasswordHasher, PasswordVerifier};
 use argon2::{Algorithm, Argon2, Params, Version};
+use domain::password::{PASSWORD_BYTES_MAX, PASSWORD_CHARS_MIN};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::AppError;
@@ -20,10 +21,6 @@ const HASHES_AT_ONCE: usize = 4;
 const PLACES: usize = 64;
 /// When one who found no place may try again; the queue is empty by then.
 const RETRY_AFTER_SECONDS: u64 = 2;
-/// Shortest password, in characters.
-pub const PASSWORD_CHARS_MIN: usize = 8;
-/// Longest password, in bytes; bounds what is read before it is hashed.
-pub const PASSWORD_BYTES_MAX: usize = 256;
 
 /// What an unknown name's password is compared with, so that it takes as long as a known one's.
 static NOBODYS: LazyLock<String> = LazyLock::new(|| {

@@ -25,7 +25,7 @@ const SECRET_PREFIX: &str = "alt_";
 /// Random bytes of a secret and of a form's token.
 const SECRET_BYTES: usize = 32;
 /// Longest name or password that a log-in is looked at for.
-const LOGIN_BYTES_MAX: usize = passwords::PASSWORD_BYTES_MAX;
+const LOGIN_BYTES_MAX: usize = domain::password::PASSWORD_BYTES_MAX;
 
 /// What a session is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

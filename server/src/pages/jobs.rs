@@ -19,7 +19,7 @@ use super::visit::Visit;
 use super::{PageError, page};
 use crate::app::jobs::{self, Job, JobFilter};
 use crate::app::page::PageAsk;
-use crate::app::{App, AppError, Asker, standing, teams};
+use crate::app::{App, AppError, Asker, holdings, teams};
 
 /// Jobs on a page: what a reader looks over before filtering.
 const JOBS_PER_PAGE: u32 = 50;
@@ -54,9 +54,19 @@ pub async fn list_jobs(
         ))
     })?;
     let ask = PageAsk::new(Some(JOBS_PER_PAGE), query.cursor.clone())?;
-    let list = jobs::list(&app, &visit.asker, &query.filter()?, &ask).await?;
+    let found = match query.filter() {
+        Ok(filter) => jobs::list(&app, &visit.asker, &filter, &ask).await,
+        Err(error) => Err(error),
+    };
+    let list = match found {
+        Err(AppError::Invalid(fault)) if fault.field == "user" => None,
+        found => Some(found?),
+    };
+    let unknown_user = list.is_none();
+    let (jobs, next_cursor) =
+        list.map_or_else(Default::default, |list| (list.items, list.next_cursor));
     let known = Teams::load(&app, &visit.asker).await?;
-    let counts = standing::live_jobs(&app, &visit.asker).await?;
+    let counts = holdings::live_jobs(&app, &visit.asker).await?;
     let below = known.with_children(&query.team);
     let counted = counts
         .iter()
@@ -71,18 +81,13 @@ pub async fn list_jobs(
     let now = shell.now;
     page(&JobsView {
         shell,
-        rows: list
-            .items
-            .into_iter()
-            .map(|job| row(job, &known, now))
-            .collect(),
+        unknown_user,
+        rows: jobs.into_iter().map(|job| row(job, &known, now)).collect(),
         waiting,
         running,
-        teams: known.names(),
+        teams: known.openable(),
         newest: query.cursor.is_some().then(|| address(&filter, None)),
-        older: list
-            .next_cursor
-            .map(|cursor| address(&filter, Some(&cursor))),
+        older: next_cursor.map(|cursor| address(&filter, Some(&cursor))),
         filter,
     })
 }
@@ -169,7 +174,10 @@ pub fn cost_of(cost: Option<&Money>, gpu_seconds: Decimal) -> Cost {
 }
 
 /// The teams that the asker may see, for hues, roles and what lies below what.
-pub struct Teams(BTreeMap<String, teams::Team>);
+pub struct Teams {
+    known: BTreeMap<String, teams::Team>,
+    sees_all: bool,
+}
 
 impl Teams {
     /// Reads them.
@@ -188,7 +196,12 @@ impl Teams {
                 Some(cursor) => {
                     ask = PageAsk::new(Some(crate::app::page::PAGE_ITEMS_MAX), Some(cursor))?
                 }
-                None => return Ok(Self(known)),
+                None => {
+                    return Ok(Self {
+                        known,
+                        sees_all: asker.platform_role.is_some(),
+                    });
+                }
             }
         }
     }
@@ -196,7 +209,6 @@ impl Teams {
     /// A team in its hue; one that is not known in the shared grey.
     pub fn shown(&self, name: &str) -> Team {
         let hue = self
-            .0
             .get(name)
             .and_then(|team| u8::try_from(team.hue).ok())
             .unwrap_or(0);
@@ -208,17 +220,24 @@ impl Teams {
 
     /// A team as it was read.
     pub fn get(&self, name: &str) -> Option<&teams::Team> {
-        self.0.get(name)
+        self.known.get(name)
     }
 
     /// All of them.
     pub fn all(&self) -> impl Iterator<Item = &teams::Team> {
-        self.0.values()
+        self.known.values()
     }
 
-    /// Their names, in order.
-    pub fn names(&self) -> Vec<String> {
-        self.0.keys().cloned().collect()
+    /// Whether the asker may open a team's page; of teams above its own it knows the names alone.
+    pub fn opens(&self, name: &str) -> bool {
+        self.get(name)
+            .is_some_and(|team| self.sees_all || team.role.is_some())
+    }
+
+    /// The names of those that it may open, in order.
+    pub fn openable(&self) -> Vec<String> {
+        let names = self.known.keys().filter(|name| self.opens(name));
+        names.cloned().collect()
     }
 
     /// The teams directly below one.

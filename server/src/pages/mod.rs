@@ -17,6 +17,7 @@ pub mod form;
 mod job;
 mod jobs;
 mod node;
+mod refusal;
 mod signin;
 mod spend;
 mod submit;
@@ -72,11 +73,16 @@ pages! {
 /// Every page, to be merged at the root; what is no page is answered by one that says so.
 pub fn router(app: App) -> Router {
     routes()
-        .fallback(|| async { PageError::status(StatusCode::NOT_FOUND) })
-        .method_not_allowed_fallback(|| async { PageError::status(StatusCode::METHOD_NOT_ALLOWED) })
+        .fallback(|visit| nothing(visit, StatusCode::NOT_FOUND))
+        .method_not_allowed_fallback(|visit| nothing(visit, StatusCode::METHOD_NOT_ALLOWED))
         .layer(CatchPanicLayer::custom(fault::answer_panic))
         .layer(from_fn_with_state(app.clone(), fault::render))
         .with_state(app)
+}
+
+/// What is no page. Who asks is found out for the sake of what the error's page offers.
+async fn nothing(_: Result<visit::Visit, PageError>, status: StatusCode) -> PageError {
+    PageError::status(status)
 }
 
 /// A rendered view.

@@ -111,6 +111,8 @@ fn work(node: &Node, teams: &Teams) -> Vec<NodeWork> {
 /// An event as a line; its mark is that of the state it led to.
 fn event_line(event: &NodeEvent) -> Option<EventLine> {
     let state = match event.subject.as_str() {
+        // That it may come; whether it answers is told when it does.
+        _ if event.reason == "enrolled" => Shown::note(),
         "device" => event.to.parse::<DeviceHealth>().map(Shown::device).ok()?,
         _ => match (
             event.to.parse::<NodeIntent>(),
@@ -233,4 +235,29 @@ fn back_to(name: &Name, done: &str) -> Redirect {
 /// A node's name from the path; what is none names no node.
 fn read_node(text: &str) -> Result<Name, AppError> {
     text.parse().map_err(|_| AppError::not_found("node", text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_was_enrolled_is_not_shown_as_lost() {
+        let line = event_line(&NodeEvent {
+            id: 1,
+            at: domain::Timestamp::UNIX_EPOCH,
+            subject: "node".into(),
+            subject_id: String::new(),
+            from: None,
+            to: "unreachable".into(),
+            actor: "admin".into(),
+            reason: "enrolled".into(),
+            data: serde_json::json!({}),
+        });
+        let line = line.expect("a line");
+        assert_eq!(
+            (line.code.as_str(), line.state.tone()),
+            ("enrolled", "muted")
+        );
+    }
 }

@@ -2,7 +2,6 @@
 
 use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Redirect, Response};
-use domain::FieldError as Fault;
 use domain::money::Money;
 use domain::name::Name;
 use domain::role::{PlatformRole, TeamRole};
@@ -11,13 +10,14 @@ use rust_decimal::Decimal;
 use serde::Deserialize;
 use web::shell::Section;
 use web::views::{
-    ClassChoice, DryRun, DryRunView, FieldError, Outcome, PoolChoice, SubmitForm, SubmitView,
+    Cause, ClassChoice, DryRun, DryRunView, Outcome, PoolChoice, Refusal, SubmitForm, SubmitView,
     field_of,
 };
 
 use super::form::{SubmitFields, fields_of};
-use super::job::why::remedy;
+use super::job::why::verdict;
 use super::jobs::Teams;
+use super::refusal;
 use super::visit::{Posted, Visit};
 use super::{PageError, page};
 use crate::app::idempotency::Repeat;
@@ -64,7 +64,7 @@ async fn show(
     visit: &Visit,
     team: &str,
     mut form: SubmitForm,
-    errors: Vec<FieldError>,
+    errors: Vec<Refusal>,
     dry_run: Option<DryRun>,
 ) -> Result<Response, PageError> {
     let asker = &visit.asker;
@@ -134,8 +134,8 @@ pub async fn submit_job(
     Posted { visit, fields }: Posted<SubmitFields>,
 ) -> Result<Response, PageError> {
     let team = read_team(&fields.team)?;
-    let faults = match fields.spec() {
-        Err(faults) => faults,
+    let errors = match fields.spec() {
+        Err(faults) => faults.iter().map(refused_field).collect(),
         Ok(spec) if !fields.check.is_empty() => {
             let dry_run = dry_run(&app, &visit, &team, spec).await;
             return match dry_run {
@@ -150,7 +150,7 @@ pub async fn submit_job(
                     )
                     .await
                 }
-                Err(fault) => refuse(&app, &visit, &fields, vec![fault?]).await,
+                Err(refusal) => refuse(&app, &visit, &fields, vec![refusal?]).await,
             };
         }
         Ok(spec) => {
@@ -158,32 +158,21 @@ pub async fn submit_job(
                 Ok(answer) => {
                     return Ok(Redirect::to(&format!("/jobs/{}", answer.value.id)).into_response());
                 }
-                Err(error) => vec![fault_of(error)?],
+                Err(error) => vec![refusal_of(error)?],
             }
         }
     };
-    refuse(&app, &visit, &fields, faults).await
+    refuse(&app, &visit, &fields, errors).await
 }
 
 async fn refuse(
     app: &App,
     visit: &Visit,
     fields: &SubmitFields,
-    faults: Vec<Fault>,
+    errors: Vec<Refusal>,
 ) -> Result<Response, PageError> {
-    let errors = faults.into_iter().map(|fault| FieldError {
-        field: field_of(&fault.field).to_owned(),
-        message: fault.to_string(),
-    });
-    show(
-        app,
-        visit,
-        &fields.team,
-        fields.shown(),
-        errors.collect(),
-        None,
-    )
-    .await
+    let team = &fields.team;
+    show(app, visit, team, fields.shown(), errors, None).await
 }
 
 /// Says what would happen, while the form is filled in.
@@ -194,10 +183,10 @@ pub async fn check_job(
     let team = read_team(&fields.team)?;
     let answer = match fields.spec() {
         _ if fields.sketchy() => None,
-        Err(faults) => Some(refused(&faults)),
+        Err(faults) => Some(refused(faults.first().map(refused_field))),
         Ok(spec) => Some(match dry_run(&app, &visit, &team, spec).await {
             Ok(answer) => answer,
-            Err(fault) => refused(&[fault?]),
+            Err(refusal) => refused(Some(refusal?)),
         }),
     };
     page(&DryRunView {
@@ -206,33 +195,30 @@ pub async fn check_job(
     })
 }
 
-fn refused(faults: &[Fault]) -> DryRun {
+fn refused(refusal: Option<Refusal>) -> DryRun {
     DryRun {
         outcome: Outcome::Refused,
-        message: faults.first().map(ToString::to_string),
+        cause: refusal.map(Cause::Refused),
         nodes: Vec::new(),
         displaces: None,
         per_hour: None,
         at_most: None,
-        remedies: Vec::new(),
     }
 }
 
-/// A dry run; its error is a fault of a field, or one that makes a page of its own.
+/// A dry run; its error is a refusal that the form shows, or one that makes a page of its own.
 async fn dry_run(
     app: &App,
     visit: &Visit,
     team: &Name,
     spec: JobSpec,
-) -> Result<DryRun, Result<Fault, PageError>> {
+) -> Result<DryRun, Result<Refusal, PageError>> {
     let limit = spec.time_limit_seconds;
     let answer = planning::dry_run(app, &visit.asker, team, spec)
         .await
-        .map_err(fault_of)?;
-    let waiting = answer.waiting.unwrap_or_default();
-    let expected = waiting["expected_start"]
-        .as_str()
-        .and_then(|at| at.parse().ok());
+        .map_err(refusal_of)?;
+    let waits = answer.waiting.as_ref().map(verdict);
+    let expected = waits.as_ref().and_then(|wait| wait.expected_start);
     let mut nodes: Vec<String> = answer
         .placement
         .iter()
@@ -248,8 +234,7 @@ async fn dry_run(
             }
             DryRunVerdict::Refused => Outcome::Refused,
         },
-        message: Some(answer.message)
-            .filter(|message| answer.verdict != DryRunVerdict::Starts && !message.is_empty()),
+        cause: waits.map(Cause::Waits),
         nodes,
         displaces: (displaced.jobs > 0)
             .then(|| (i64::from(displaced.jobs), displaced.gpus.milli())),
@@ -259,12 +244,6 @@ async fn dry_run(
             .zip(limit)
             .map(|(price, seconds)| for_seconds(price, seconds)),
         per_hour: answer.cost_per_hour,
-        remedies: waiting["remedies"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .map(remedy)
-            .collect(),
     })
 }
 
@@ -289,12 +268,13 @@ fn repeat(fields: &SubmitFields, spec: &JobSpec) -> Repeat {
     Repeat::keyed(ROUTE.into(), fields.idempotency_key.clone(), &body)
 }
 
-/// The fault of a value, which the form shows; anything else makes a page of its own.
-fn fault_of(error: AppError) -> Result<Fault, PageError> {
-    match error {
-        AppError::Invalid(fault) | AppError::Impossible { field: fault, .. } => Ok(fault),
-        other => Err(other.into()),
-    }
+/// A refusal that the form shows; anything else makes a page of its own.
+fn refusal_of(error: AppError) -> Result<Refusal, PageError> {
+    Ok(refusal::of(error, |key| field_of(key).to_owned())?)
+}
+
+fn refused_field(fault: &domain::FieldError) -> Refusal {
+    refusal::of_value(fault, field_of(&fault.field).to_owned())
 }
 
 fn read_team(text: &str) -> Result<Name, AppError> {

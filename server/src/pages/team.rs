@@ -2,21 +2,22 @@
 
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Redirect, Response};
+use domain::MilliGpu;
 use domain::name::Name;
 use domain::role::{PlatformRole, TeamRole};
 use serde::Deserialize;
 use web::draw::Quota;
-use web::messages::Messages;
 use web::shell::Section;
 use web::views::{MemberForm, MemberRow, QuotaRow, TeamView};
 
 use super::jobs::Teams;
 use super::visit::{Posted, Visit};
-use super::{Nothing, PageError, page, spend};
+use super::{Nothing, PageError, page, refusal, spend};
+use crate::app::holdings::{self, Holding};
 use crate::app::idempotency::Repeat;
 use crate::app::page::PageAsk;
 use crate::app::teams::{self, NewMember};
-use crate::app::{App, AppError, Asker, quotas, standing};
+use crate::app::{App, AppError, Asker, quotas};
 
 /// Shows one team.
 pub async fn show_team(
@@ -51,7 +52,7 @@ async fn show(
         .map(|child| known.shown(child.name.as_str()))
         .collect();
     let below = known.with_children(name.as_str());
-    let live = standing::live_jobs(app, asker).await?;
+    let live = holdings::live_jobs(app, asker).await?;
     let jobs = below
         .iter()
         .filter_map(|team| live.get(team))
@@ -82,40 +83,48 @@ async fn show(
     })
 }
 
-fn ancestors(known: &Teams, team: &teams::Team) -> Vec<String> {
-    let mut names: Vec<String> = Vec::new();
+fn ancestors(known: &Teams, team: &teams::Team) -> Vec<(String, bool)> {
+    let mut names: Vec<(String, bool)> = Vec::new();
     let mut parent = team.parent.as_ref();
     // The tree of teams is bounded and has no circle.
     while let Some(above) = parent.and_then(|name| known.get(name.as_str())) {
-        names.push(above.name.to_string());
+        names.push((above.name.to_string(), known.opens(above.name.as_str())));
         parent = above.parent.as_ref();
     }
     names.reverse();
     names
 }
 
+/// A row for each pool in which the team, with all below it, is promised or holds something.
 async fn quota_rows(app: &App, asker: &Asker, team: &Name) -> Result<Vec<QuotaRow>, PageError> {
     let given = quotas::list(app, asker, team, &PageAsk::first())
         .await?
         .items;
-    let standings = standing::standings(app, asker).await?;
-    let now = |pool: &Name| {
-        standings
-            .iter()
-            .find(|now| now.team == team.as_str() && now.pool == pool.as_str())
+    let own = |pool: &str| given.iter().find(|quota| quota.pool.as_str() == pool);
+    let counts = |holding: &Holding| {
+        holding.team == team.as_str()
+            && (own(&holding.pool).is_some()
+                || holding.promised > MilliGpu::ZERO
+                || holding.used > MilliGpu::ZERO)
     };
-    Ok(given
-        .into_iter()
-        .map(|quota| QuotaRow {
-            quota: Quota {
-                guaranteed: quota.guaranteed.milli(),
-                limit: quota.limit.map(domain::MilliGpu::milli),
-                used: now(&quota.pool).map_or(0, |now| now.used.milli()),
-                lent: now(&quota.pool).map_or(0, |now| now.lent.milli()),
-            },
-            lend_limit: quota.lend_limit.map(domain::MilliGpu::milli),
-            weight: quota.weight.to_string(),
-            pool: quota.pool.to_string(),
+    let rows = holdings::holdings(app, asker).await?.into_iter();
+    Ok(rows
+        .filter(counts)
+        .map(|holding| {
+            let quota = own(&holding.pool);
+            QuotaRow {
+                quota: Quota {
+                    guaranteed: holding.promised.milli(),
+                    limit: quota.and_then(|quota| quota.limit).map(MilliGpu::milli),
+                    used: holding.used.milli(),
+                    lent: holding.lent.milli(),
+                },
+                lend_limit: quota
+                    .and_then(|quota| quota.lend_limit)
+                    .map(MilliGpu::milli),
+                weight: quota.map(|quota| quota.weight.to_string()),
+                pool: holding.pool,
+            }
         })
         .collect())
 }
@@ -139,15 +148,11 @@ pub async fn add_member(
         Ok(new) => teams::add_member(&app, &visit.asker, Repeat::none(), &team, new).await,
         Err(error) => Err(error),
     };
-    let message = match added {
+    let refusal = match added {
         Ok(_) => {
             return Ok(Redirect::to(&format!("/teams/{team}?done=member_added")).into_response());
         }
-        Err(AppError::NotFound { what: "user", .. }) => {
-            Messages::english().say("team.unknown_user").to_string()
-        }
-        Err(error @ (AppError::Invalid(_) | AppError::Conflict { .. })) => error.to_string(),
-        Err(error) => return Err(error.into()),
+        Err(error) => refusal::of(error, field_of)?,
     };
     show(
         &app,
@@ -156,10 +161,15 @@ pub async fn add_member(
         MemberForm {
             user: fields.user,
             role: fields.role,
-            error: Some(message),
+            error: Some(refusal),
         },
     )
     .await
+}
+
+/// The form's field for a key, or for what stands in the way.
+fn field_of(key: &str) -> String {
+    if key == "role" { "role" } else { "user_name" }.to_owned()
 }
 
 fn new_member(typed: &Typed) -> Result<NewMember, AppError> {

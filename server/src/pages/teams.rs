@@ -8,15 +8,14 @@ use domain::role::PlatformRole;
 use serde::Deserialize;
 use web::format::Cost;
 use web::shell::Section;
-use web::views::{TeamForm, TeamRow, TeamsView};
+use web::views::{TeamFigures, TeamForm, TeamRow, TeamsView};
 
 use super::jobs::Teams;
 use super::visit::{Posted, Visit};
-use super::{PageError, page, spend};
+use super::{PageError, page, refusal, spend};
 use crate::app::idempotency::Repeat;
-use crate::app::standing::{self, Standing};
 use crate::app::teams::{self, NewTeam, Team};
-use crate::app::{App, AppError};
+use crate::app::{App, AppError, holdings};
 
 /// Shows the teams that the asker may see.
 pub async fn list_teams(State(app): State<App>, visit: Visit) -> Result<Response, PageError> {
@@ -26,41 +25,39 @@ pub async fn list_teams(State(app): State<App>, visit: Visit) -> Result<Response
 async fn show(app: &App, visit: &Visit, form: TeamForm) -> Result<Response, PageError> {
     let known = Teams::load(app, &visit.asker).await?;
     let mut held: BTreeMap<String, (i64, i64)> = BTreeMap::new();
-    for Standing {
-        team,
-        guaranteed,
-        used,
-        ..
-    } in standing::standings(app, &visit.asker).await?
-    {
-        let sums = held.entry(team).or_default();
-        sums.0 += guaranteed.milli();
-        sums.1 += used.milli();
+    for holding in holdings::holdings(app, &visit.asker).await? {
+        let sums = held.entry(holding.team).or_default();
+        sums.0 += holding.promised.milli();
+        sums.1 += holding.used.milli();
     }
-    let live = standing::live_jobs(app, &visit.asker).await?;
+    let live = holdings::live_jobs(app, &visit.asker).await?;
     let spent = spend::by_team(app, &visit.asker).await?;
+    let figures = |name: &str| {
+        let (guaranteed_milli, used_milli) = held.get(name).copied().unwrap_or_default();
+        let below = known.with_children(name);
+        TeamFigures {
+            guaranteed_milli,
+            used_milli,
+            waiting: below
+                .iter()
+                .filter_map(|team| live.get(team))
+                .map(|jobs| jobs.waiting)
+                .sum(),
+            spent: below
+                .iter()
+                .filter_map(|team| spent.get(team))
+                .cloned()
+                .fold(spend::nothing(), Cost::plus),
+        }
+    };
     let rows = in_tree(&known)
         .into_iter()
-        .map(|(team, depth)| {
-            let name = team.name.as_str();
-            let (guaranteed_milli, used_milli) = held.get(name).copied().unwrap_or_default();
-            let below = known.with_children(name);
-            TeamRow {
-                team: known.shown(name),
-                depth,
-                guaranteed_milli,
-                used_milli,
-                waiting: below
-                    .iter()
-                    .filter_map(|team| live.get(team))
-                    .map(|jobs| jobs.waiting)
-                    .sum(),
-                spent: below
-                    .iter()
-                    .filter_map(|team| spent.get(team))
-                    .cloned()
-                    .fold(spend::nothing(), Cost::plus),
-            }
+        .map(|(team, depth)| TeamRow {
+            team: known.shown(team.name.as_str()),
+            depth,
+            figures: known
+                .opens(team.name.as_str())
+                .then(|| figures(team.name.as_str())),
         })
         .collect();
     let makes = visit.asker.platform_role == Some(PlatformRole::Admin);
@@ -112,15 +109,14 @@ pub async fn make_team(
         Ok(new) => teams::create(&app, &visit.asker, Repeat::none(), new).await,
         Err(error) => Err(error),
     };
-    let message = match made {
+    let refusal = match made {
         Ok(answer) => {
             return Ok(
                 Redirect::to(&format!("/teams/{}?done=team_made", answer.value.name))
                     .into_response(),
             );
         }
-        Err(error @ (AppError::Invalid(_) | AppError::Conflict { .. })) => error.to_string(),
-        Err(error) => return Err(error.into()),
+        Err(error) => refusal::of(error, field_of)?,
     };
     show(
         &app,
@@ -128,10 +124,19 @@ pub async fn make_team(
         TeamForm {
             name: fields.name,
             parent: fields.parent,
-            error: Some(message),
+            error: Some(refusal),
         },
     )
     .await
+}
+
+/// The form's field for a key, or for what stands in the way.
+fn field_of(key: &str) -> String {
+    match key {
+        "parent" | "team_has_work" => "parent",
+        _ => "team_name",
+    }
+    .to_owned()
 }
 
 fn new_team(typed: &Typed) -> Result<NewTeam, AppError> {

@@ -10,7 +10,7 @@ use web::views::{UserForm, UserRow, UsersView};
 
 use super::fault::encode;
 use super::visit::{Posted, Visit};
-use super::{Nothing, PageError, page};
+use super::{Nothing, PageError, page, refusal};
 use crate::app::idempotency::Repeat;
 use crate::app::page::PageAsk;
 use crate::app::users::{self, NewUser, UserPatch};
@@ -83,22 +83,28 @@ pub async fn add_user(
             .map(|_| ()),
         Err(error) => Err(error),
     };
-    let (field, message) = match made {
+    let refusal = match made {
         Ok(()) => return Ok(Redirect::to("/users?done=user_added").into_response()),
-        Err(AppError::Invalid(fault)) => (fault.field.clone(), fault.to_string()),
-        Err(AppError::Conflict { message, .. }) => ("name".to_owned(), message),
-        Err(error) => return Err(error.into()),
+        Err(error) => refusal::of(error, field_of)?,
     };
     show(
         &app,
         &visit,
         None,
         UserForm {
-            error: Some((field, message)),
+            error: Some(refusal),
             ..shown
         },
     )
     .await
+}
+
+/// The form's field for a key, or for what stands in the way.
+fn field_of(key: &str) -> String {
+    match key {
+        "password" | "role" => key.to_owned(),
+        _ => "user_name".to_owned(),
+    }
 }
 
 fn new_user(typed: Typed) -> Result<NewUser, AppError> {

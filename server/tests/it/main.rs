@@ -20,6 +20,7 @@ mod machine;
 mod metering;
 mod nodes;
 mod openapi;
+mod page_words;
 mod pages;
 mod people;
 mod scheduler;

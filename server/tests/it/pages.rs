@@ -41,7 +41,7 @@ impl Browser {
         self.send(request.expect("a request")).await
     }
 
-    async fn post(&mut self, path: &str, form: &str) -> Page {
+    pub async fn post(&mut self, path: &str, form: &str) -> Page {
         let request = self
             .request("POST", path)
             .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
@@ -118,7 +118,7 @@ impl Browser {
 }
 
 /// The token of the first form of a page.
-fn token(html: &str) -> String {
+pub fn token(html: &str) -> String {
     let rest = html
         .split("name=\"csrf\" value=\"")
         .nth(1)
@@ -127,9 +127,6 @@ fn token(html: &str) -> String {
 }
 
 pub async fn add_person(owner: &PgPool, name: &str, platform_role: Option<&str>) {
-    let hash = server::app::passwords::hash(PASSWORD.to_owned())
-        .await
-        .expect("a hash");
     let id = domain::ids::UserId::new();
     sqlx::query!(
         "INSERT INTO users (id, name, platform_role) VALUES ($1, $2, $3)",
@@ -140,6 +137,14 @@ pub async fn add_person(owner: &PgPool, name: &str, platform_role: Option<&str>)
     .execute(owner)
     .await
     .expect("a user");
+    give_password(owner, id).await;
+}
+
+/// Lets somebody sign in on the page.
+pub async fn give_password(owner: &PgPool, id: domain::ids::UserId) {
+    let hash = server::app::passwords::hash(PASSWORD.to_owned())
+        .await
+        .expect("a hash");
     sqlx::query!(
         "INSERT INTO credentials (user_id, password_hash) VALUES ($1, $2)",
         id as domain::ids::UserId,
@@ -282,7 +287,7 @@ async fn a_wrong_value_stands_beside_its_field_and_what_was_typed_stays(owner: P
             &format!("csrf={token}&name=root&password=a+long+enough+one+7&role="),
         )
         .await;
-    assert!(taken.html.contains("is there already"));
+    assert!(taken.html.contains("That name is taken."));
 }
 
 #[sqlx::test(migrations = "../migrations")]

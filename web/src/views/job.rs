@@ -2,21 +2,16 @@
 
 use askama::Template;
 use chrono::{DateTime, Utc};
-use domain::state::{AttemptEnd, JobState};
+use domain::state::JobState;
 
 use crate::draw::{self, Html, Span};
 use crate::format::Cost;
 use crate::log::Line;
-use crate::messages::{Messages, Phrase};
+use crate::messages::Phrase;
 use crate::parts::{EventLine, State, Team};
 use crate::shell::{Section, Shell};
 
-/// The shell's code for a program that was found but may not be run.
-const CODE_NOT_EXECUTABLE: i32 = 126;
-/// The shell's code for a program that was not found.
-const CODE_NOT_FOUND: i32 = 127;
-/// Shells add this to a signal's number when a program was ended by it.
-const CODE_SIGNAL_BASE: i32 = 128;
+use super::{Ending, Why};
 
 /// A job as its team sees it.
 #[derive(Debug, Clone, Template)]
@@ -64,109 +59,6 @@ pub struct JobView {
     pub log: LogPanel,
     /// What the reader may do.
     pub actions: JobActions,
-}
-
-/// Why a job is as it is.
-#[derive(Debug, Clone)]
-pub enum Why {
-    /// Nothing to explain.
-    Nothing,
-    /// It waits.
-    Waits(Wait),
-    /// It ended, or its last attempt did.
-    Ended(Ending),
-}
-
-/// Why a job waits.
-#[derive(Debug, Clone, Default)]
-pub struct Wait {
-    /// The verdict's code.
-    pub code: String,
-    /// The verdict in a sentence, when there is more to say than the code's own words.
-    pub message: Option<String>,
-    /// What binds: a team, a pool, a node.
-    pub scope: Option<String>,
-    /// What it needs, in thousandths of a GPU.
-    pub need_milli: Option<i64>,
-    /// What there is for it.
-    pub have_milli: Option<i64>,
-    /// Nodes that were looked at, counted by what ruled them out.
-    pub counts: Vec<(String, i64)>,
-    /// Its place in the order.
-    pub rank: Option<i64>,
-    /// When it is expected to start.
-    pub expected_start: Option<DateTime<Utc>>,
-    /// Changes that would start it.
-    pub remedies: Vec<Remedy>,
-}
-
-/// A change that would start a waiting job.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Remedy {
-    /// What to change, in words.
-    pub change: String,
-    /// What it would bring: a code.
-    pub effect: String,
-}
-
-/// How an attempt ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ending {
-    /// The end.
-    pub end: AttemptEnd,
-    /// The exit code, when the process gave one.
-    pub exit_code: Option<i32>,
-    /// The number of the signal that ended it.
-    pub signal: Option<i32>,
-    /// More, as the node or the scheduler said it.
-    pub message: Option<String>,
-}
-
-impl Ending {
-    /// The end in words: exit codes and signals that have a meaning say it.
-    pub fn explain(&self, t: &Messages) -> Phrase {
-        let signal = self
-            .signal
-            .or_else(|| self.exit_code.map(|code| code - CODE_SIGNAL_BASE))
-            .filter(|n| *n > 0);
-        match (self.end, self.exit_code) {
-            (AttemptEnd::Exit, Some(0)) => t.say("ended.well"),
-            (AttemptEnd::Exit, Some(CODE_NOT_FOUND)) => t.say("ended.not_found"),
-            (AttemptEnd::Exit, Some(CODE_NOT_EXECUTABLE)) => t.say("ended.not_executable"),
-            (AttemptEnd::Exit, Some(code)) => {
-                match signal.filter(|n| t.knows("signal", &n.to_string())) {
-                    Some(n) => t
-                        .say("ended.exit_signal")
-                        .with("code", code)
-                        .nest("signal", t.word("signal", &n.to_string())),
-                    None => t.say("ended.exit").with("code", code),
-                }
-            }
-            (AttemptEnd::Signal, _) => match signal.map(|number| number.to_string()) {
-                Some(number) => t
-                    .say("ended.signal")
-                    .with("number", &number)
-                    .nest("signal", t.word("signal", &number)),
-                None => t.say("ended.some_signal"),
-            },
-            (end, _) => t.word("ended_by", end.as_str()),
-        }
-    }
-
-    /// What may help, where there is something general to say.
-    pub fn advise(&self, t: &Messages) -> Option<Phrase> {
-        let code = match (self.end, self.exit_code) {
-            (AttemptEnd::Exit, Some(CODE_NOT_FOUND)) => "not_found",
-            (AttemptEnd::Exit, Some(CODE_NOT_EXECUTABLE)) => "not_executable",
-            (AttemptEnd::Exit, Some(0)) => return None,
-            (end, _) => end.as_str(),
-        };
-        t.knows("advice", code).then(|| t.word("advice", code))
-    }
-
-    fn good(&self) -> bool {
-        self.end == AttemptEnd::Exit && self.exit_code == Some(0)
-    }
 }
 
 /// A worker and its devices.

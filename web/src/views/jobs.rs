@@ -16,6 +16,8 @@ pub struct JobsView {
     pub shell: Shell,
     /// What is filtered by.
     pub filter: JobsFilter,
+    /// Whether no user whom the reader may see has the filter's name.
+    pub unknown_user: bool,
     /// The teams that the reader may choose from.
     pub teams: Vec<String>,
     /// The jobs.

@@ -6,8 +6,10 @@ use askama::Template;
 use chrono::{DateTime, Utc};
 use domain::money::Money;
 
-use crate::messages::Phrase;
+use crate::messages::{Messages, Phrase};
 use crate::shell::{Section, Shell};
+
+use super::{Refusal, Remedy, Wait};
 
 /// The form as it stands, with what is wrong with it.
 #[derive(Debug, Clone, Template)]
@@ -26,7 +28,7 @@ pub struct SubmitView {
     /// What was typed.
     pub form: SubmitForm,
     /// What is wrong with it.
-    pub errors: Vec<FieldError>,
+    pub errors: Vec<Refusal>,
     /// What would happen.
     pub dry_run: Option<DryRun>,
     /// A key that makes a second press of the button the same submission.
@@ -101,22 +103,13 @@ impl Default for SubmitForm {
     }
 }
 
-/// What is wrong with a field.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FieldError {
-    /// The form's field; empty when it is of the whole.
-    pub field: String,
-    /// What is wrong, and the remedy.
-    pub message: String,
-}
-
 /// What would happen if the form were submitted now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DryRun {
     /// Whether it would start, wait, or be refused.
     pub outcome: Outcome,
-    /// The verdict in a sentence.
-    pub message: Option<String>,
+    /// Why it would wait, or be refused.
+    pub cause: Option<Cause>,
     /// Where it would run, or likely run.
     pub nodes: Vec<String>,
     /// Whom it would displace: how many jobs, and what they hold, in thousandths of a GPU.
@@ -125,8 +118,15 @@ pub struct DryRun {
     pub per_hour: Option<Money>,
     /// What it would cost at most, when it has a time limit.
     pub at_most: Option<Money>,
-    /// Changes that would start it now.
-    pub remedies: Vec<super::Remedy>,
+}
+
+/// Why a job would not start now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cause {
+    /// It would wait.
+    Waits(Wait),
+    /// It would be refused.
+    Refused(Refusal),
 }
 
 /// What a submission would lead to.
@@ -182,6 +182,25 @@ impl DryRun {
         }
     }
 
+    /// The cause, in words and figures.
+    fn causes(&self, t: &Messages) -> Vec<Phrase> {
+        match &self.cause {
+            Some(Cause::Waits(wait)) => [Some(wait.explain(t)), wait.figures(t)]
+                .into_iter()
+                .flatten()
+                .collect(),
+            Some(Cause::Refused(refusal)) => vec![refusal.say(t)],
+            None => Vec::new(),
+        }
+    }
+
+    fn remedies(&self) -> &[Remedy] {
+        match &self.cause {
+            Some(Cause::Waits(wait)) => &wait.remedies,
+            _ => &[],
+        }
+    }
+
     fn until(&self) -> Option<DateTime<Utc>> {
         match self.outcome {
             Outcome::Waits { until } => until,
@@ -191,20 +210,18 @@ impl DryRun {
 }
 
 impl SubmitView {
-    fn error(&self, field: &str) -> Option<&str> {
-        self.errors
-            .iter()
-            .find(|error| error.field == field)
-            .map(|error| error.message.as_str())
+    fn error(&self, field: &str) -> Option<Phrase> {
+        let wrong = self.errors.iter().find(|error| error.field == field)?;
+        Some(wrong.say(&self.shell.t))
     }
 
     /// Errors of no field that the form shows.
-    fn general(&self) -> Vec<&str> {
-        let shown = SHOWN_FIELDS;
+    fn general(&self) -> Vec<Phrase> {
+        let of_whole = |error: &&Refusal| !SHOWN_FIELDS.contains(&error.field.as_str());
         self.errors
             .iter()
-            .filter(|error| !shown.contains(&error.field.as_str()))
-            .map(|error| error.message.as_str())
+            .filter(of_whole)
+            .map(|error| error.say(&self.shell.t))
             .collect()
     }
 
@@ -284,5 +301,9 @@ pub fn field_of(spec_key: &str) -> &str {
     ]
     .into();
     let key = spec_key.split('[').next().unwrap_or(spec_key);
-    fields.get(key).copied().unwrap_or(key)
+    match key.split_once('.') {
+        Some(("env", _)) => "env",
+        Some(("files", _)) => "file_text",
+        _ => fields.get(key).copied().unwrap_or(key),
+    }
 }

@@ -8,6 +8,8 @@ use crate::format::Cost;
 use crate::parts::Team;
 use crate::shell::{Section, Shell};
 
+use super::Refusal;
+
 /// A team as its members see it.
 #[derive(Debug, Clone, Template)]
 #[template(path = "team.html")]
@@ -16,8 +18,8 @@ pub struct TeamView {
     pub shell: Shell,
     /// The team.
     pub team: Team,
-    /// The teams above it, the root first, as far as the reader may open them.
-    pub ancestors: Vec<String>,
+    /// The teams above it, the root first, with whether the reader may open each.
+    pub ancestors: Vec<(String, bool)>,
     /// The teams below it.
     pub children: Vec<Team>,
     /// Its quotas, by pool.
@@ -40,7 +42,7 @@ pub struct TeamView {
     pub submits: bool,
 }
 
-/// A team's quota in a pool, and what it holds of it; thousandths of a GPU.
+/// A team's quota in a pool, and what it holds of it with all below it; thousandths of a GPU.
 #[derive(Debug, Clone)]
 pub struct QuotaRow {
     /// The pool.
@@ -49,8 +51,9 @@ pub struct QuotaRow {
     pub quota: Quota,
     /// What others may use of an idle guarantee; `None` is all.
     pub lend_limit: Option<i64>,
-    /// Its claim on spare capacity.
-    pub weight: String,
+    /// Its claim on spare capacity; `None` for a team that has no quota of its own there, and so
+    /// is promised what the teams below it are.
+    pub weight: Option<String>,
 }
 
 /// A line of the spend statement.
@@ -96,7 +99,7 @@ pub struct MemberForm {
     /// The role's code that was chosen.
     pub role: String,
     /// What is wrong with it.
-    pub error: Option<String>,
+    pub error: Option<Refusal>,
 }
 
 impl MemberForm {

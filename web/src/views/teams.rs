@@ -6,6 +6,8 @@ use crate::format::Cost;
 use crate::parts::Team;
 use crate::shell::{Section, Shell};
 
+use super::Refusal;
+
 /// The list of teams.
 #[derive(Debug, Clone, Template)]
 #[template(path = "teams.html")]
@@ -25,6 +27,13 @@ pub struct TeamRow {
     pub team: Team,
     /// How deep it stands in the tree, from 0.
     pub depth: usize,
+    /// What the reader may know of it; `None` for a team above the reader's own, known by name.
+    pub figures: Option<TeamFigures>,
+}
+
+/// A team's figures, with all below it.
+#[derive(Debug, Clone)]
+pub struct TeamFigures {
     /// What it is promised in all pools, in thousandths.
     pub guaranteed_milli: i64,
     /// What it holds.
@@ -43,7 +52,7 @@ pub struct TeamForm {
     /// The parent that was chosen.
     pub parent: String,
     /// What is wrong with it.
-    pub error: Option<String>,
+    pub error: Option<Refusal>,
 }
 
 impl TeamForm {
@@ -54,6 +63,13 @@ impl TeamForm {
 
 /// Levels that are indented; deeper ones look like the last.
 const INDENTED_LEVELS: usize = 2;
+
+impl TeamsView {
+    /// Teams whose figures the reader may know.
+    fn open(&self) -> usize {
+        self.rows.iter().filter(|row| row.figures.is_some()).count()
+    }
+}
 
 impl TeamRow {
     fn level(&self) -> usize {

@@ -3,7 +3,10 @@
 use askama::Template;
 use chrono::{DateTime, Utc};
 
+use crate::messages::{Messages, Phrase};
 use crate::shell::{Section, Shell};
+
+use super::Refusal;
 
 /// The list of users.
 #[derive(Debug, Clone, Template)]
@@ -43,8 +46,8 @@ pub struct UserForm {
     pub name: String,
     /// The platform role's code that was chosen.
     pub role: String,
-    /// What is wrong: the field's name, and a sentence.
-    pub error: Option<(String, String)>,
+    /// What is wrong with it.
+    pub error: Option<Refusal>,
 }
 
 impl UserForm {
@@ -52,9 +55,10 @@ impl UserForm {
         self.role == role
     }
 
-    fn error(&self, field: &str) -> Option<&str> {
-        let (wrong, message) = self.error.as_ref()?;
-        (wrong == field || (field == "name" && wrong != "password")).then_some(message.as_str())
+    /// The error of the password, or else of all that is not the password.
+    fn error(&self, t: &Messages, password: bool) -> Option<Phrase> {
+        let wrong = self.error.as_ref()?;
+        ((wrong.field == "password") == password).then(|| wrong.say(t))
     }
 }
 

@@ -282,6 +282,7 @@ pub fn jobs() -> JobsView {
     JobsView {
         shell: shell(Section::Jobs, "/jobs"),
         filter: JobsFilter::default(),
+        unknown_user: false,
         teams: vec!["vision".into(), "speech".into(), "platform".into()],
         rows: vec![
             job_row("pano-depth-v2", JobState::Running),
@@ -456,7 +457,7 @@ pub fn waiting_job() -> JobView {
             ],
             rank: Some(1),
             remedies: vec![Remedy {
-                change: "per_worker.gpus: 2".into(),
+                change: vec![("per_worker.gpus".into(), Some("2".into()))],
                 effect: "starts_now".into(),
             }],
             ..Wait::default()
@@ -532,15 +533,24 @@ pub fn submit() -> SubmitView {
             outcome: Outcome::Waits {
                 until: Some(now() + Duration::minutes(45)),
             },
-            message: Some("Three H100s are free, and four are asked for.".into()),
+            cause: Some(Cause::Waits(Wait {
+                code: "insufficient_capacity".into(),
+                scope: Some("pool h100".into()),
+                need_milli: Some(4000),
+                have_milli: Some(3000),
+                remedies: vec![Remedy {
+                    change: vec![
+                        ("per_worker.gpus".into(), Some("2".into())),
+                        ("topology.require".into(), None),
+                    ],
+                    effect: "starts_now".into(),
+                }],
+                ..Wait::default()
+            })),
             nodes: vec!["h100-1".into()],
             displaces: Some((2, 3500)),
             per_hour: Some(yuan(16_440)),
             at_most: Some(yuan(32_880)),
-            remedies: vec![Remedy {
-                change: "per_worker.gpus: 2".into(),
-                effect: "starts_now".into(),
-            }],
         }),
         idempotency_key: "key".into(),
     }
@@ -551,18 +561,19 @@ pub fn refused_submit() -> SubmitView {
     view.form.name = HOSTILE.into();
     view.form.gpus = "1e12".into();
     view.dry_run = None;
+    let wrong = |field: &str, value: &str| Refusal {
+        field: field.into(),
+        value: value.into(),
+        message: "said by the server".into(),
+        ..Refusal::default()
+    };
     view.errors = vec![
-        FieldError {
-            field: "name".into(),
-            message: format!("name {HOSTILE} has markup: use letters, digits and dashes"),
-        },
-        FieldError {
-            field: "gpus".into(),
-            message: "per_worker.gpus is 1e12: use at most 64".into(),
-        },
-        FieldError {
-            field: "".into(),
-            message: "the team has no quota".into(),
+        wrong("name", HOSTILE),
+        wrong("gpus", "1e12"),
+        wrong("node", "n9"),
+        Refusal {
+            code: Some("no_quota".into()),
+            ..wrong("pool", "h100")
         },
     ];
     view
@@ -578,7 +589,7 @@ pub fn team_page() -> TeamView {
             lent,
         },
         lend_limit: None,
-        weight: "1".into(),
+        weight: Some("1".into()),
     };
     let line = |pool: &str, gpu_milli_seconds, cents| SpendLine {
         pool: pool.into(),
@@ -589,7 +600,7 @@ pub fn team_page() -> TeamView {
     TeamView {
         shell: shell(Section::Teams, "/teams/vision"),
         team: team("vision"),
-        ancestors: vec!["org".into()],
+        ancestors: vec![("org".into(), false)],
         children: vec![],
         quotas: vec![
             row("h100", 4000, 4000, 0, None),
@@ -629,10 +640,12 @@ pub fn teams() -> TeamsView {
     let row = |name: &str, depth| TeamRow {
         team: team(name),
         depth,
-        guaranteed_milli: 7000,
-        used_milli: 7500,
-        waiting: 1,
-        spent: cost(81_241),
+        figures: (name != "org").then(|| TeamFigures {
+            guaranteed_milli: 7000,
+            used_milli: 7500,
+            waiting: 1,
+            spent: cost(81_241),
+        }),
     };
     TeamsView {
         shell: shell(Section::Teams, "/teams"),
@@ -674,10 +687,11 @@ pub fn users() -> UsersView {
         form: Some(UserForm {
             name: "x y".into(),
             role: "".into(),
-            error: Some((
-                "name".into(),
-                "name is \"x y\": use letters, digits and dashes".into(),
-            )),
+            error: Some(Refusal {
+                field: "user_name".into(),
+                value: "x y".into(),
+                ..Refusal::default()
+            }),
         }),
         older: None,
     }

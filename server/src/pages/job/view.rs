@@ -179,19 +179,21 @@ fn event_line(event: &Event) -> Option<EventLine> {
     })
 }
 
-/// What an event says beyond its state: its message, else its reason's words.
+/// What an event says beyond its state: how an attempt ended, in the words of the pages, else what
+/// was said with it.
 fn detail(event: &Event) -> Option<String> {
     let message = event.data["message"]
         .as_str()
         .filter(|message| !message.is_empty());
     let t = Messages::english();
-    let end = event
-        .reason
-        .parse::<AttemptEnd>()
-        .ok()
-        .filter(|end| t.knows("ended_by", end.as_str()));
-    let reason = || end.map(|end| web::draw::plain_text(&t.word("ended_by", end.as_str())));
-    message.map(str::to_owned).or_else(reason)
+    let words = |end: AttemptEnd| web::draw::plain_text(&t.word("ended_by", end.as_str()));
+    match event.reason.parse::<AttemptEnd>() {
+        Ok(AttemptEnd::StartRefused | AttemptEnd::Invalid) | Err(_) if message.is_some() => {
+            message.map(str::to_owned)
+        }
+        Ok(end) if t.knows("ended_by", end.as_str()) => Some(words(end)),
+        _ => None,
+    }
 }
 
 /// The price in force for what the job holds, when that is of one pool and mode.

@@ -3,6 +3,7 @@
 use domain::MilliGpu;
 use domain::state::{AttemptEnd, JobState};
 use serde_json::Value;
+use web::draw::plain_text;
 use web::messages::Messages;
 use web::views::{Ending, Remedy, Wait, Why};
 
@@ -16,20 +17,14 @@ pub fn short(job: &Job) -> Option<String> {
     let t = Messages::english();
     match job.state {
         JobState::Queued | JobState::Suspended => {
-            let code = job.reason.as_deref()?;
-            let words = t
-                .knows("waiting", code)
-                .then(|| web::draw::plain_text(&t.word("waiting", code)));
-            words.or_else(|| Some(job.message.clone()).filter(|message| !message.is_empty()))
+            job.reason.as_ref()?;
+            Some(plain_text(&wait(job, None).explain(&t)))
         }
         JobState::Failed => {
-            let ending = ending(
-                job.reason.as_deref()?.parse().ok()?,
-                job.exit_code,
-                None,
-                "",
-            );
-            Some(web::draw::plain_text(&ending.explain(&t)))
+            let end = job.reason.as_deref()?.parse().ok()?;
+            Some(plain_text(
+                &ending(end, job.exit_code, None, "").explain(&t),
+            ))
         }
         _ => None,
     }
@@ -77,14 +72,18 @@ fn ending(end: AttemptEnd, exit_code: Option<i32>, signal: Option<i32>, message:
 }
 
 fn wait(job: &Job, waiting: Option<&Value>) -> Wait {
-    let Some(waiting) = waiting else {
-        let code = job.reason.clone().unwrap_or_else(|| "not_looked_at".into());
-        return Wait {
-            code,
-            message: said(&job.message),
+    match waiting {
+        Some(waiting) => verdict(waiting),
+        None => Wait {
+            code: job.reason.clone().unwrap_or_else(|| "not_looked_at".into()),
+            message: Some(job.message.clone()).filter(|message| !message.is_empty()),
             ..Wait::default()
-        };
-    };
+        },
+    }
+}
+
+/// The engine's verdict on work that waits, as pages tell it.
+pub fn verdict(waiting: &Value) -> Wait {
     let text = |key: &str| {
         waiting[key]
             .as_str()
@@ -110,30 +109,25 @@ fn wait(job: &Job, waiting: Option<&Value>) -> Wait {
     }
 }
 
-/// A change that the engine proposes, as people read it.
-pub fn remedy(value: &Value) -> Remedy {
+/// A change that the engine proposes.
+fn remedy(value: &Value) -> Remedy {
     let changes = value["change"].as_object().into_iter().flatten();
-    let change: Vec<String> = changes
-        .map(|(key, new)| format!("{key}: {}", bare(new)))
-        .collect();
     Remedy {
-        change: change.join(", "),
+        change: changes.map(|(key, new)| (key.clone(), bare(new))).collect(),
         effect: value["effect"].as_str().unwrap_or_default().to_owned(),
     }
 }
 
-fn bare(value: &Value) -> String {
-    value
-        .as_str()
-        .map_or_else(|| value.to_string(), str::to_owned)
+fn bare(value: &Value) -> Option<String> {
+    match value {
+        Value::Null => None,
+        Value::String(text) => Some(text.clone()),
+        other => Some(other.to_string()),
+    }
 }
 
 fn milli(value: &Value) -> Option<i64> {
     serde_json::from_value::<MilliGpu>(value.clone())
         .ok()
         .map(MilliGpu::milli)
-}
-
-fn said(message: &str) -> Option<String> {
-    Some(message.to_owned()).filter(|message| !message.is_empty())
 }

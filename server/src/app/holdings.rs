@@ -1,22 +1,23 @@
-//! Where teams stand now: what each holds, borrows and lends, and how much of its work waits.
+//! What teams hold, borrow and lend now, and how much of their work waits.
 
 use std::collections::BTreeMap;
 
 use domain::MilliGpu;
 use domain::state::JobState;
+use engine::world::Team;
 
-use super::{App, AppError, Asker, planner};
+use super::{App, AppError, Asker, questions};
 use crate::store;
 
 /// What a team has of a pool now, with all below it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Standing {
+pub struct Holding {
     /// The team.
     pub team: String,
     /// The pool.
     pub pool: String,
-    /// Its guarantee, as shrunk to what is there.
-    pub guaranteed: MilliGpu,
+    /// What it is promised; without a quota of its own, what the teams directly below it are.
+    pub promised: MilliGpu,
     /// What it holds.
     pub used: MilliGpu,
     /// What others use of its guarantee.
@@ -32,28 +33,50 @@ pub struct LiveJobs {
     pub active: i64,
 }
 
-/// Where the teams that the asker may see stand, by the engine's own reckoning.
-pub async fn standings(app: &App, asker: &Asker) -> Result<Vec<Standing>, AppError> {
+/// What the teams that the asker may see hold, by the engine's own reckoning.
+pub async fn holdings(app: &App, asker: &Asker) -> Result<Vec<Holding>, AppError> {
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let own = store::teams::names_of(&mut tx, &asker.scope().teams).await?;
     tx.commit().await?;
-    let mut world = planner::live(app).await?;
+    let mut world = questions::live(app).await?;
     // What waits holds nothing: without it a plan starts nothing and its shares are the present ones.
     world.workloads.retain(|work| !work.placed.is_empty());
-    let plan = tokio::task::spawn_blocking(move || engine::plan(&world))
-        .await
-        .map_err(|error| AppError::Internal(anyhow::Error::new(error).context("reckon shares")))?;
+    let (world, plan) = tokio::task::spawn_blocking(move || {
+        let plan = engine::plan(&world);
+        (world, plan)
+    })
+    .await
+    .map_err(|error| AppError::Internal(anyhow::Error::new(error).context("reckon shares")))?;
     let seen = |team: &str| asker.platform_role.is_some() || own.iter().any(|name| name == team);
     let shares = plan.shares.into_iter().filter(|share| seen(&share.team));
     Ok(shares
-        .map(|share| Standing {
+        .map(|share| Holding {
+            promised: promised(&world.teams, &share.team, &share.pool),
             team: share.team,
             pool: share.pool,
-            guaranteed: share.guaranteed,
             used: share.used,
             lent: share.lent,
         })
         .collect())
+}
+
+/// A team's guarantee in a pool as it was given, not as it shrinks while devices are away.
+fn promised(teams: &[Team], name: &str, pool: &str) -> MilliGpu {
+    let quota = teams
+        .iter()
+        .find(|team| team.name == name)
+        .and_then(|team| team.quotas.get(pool));
+    quota.map_or_else(
+        // The tree is bounded and has no circle.
+        || {
+            teams
+                .iter()
+                .filter(|team| team.parent.as_deref() == Some(name))
+                .map(|team| promised(teams, &team.name, pool))
+                .sum()
+        },
+        |quota| quota.guaranteed,
+    )
 }
 
 /// The jobs that have not ended, by team, of the teams that the asker may see.

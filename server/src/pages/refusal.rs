@@ -1,0 +1,46 @@
+//! Refusals that a form shows beside its fields, in place of a page of their own.
+
+use domain::FieldError;
+use web::views::Refusal;
+
+use crate::app::AppError;
+
+/// The refusal of a form whose field for a key `field_of` knows; any other error comes back.
+pub fn of(error: AppError, field_of: impl Fn(&str) -> String) -> Result<Refusal, AppError> {
+    match error {
+        AppError::Invalid(fault) => Ok(of_value(&fault, field_of(&fault.field))),
+        AppError::Impossible { code, field: fault } => Ok(Refusal {
+            code: Some(code.to_owned()),
+            ..of_value(&fault, field_of(&fault.field))
+        }),
+        AppError::Conflict { code, message } => Ok(Refusal {
+            field: field_of(code),
+            code: Some(code.to_owned()),
+            value: String::new(),
+            message,
+        }),
+        AppError::NotFound { what: "user", name } => Ok(Refusal {
+            field: field_of("user"),
+            code: Some("unknown_user".to_owned()),
+            message: format!("no user {name:?} is here"),
+            value: name,
+        }),
+        other => Err(other),
+    }
+}
+
+/// The refusal of a value of the form's `field`.
+pub fn of_value(fault: &FieldError, field: String) -> Refusal {
+    // Of a password nothing is said back.
+    let value = if field == "password" {
+        ""
+    } else {
+        &fault.value
+    };
+    Refusal {
+        value: value.to_owned(),
+        field,
+        code: None,
+        message: fault.to_string(),
+    }
+}

@@ -1,0 +1,67 @@
+//! A value that a form was refused for, in the words of the message file.
+
+use domain::name::{JOB_NAME_CHARS_MAX, NAME_CHARS_MAX};
+use domain::password::PASSWORD_CHARS_MIN;
+use domain::spec::{FILES_BYTES_MAX, GPUS_PER_WORKER_MAX, RETRIES_MAX, WORKERS_MAX};
+
+use crate::format::grouped;
+use crate::messages::{Messages, Phrase};
+
+/// Bytes in a KiB.
+const KIB: usize = 1024;
+
+/// Why a form was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Refusal {
+    /// The form's field; one that the form does not show is of the whole.
+    pub field: String,
+    /// What stands in the way, as a code, where it is not the value alone.
+    pub code: Option<String>,
+    /// The value as it was given, shortened.
+    pub value: String,
+    /// The refusal as the server says it, shown where neither code nor field has words.
+    pub message: String,
+}
+
+impl Refusal {
+    /// What is wrong, and what would be accepted.
+    pub fn say(&self, t: &Messages) -> Phrase {
+        let code = self
+            .code
+            .as_deref()
+            .filter(|code| t.knows("refused_because", code));
+        match code {
+            Some(code) => self.labelled(t, t.word("refused_because", code)),
+            None if t.knows("refused", &self.field) => {
+                let rule = t
+                    .word("refused", &self.field)
+                    .with("name", NAME_CHARS_MAX)
+                    .with("job_name", JOB_NAME_CHARS_MAX)
+                    .with("workers", grouped(WORKERS_MAX.into()))
+                    .with("gpus", GPUS_PER_WORKER_MAX)
+                    .with("retries", RETRIES_MAX)
+                    .with("password", PASSWORD_CHARS_MIN)
+                    .with("kib", FILES_BYTES_MAX / KIB);
+                let rule = if self.value.trim().is_empty() {
+                    rule
+                } else {
+                    t.say("refusal.value")
+                        .with("value", &self.value)
+                        .nest("rule", rule)
+                };
+                self.labelled(t, rule)
+            }
+            None => Phrase::literal(&self.message),
+        }
+    }
+
+    fn labelled(&self, t: &Messages, rule: Phrase) -> Phrase {
+        if t.knows("field", &self.field) {
+            t.say("refusal.field")
+                .nest("field", t.word("field", &self.field))
+                .nest("rule", rule)
+        } else {
+            rule
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Why a job waits and how it ended, by code and number, in the words of the message file.
+
+use chrono::{DateTime, Utc};
+use domain::state::AttemptEnd;
+
+use crate::messages::{Messages, Phrase};
+use crate::shell::Shell;
+
+use super::submit::field_of;
+
+/// The shell's code for a program that was found but may not be run.
+const CODE_NOT_EXECUTABLE: i32 = 126;
+/// The shell's code for a program that was not found.
+const CODE_NOT_FOUND: i32 = 127;
+/// Shells add this to a signal's number when a program was ended by it.
+const CODE_SIGNAL_BASE: i32 = 128;
+
+/// Why a job is as it is.
+#[derive(Debug, Clone)]
+pub enum Why {
+    /// Nothing to explain.
+    Nothing,
+    /// It waits.
+    Waits(Wait),
+    /// It ended, or its last attempt did.
+    Ended(Ending),
+}
+
+/// Why a job waits.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wait {
+    /// The verdict's code.
+    pub code: String,
+    /// The verdict as the server says it, shown where the code has no words.
+    pub message: Option<String>,
+    /// What binds, as the engine names it: `pool h100`, `team vision`.
+    pub scope: Option<String>,
+    /// What it needs, in thousandths of a GPU.
+    pub need_milli: Option<i64>,
+    /// What there is for it.
+    pub have_milli: Option<i64>,
+    /// Nodes that were looked at, counted by what ruled them out.
+    pub counts: Vec<(String, i64)>,
+    /// Its place in the order.
+    pub rank: Option<i64>,
+    /// When it is expected to start.
+    pub expected_start: Option<DateTime<Utc>>,
+    /// Changes that would start it.
+    pub remedies: Vec<Remedy>,
+}
+
+impl Wait {
+    /// The cause.
+    pub fn explain(&self, t: &Messages) -> Phrase {
+        match &self.message {
+            Some(message) if !t.knows("waiting", &self.code) => Phrase::literal(message),
+            _ => t.word("waiting", &self.code),
+        }
+    }
+
+    /// The cause in figures, where they say more.
+    pub fn figures(&self, t: &Messages) -> Option<Phrase> {
+        if !t.knows("waiting_more", &self.code) {
+            return None;
+        }
+        let said = t
+            .word("waiting_more", &self.code)
+            .nest("need", t.gpus(self.need_milli?))
+            .nest("have", t.gpus(self.have_milli?));
+        Some(said.nest("scope", scope(t, self.scope.as_deref()?)?))
+    }
+
+    /// What binds.
+    pub fn binds(&self, shell: &Shell) -> Option<Phrase> {
+        let text = self.scope.as_deref()?;
+        match text.parse::<DateTime<Utc>>() {
+            Ok(at) => Some(shell.moment(&at)),
+            Err(_) => scope(&shell.t, text),
+        }
+    }
+}
+
+/// Limits that the engine names with the team whose they are.
+const LIMITS: [&str; 2] = ["lend_limit", "max_per_user"];
+
+/// What binds, in words; nothing where it is the job itself.
+fn scope(t: &Messages, text: &str) -> Option<Phrase> {
+    for limit in LIMITS {
+        let of = text
+            .strip_prefix(limit)
+            .and_then(|rest| rest.strip_prefix(" of "));
+        if let Some(team) = of {
+            return Some(t.word("scope", limit).nest("team", scope(t, team)?));
+        }
+    }
+    let (kind, name) = text.split_once(' ').unwrap_or((text, ""));
+    match (kind, name) {
+        ("workload", "") => None,
+        _ if t.knows("scope", kind) => Some(t.word("scope", kind).with("name", name)),
+        _ => Some(Phrase::literal(text)),
+    }
+}
+
+/// A change that would start a waiting job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remedy {
+    /// Keys of the spec with what they are to be; `None` is to be left out.
+    pub change: Vec<(String, Option<String>)>,
+    /// What it would bring: a code.
+    pub effect: String,
+}
+
+impl Remedy {
+    /// What to change, by the labels of the form.
+    pub fn changes(&self, t: &Messages) -> Vec<Phrase> {
+        let change = self.change.iter();
+        change
+            .map(|(key, value)| {
+                let field = field_of(key);
+                let label = if t.knows("field", field) {
+                    t.word("field", field)
+                } else {
+                    t.word("change", key)
+                };
+                let line = t.say("why.change").nest("field", label);
+                match value {
+                    Some(value) => line.with("value", value),
+                    None => line.nest("value", t.say("why.left_out")),
+                }
+            })
+            .collect()
+    }
+}
+
+/// How an attempt ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ending {
+    /// The end.
+    pub end: AttemptEnd,
+    /// The exit code, when the process gave one.
+    pub exit_code: Option<i32>,
+    /// The number of the signal that ended it.
+    pub signal: Option<i32>,
+    /// More, as the server says it.
+    pub message: Option<String>,
+}
+
+impl Ending {
+    /// The end in words: exit codes and signals that have a meaning say it.
+    pub fn explain(&self, t: &Messages) -> Phrase {
+        let signal = self
+            .signal
+            .or_else(|| self.exit_code.map(|code| code - CODE_SIGNAL_BASE))
+            .filter(|n| *n > 0);
+        match (self.end, self.exit_code) {
+            (AttemptEnd::Exit, Some(0)) => t.say("ended.well"),
+            (AttemptEnd::Exit | AttemptEnd::Invalid, Some(CODE_NOT_FOUND)) => {
+                t.say("ended.not_found")
+            }
+            (AttemptEnd::Exit | AttemptEnd::Invalid, Some(CODE_NOT_EXECUTABLE)) => {
+                t.say("ended.not_executable")
+            }
+            (AttemptEnd::Exit, Some(code)) => {
+                match signal.filter(|n| t.knows("signal", &n.to_string())) {
+                    Some(n) => t
+                        .say("ended.exit_signal")
+                        .with("code", code)
+                        .nest("signal", t.word("signal", &n.to_string())),
+                    None => t.say("ended.exit").with("code", code),
+                }
+            }
+            (AttemptEnd::Signal, _) => match signal.map(|number| number.to_string()) {
+                Some(number) => t
+                    .say("ended.signal")
+                    .with("number", &number)
+                    .nest("signal", t.word("signal", &number)),
+                None => t.say("ended.some_signal"),
+            },
+            (end, _) => t.word("ended_by", end.as_str()),
+        }
+    }
+
+    /// What may help, where there is something general to say.
+    pub fn advise(&self, t: &Messages) -> Option<Phrase> {
+        let code = match (self.end, self.exit_code) {
+            (AttemptEnd::Exit | AttemptEnd::Invalid, Some(CODE_NOT_FOUND)) => "not_found",
+            (AttemptEnd::Exit | AttemptEnd::Invalid, Some(CODE_NOT_EXECUTABLE)) => "not_executable",
+            (AttemptEnd::Exit, Some(0)) => return None,
+            (end, _) => end.as_str(),
+        };
+        t.knows("advice", code).then(|| t.word("advice", code))
+    }
+
+    /// What a node said of a start that it refused: its own words, which no code has.
+    pub fn said(&self) -> Option<&str> {
+        let own = matches!(self.end, AttemptEnd::StartRefused | AttemptEnd::Invalid);
+        self.message
+            .as_deref()
+            .filter(|_| own && self.exit_code.is_none())
+    }
+
+    /// Whether it ended well.
+    pub(super) fn good(&self) -> bool {
+        self.end == AttemptEnd::Exit && self.exit_code == Some(0)
+    }
+}
