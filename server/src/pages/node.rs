@@ -5,6 +5,8 @@ use axum::response::{Redirect, Response};
 use domain::name::Name;
 use domain::role::PlatformRole;
 use domain::state::{DeviceHealth, NodeIntent, Reachability};
+use web::draw::plain_text;
+use web::messages::Messages;
 use web::parts::{EventLine, State as Shown};
 use web::shell::Section;
 use web::views::{NodeAction, NodeDevice, NodeNote, NodeView, NodeWork};
@@ -123,11 +125,14 @@ fn event_line(event: &NodeEvent) -> Option<EventLine> {
             _ => Shown::note(),
         },
     };
+    let t = Messages::english();
     let device = event.data["index"]
         .as_i64()
-        .map(|index| format!("device {index}"));
+        .map(|index| plain_text(&t.say("node.event_device").with("index", index)));
     let said = event.data["message"].as_str().map(str::to_owned);
-    let reason = told(&event.reason).map(|reason| reason.replace('_', " "));
+    let reason = told(&event.reason)
+        .filter(|reason| reason != "enrolled")
+        .map(|reason| plain_text(&t.word("node_reason", &reason)));
     let detail: Vec<String> = [device, said.or(reason)].into_iter().flatten().collect();
     Some(EventLine {
         at: event.at,
@@ -259,5 +264,6 @@ mod tests {
             (line.code.as_str(), line.state.tone()),
             ("enrolled", "muted")
         );
+        assert_eq!(line.detail, None, "it is said once");
     }
 }
