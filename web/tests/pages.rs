@@ -355,3 +355,19 @@ fn a_job_that_has_ended_has_a_cost_and_no_cost_so_far() {
     );
     assert!(samples::job().render().unwrap().contains("Cost so far"));
 }
+
+#[test]
+fn what_is_refused_displaces_nobody_and_does_not_say_so() {
+    use web::views::{Cause, DryRunView, Outcome, Refusal};
+    let sample = samples::submit();
+    let shows = |view: &DryRunView| view.render().unwrap().contains("Displaces");
+    let mut view = DryRunView {
+        shell: sample.shell,
+        dry_run: sample.dry_run,
+    };
+    assert!(shows(&view));
+    let dry_run = view.dry_run.as_mut().unwrap();
+    dry_run.outcome = Outcome::Refused;
+    dry_run.cause = Some(Cause::Refused(Refusal::default()));
+    assert!(!shows(&view));
+}
