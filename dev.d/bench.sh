@@ -29,10 +29,20 @@ print(f"{name:14} {ties:8}", *(f"{a[at]:8.2f}" for at in ("80", "90", "95", "100
     done
 }
 
+# B2 to B5: the engine in a cluster of 80,000 GPUs, each in a process of its own, whose memory is measured.
+# PART=50 takes one in fifty of its nodes and work.
+bench_engine() {
+    local name
+    for name in fill full million preempt; do
+        cargo bench --quiet --package engine --bench scale -- "$name" "${PART:-1}"
+    done
+}
+
 bench() { # NAME
     case $1 in
         placement) bench_placement ;;
-        all) bench_placement ;;
-        *) fail "there is no benchmark $1; there are: placement, all" ;;
+        engine) bench_engine ;;
+        all) bench_engine && bench_placement ;;
+        *) fail "there is no benchmark $1; there are: placement, engine, all" ;;
     esac
 }

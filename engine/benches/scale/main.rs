@@ -1,0 +1,157 @@
+//! B2 to B5: how fast the engine decides in a large cluster. `./dev bench engine` runs one after another.
+
+mod scan;
+mod sizes;
+mod worlds;
+
+use std::time::Duration;
+
+use engine::plan;
+use engine::world::World;
+use worlds::{Scale, fewest_victims, full, newcomer, singles, waiting};
+
+/// 10,000 nodes, 80,000 GPUs, 200 teams.
+const LARGE: Scale = Scale {
+    nodes: 10_000,
+    tree: [5, 4, 10],
+    waiting: 100_000,
+};
+
+/// Runs of which the median is told, unless `RUNS` says otherwise.
+const RUNS: usize = 5;
+/// Every world comes from it.
+const SEED: u64 = 20_260_105;
+/// The gang of B5: 512 GPUs.
+const GANG: u32 = 64;
+
+fn main() {
+    let mut named = std::env::args()
+        .skip(1)
+        .filter(|arg| !arg.starts_with("--"));
+    let name = named.next();
+    // A smaller world for a profile: one in so many nodes and workloads.
+    let part = named.next().and_then(|part| part.parse().ok()).unwrap_or(1);
+    match name.as_deref() {
+        Some("fill") => fill(scaled(100_000, part)),
+        Some("full") => cycle(scaled(100_000, part)),
+        Some("million") => cycle(scaled(1_000_000, part)),
+        Some("preempt") => preempt(scaled(0, part)),
+        _ => eprintln!("name one of: fill, full, million, preempt"),
+    }
+}
+
+fn scaled(waiting: usize, part: usize) -> Scale {
+    Scale {
+        nodes: LARGE.nodes / part,
+        waiting: waiting / part,
+        ..LARGE
+    }
+}
+
+/// B2: an empty cluster and what waits for it.
+fn fill(scale: Scale) {
+    let world = waiting(scale, SEED);
+    let decided = world.workloads.len();
+    let mut starts = 0;
+    let took = median(|| starts = plan(&world).starts.len());
+    let mut placed = 0;
+    let scan = median(|| placed = scan::place_all(&world));
+    println!(
+        "B2 fill: {decided} decided ({starts} start) in {} ms, {:.0} /s; plain scan {} ms, {:.0} /s ({placed} placed); ratio {:.2}; {}",
+        took.as_millis(),
+        rate(decided, took),
+        scan.as_millis(),
+        rate(decided, scan),
+        scan.as_secs_f64() / took.as_secs_f64(),
+        peak(),
+    );
+}
+
+/// B3: a full cluster, all verdicts.
+fn cycle(scale: Scale) {
+    let world = full(scale, SEED);
+    tell_full(&world);
+    let mut said = String::new();
+    let took = median(|| {
+        let plan = plan(&world);
+        said = format!(
+            "{} start, {} preempted, {} nominated, {} reserved, {} verdicts",
+            plan.starts.len(),
+            plan.preemptions.len(),
+            plan.nominations.len(),
+            plan.reservations.len(),
+            plan.waiting.len()
+        );
+    });
+    println!("B3 full: {} ms ({said}); {}", took.as_millis(), peak());
+}
+
+fn tell_full(world: &World) {
+    let running = world
+        .workloads
+        .iter()
+        .filter(|w| !w.placed.is_empty())
+        .count();
+    let waits = world.workloads.len() - running;
+    eprintln!(
+        "{} nodes, {running} running, {waits} waiting",
+        world.nodes.len()
+    );
+}
+
+/// B5: a gang comes into a cluster full of work of low priority.
+fn preempt(scale: Scale) {
+    let mut world = singles(scale, SEED, GANG);
+    tell_full(&world);
+    let least = fewest_victims(&world, GANG);
+    world.workloads.push(newcomer(scale, GANG));
+    let mut victims = 0;
+    let took = median(|| {
+        let plan = plan(&world);
+        assert_eq!(plan.nominations.len(), 1, "the gang has no room");
+        victims = plan.preemptions.len();
+    });
+    println!(
+        "B5 preempt: {} ms, {victims} victims, {least} at least, ratio {:.3}; {}",
+        took.as_millis(),
+        victims as f64 / least.max(1) as f64,
+        peak(),
+    );
+}
+
+fn median(mut act: impl FnMut()) -> Duration {
+    let runs = std::env::var("RUNS")
+        .ok()
+        .and_then(|runs| runs.parse().ok());
+    let runs = runs.unwrap_or(RUNS);
+    let mut times: Vec<Duration> = (0..runs)
+        .map(|_| {
+            let begun = on_core();
+            act();
+            on_core().saturating_sub(begun)
+        })
+        .collect();
+    times.sort_unstable();
+    times[runs / 2]
+}
+
+/// The time that this process has been on a core: others use the machine too.
+fn on_core() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
+    let nanos = stat.split_whitespace().next().and_then(|n| n.parse().ok());
+    Duration::from_nanos(nanos.unwrap_or(0))
+}
+
+fn rate(count: usize, took: Duration) -> f64 {
+    count as f64 / took.as_secs_f64()
+}
+
+/// The most memory that this process has had.
+fn peak() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib: u64 = line
+        .and_then(|line| line.split_whitespace().next()?.parse().ok())
+        .unwrap_or(0);
+    format!("at most {} MiB", kib / 1024)
+}
