@@ -6,9 +6,11 @@ mod kept;
 mod moves;
 mod reserve;
 mod slices;
+mod stuck;
 
-use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
+
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use domain::Timestamp;
 use domain::sharing::SharingMode;
@@ -16,16 +18,17 @@ use domain::sharing::SharingMode;
 use crate::backfill::{self, Timeline};
 use crate::bookings::{self, Bookings};
 use crate::index::{Amount, Index};
-use crate::ledger::{Ledger, Slot, Standing};
+use crate::ledger::{Ledger, Sight, Slot, Standing};
 use crate::order::Picker;
-use crate::place::{Query, place};
+use crate::place::{Gang, Query, place};
 use crate::plan::{DevicePlace, Nomination, Plan, Preemption, Reason, Resize, Start, WorkerPlace};
 use crate::preempt;
 use crate::quota;
 use crate::start;
-use crate::world::{Backfill, Booking, PoolState, World};
+use crate::world::{Backfill, Booking, NodeState, PoolState, World};
 use crate::{shares, verdict};
 use coming::Coming;
+use stuck::Hints;
 
 /// Decides everything for one moment. The same world gives the same plan, byte for byte,
 /// whatever the order of its rows.
@@ -40,27 +43,37 @@ pub(crate) struct Cycle<'i, 'w> {
     pub ledger: Ledger<'i, 'w>,
     bare: Ledger<'i, 'w>,
     /// Whether a shape could ever be held by a pool.
-    formable: HashMap<(usize, usize), bool>,
+    formable: FxHashMap<(usize, usize, usize, u32), bool>,
     /// Shapes that failed in this cycle, and the soonest end with which they did; free room
     /// only shrinks while work starts, and what ends later meets more.
-    failed: HashMap<(usize, usize, usize), Timestamp>,
+    failed: FxHashMap<(usize, usize, usize), Timestamp>,
     /// The future of each pool in which somebody waits for it.
     timelines: Vec<Option<Timeline<'i, 'w>>>,
     bookings: Bookings,
     /// Work that no end would start, by pool, team, shape and length.
-    startless: HashSet<(usize, usize, usize, Option<i64>)>,
+    startless: FxHashSet<(usize, usize, usize, Option<i64>)>,
     /// Expected starts that are known, by pool, team, shape and length.
-    told: HashMap<(usize, usize, usize, Option<i64>), Option<Timestamp>>,
+    told: FxHashMap<(usize, usize, usize, Option<i64>), Option<Timestamp>>,
+    /// The first ends of work in a pool, and which work ends then.
+    pub ends: Vec<Option<Rc<Vec<(Timestamp, usize)>>>>,
+    /// When limits will let work start, by pool, team and shape.
+    pub limited: FxHashMap<(usize, usize, usize), Option<Timestamp>>,
+    /// Work that is the last of its pool to be looked at and would be given a start that is kept:
+    /// it is, unless it is given room.
+    postponed: Option<(usize, usize)>,
     /// Pools in which a start that was kept is not needed any more.
     freed: Vec<bool>,
     /// Work that comes later in the order than the one that is looked at: its start holds nothing back.
-    behind: HashSet<usize>,
+    behind: FxHashSet<usize>,
     /// Pools in which such a start may have to be found anew.
     met_behind: Vec<bool>,
     /// The order in which work was looked at and not started, by pool.
     pub passed: Vec<Vec<usize>>,
     /// The head that nothing may pass, by pool.
     pub heads: Vec<Option<usize>>,
+    /// What verdicts have counted, and where they found a place.
+    pub counted: verdict::Counted,
+    pub places: FxHashMap<(Gang, Sight, bool), bool>,
     /// Verdicts that have been told so far: the first are told more of.
     pub explained: usize,
     pub plan: Plan,
@@ -74,17 +87,22 @@ impl<'i, 'w> Cycle<'i, 'w> {
             index,
             ledger,
             bare: Ledger::bare(index),
-            formable: HashMap::new(),
-            failed: HashMap::new(),
+            formable: FxHashMap::default(),
+            failed: FxHashMap::default(),
             timelines: index.pools.iter().map(|_| None).collect(),
             bookings,
-            startless: HashSet::new(),
-            told: HashMap::new(),
+            startless: FxHashSet::default(),
+            told: FxHashMap::default(),
+            ends: vec![None; index.pools.len()],
+            limited: FxHashMap::default(),
+            postponed: None,
             freed: vec![false; index.pools.len()],
-            behind: HashSet::new(),
+            behind: FxHashSet::default(),
             met_behind: vec![false; index.pools.len()],
             passed: vec![Vec::new(); index.pools.len()],
             heads: vec![None; index.pools.len()],
+            counted: verdict::Counted::default(),
+            places: FxHashMap::default(),
             explained: 0,
             plan: Plan {
                 now: index.world.now,
@@ -113,15 +131,42 @@ impl<'i, 'w> Cycle<'i, 'w> {
     pub fn decide(&mut self) {
         self.keep_room();
         self.in_pools(Self::start_in);
+        if !self.alone() {
+            self.reserve_postponed();
+        }
         self.drain();
         self.look_again();
         self.in_pools(Self::consolidate_in);
         self.in_pools(Self::displace_in);
+        self.reserve_postponed();
         self.clear_booked();
         self.look_again();
         self.start_again();
+        self.reserve_postponed();
         self.grow();
         self.tell_reservations();
+    }
+
+    /// Whether nothing but the one workload that waits could mind the start that is kept for it,
+    /// and nothing moves before room is made for it.
+    fn alone(&self) -> bool {
+        let kept = self.timelines.iter().all(Option::is_none) && self.plan.nominations.is_empty();
+        let drains = self
+            .index
+            .nodes
+            .iter()
+            .any(|n| n.row.state == NodeState::Draining);
+        kept && !drains && self.passed.iter().flatten().count() == 1
+    }
+
+    /// Keeps a start for work that was not given room in another way.
+    fn reserve_postponed(&mut self) {
+        if let Some((work, pool)) = self.postponed.take()
+            && self.ledger.standing(work) == Standing::Idle
+        {
+            self.reserve(work, pool);
+            self.mend(pool);
+        }
     }
 
     /// Whether a workload may start in a pool at all.
@@ -131,14 +176,17 @@ impl<'i, 'w> Cycle<'i, 'w> {
 
     /// Whether a pool's nodes, whatever their state, could ever hold a workload.
     pub fn formable(&mut self, work: usize, pool: usize) -> bool {
-        let shape = self.index.works[work].shape;
-        if let Some(&known) = self.formable.get(&(pool, shape)) {
+        let facts = &self.index.works[work];
+        let least = facts.row.workers_least();
+        // Replicas keep apart from one another.
+        let service = facts.service.map_or(0, |service| 1 + service);
+        let key = (pool, facts.frame, service, least);
+        if let Some(&known) = self.formable.get(&key) {
             return known;
         }
-        let least = self.index.works[work].row.workers_least();
         let query = Query::start(self.index, work, pool).workers(least);
         let known = place(&mut self.bare, query).is_some();
-        self.formable.insert((pool, shape), known);
+        self.formable.insert(key, known);
         known
     }
 
@@ -185,14 +233,22 @@ impl<'i, 'w> Cycle<'i, 'w> {
 
     /// Starts what fits, in order. What does not is given back.
     fn start_in(&mut self, pool: usize, works: &[usize]) -> Vec<usize> {
+        // Victims and movers may have left more than there was.
+        self.ledger.nowhere.clear();
         let mut picker = Picker::of(self.index, pool, works);
         let strict = self.index.pools[pool].row.backfill == Backfill::Strict;
         let mut given_back = Vec::new();
+        let mut hints = Hints::of(self.index);
         loop {
-            self.find_stuck(&mut picker, pool);
-            let Some(work) = picker.next(&self.ledger) else {
+            let next = picker.next_inside(&self.ledger).or_else(|| {
+                // Who can start something matters to the shares of borrowers alone.
+                self.find_stuck(&mut picker, &mut hints, pool);
+                picker.next_borrower(&self.ledger)
+            });
+            let Some(work) = next else {
                 break;
             };
+            hints.taken(self.index, work);
             let blocked = strict && self.heads[pool].is_some();
             match if blocked {
                 None
@@ -204,13 +260,19 @@ impl<'i, 'w> Cycle<'i, 'w> {
                     if strict && !blocked && self.could_start(work, pool) {
                         self.heads[pool] = Some(work);
                     }
-                    self.reserve(work, pool);
+                    if picker.is_empty() && self.index.pools.len() == 1 {
+                        self.postponed = Some((work, pool));
+                    } else {
+                        self.reserve(work, pool);
+                    }
                     self.passed[pool].push(work);
                     given_back.push(work);
                 }
             }
         }
-        self.mend(pool);
+        if self.postponed.is_none() {
+            self.mend(pool);
+        }
         given_back
     }
 
@@ -221,38 +283,8 @@ impl<'i, 'w> Cycle<'i, 'w> {
         quota::allowed(&self.ledger, work, pool, amount).is_ok() && self.formable(work, pool)
     }
 
-    /// Tells the order which teams can start nothing any more, where it matters: a parent's
-    /// share leaves them out.
-    fn find_stuck(&mut self, picker: &mut Picker, pool: usize) {
-        let index = self.index;
-        for team in 0..index.teams.len() {
-            let Some(parent) = index.teams[team].parent else {
-                continue;
-            };
-            let rivals = index.teams[parent]
-                .children
-                .iter()
-                .filter(|&&c| picker.waits(c))
-                .count();
-            if rivals < 2
-                || !picker.waits(team)
-                || !picker.starts(team)
-                || !index.teams[team].children.is_empty()
-            {
-                continue;
-            }
-            let pending: Vec<usize> = picker.pending(team).collect();
-            if !pending
-                .into_iter()
-                .any(|work| self.find_start(work, pool).is_some())
-            {
-                picker.stick(index, team);
-            }
-        }
-    }
-
     /// Where a workload would start now: with all its workers, else with fewer.
-    fn find_start(&mut self, work: usize, pool: usize) -> Option<Vec<Rc<Slot>>> {
+    pub(super) fn find_start(&mut self, work: usize, pool: usize) -> Option<Vec<Rc<Slot>>> {
         let facts = &self.index.works[work];
         let key = (pool, facts.team, facts.shape);
         let end = backfill::end_from(self.index, work, self.index.world.now);
@@ -284,7 +316,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
             return works.to_vec();
         }
         let mut picker = Picker::of(self.index, pool, works);
-        let mut hopeless = HashSet::new();
+        let mut hopeless = FxHashSet::default();
         self.behind = works.iter().copied().collect();
         while let Some(work) = picker.next(&self.ledger) {
             self.behind.remove(&work);

@@ -5,9 +5,10 @@ mod need;
 mod node;
 mod shape;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
 use domain::sharing::SharingMode;
+use rustc_hash::FxHashMap;
 
 use crate::bookings;
 use crate::mig::{self, Profile};
@@ -35,7 +36,9 @@ pub(crate) struct Index<'w> {
     pub roots: Vec<usize>,
     pub works: Vec<WorkFacts<'w>>,
     pub services: Vec<ServiceFacts>,
-    pub by_name: HashMap<&'w str, usize>,
+    pub by_name: FxHashMap<&'w str, usize>,
+    /// For each label that a gang names: the domain of each node.
+    pub domains: FxHashMap<&'w str, Vec<Option<usize>>>,
     numbers: Numbers<'w>,
 }
 
@@ -53,6 +56,8 @@ pub(crate) struct PoolFacts<'w> {
     pub memory: i128,
     /// Each team's row, by team.
     pub rows: Vec<Row>,
+    /// Whether any team bounds what others may use of its guarantee.
+    pub lends: bool,
 }
 
 /// A team with its place in the tree.
@@ -64,6 +69,8 @@ pub(crate) struct TeamFacts<'w> {
     pub path: Vec<usize>,
     /// What budgets stop, here or above.
     pub stopped: Stopped,
+    /// Whether it, or a team above, bounds what one user holds.
+    pub by_user: bool,
 }
 
 /// A service and its replicas.
@@ -86,6 +93,10 @@ pub(crate) struct WorkFacts<'w> {
     pub memory: i64,
     /// Workloads of one shape fit or fail together.
     pub shape: usize,
+    /// Workers of one form are given the same devices of a node.
+    pub form: usize,
+    /// Gangs of one frame, and of as many workers, have a place or have none together.
+    pub frame: usize,
 }
 
 impl<'w> Index<'w> {
@@ -101,7 +112,7 @@ impl<'w> Index<'w> {
             })
             .collect();
         let teams = teams(world);
-        let team_ids: HashMap<&str, usize> = teams
+        let team_ids: FxHashMap<&str, usize> = teams
             .iter()
             .enumerate()
             .map(|(i, t)| (t.row.name.as_str(), i))
@@ -124,7 +135,7 @@ impl<'w> Index<'w> {
                 )
             })
             .collect();
-        let service_ids: HashMap<&str, usize> = services
+        let service_ids: FxHashMap<&str, usize> = services
             .keys()
             .enumerate()
             .map(|(i, name)| (*name, i))
@@ -138,7 +149,9 @@ impl<'w> Index<'w> {
                 .iter()
                 .map(|c| (c.name.as_str(), (c.priority, c.preemptible)))
                 .collect(),
-            shapes: HashMap::new(),
+            shapes: FxHashMap::default(),
+            forms: FxHashMap::default(),
+            frames: FxHashMap::default(),
             profiles: Profiles::default(),
         };
         let roots = (0..teams.len())
@@ -152,7 +165,11 @@ impl<'w> Index<'w> {
             roots,
             works: Vec::with_capacity(world.workloads.len()),
             services: services.into_values().collect(),
-            by_name: HashMap::with_capacity(world.workloads.len()),
+            by_name: FxHashMap::with_capacity_and_hasher(
+                world.workloads.len(),
+                rustc_hash::FxBuildHasher,
+            ),
+            domains: FxHashMap::default(),
             numbers,
         };
         for row in sorted(&world.workloads, |w| w.name.as_str()) {
@@ -315,6 +332,7 @@ impl<'w> PoolFacts<'w> {
             capacity: milli * unit,
             cpus,
             memory,
+            lends: rows.iter().any(|row| row.lend_limit.is_some()),
             rows,
         }
     }
@@ -342,6 +360,7 @@ fn teams(world: &World) -> Vec<TeamFacts<'_>> {
             children: Vec::new(),
             path: Vec::new(),
             stopped: Stopped::None,
+            by_user: false,
         })
         .collect();
     for id in 0..teams.len() {
@@ -360,6 +379,7 @@ fn teams(world: &World) -> Vec<TeamFacts<'_>> {
             .map(|&t| teams[t].row.stopped)
             .max()
             .unwrap_or(Stopped::None);
+        teams[id].by_user = path.iter().any(|&t| !teams[t].row.max_per_user.is_empty());
         teams[id].path = path;
     }
     teams
@@ -371,7 +391,7 @@ fn sorted<T>(rows: &[T], name: impl Fn(&T) -> &str) -> Vec<&T> {
     rows
 }
 
-fn numbered<'w, T>(rows: &[&'w T], name: impl Fn(&'w T) -> &'w str) -> HashMap<&'w str, usize> {
+fn numbered<'w, T>(rows: &[&'w T], name: impl Fn(&'w T) -> &'w str) -> FxHashMap<&'w str, usize> {
     rows.iter()
         .enumerate()
         .map(|(id, row)| (name(row), id))

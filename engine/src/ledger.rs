@@ -9,13 +9,14 @@ mod future;
 mod part;
 mod paused;
 
-use std::collections::HashMap;
 use std::rc::Rc;
 
-use domain::sharing::SharingMode;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::index::{Amount, Index, bit};
-use crate::place::{Classes, Prices};
+use crate::place::{Able, Classes, Gang, Prices};
+use crate::preempt::Herd;
+use crate::share::{Everybody, coarse, share};
 use crate::world::{Placed, WorkloadState};
 
 pub(crate) use part::{Load, Part, Slot, slot};
@@ -50,7 +51,7 @@ impl Sight {
 }
 
 /// A node in both views.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Space {
     pub cpus: [i64; 2],
     pub memory: [i64; 2],
@@ -59,20 +60,6 @@ pub(crate) struct Space {
     pub given: [i64; 2],
     /// Whole devices that nothing stands on, as bits.
     pub free: [u64; 2],
-}
-
-impl Space {
-    /// The space as newcomers see it: whose a device is matters only where it is shared
-    /// within a team.
-    pub fn look(&self) -> Self {
-        let mut look = self.clone();
-        for load in look.loads.iter_mut().flatten() {
-            if load.mode != Some(SharingMode::Mps) {
-                load.team = 0;
-            }
-        }
-        look
-    }
 }
 
 /// What a team holds in a pool, with all below it.
@@ -128,15 +115,29 @@ pub(crate) struct Ledger<'i, 'w> {
     pub index: &'i Index<'w>,
     pub spaces: Vec<Space>,
     held: Vec<Vec<Held>>,
-    users: HashMap<(usize, usize, &'w str), Amount>,
+    /// What users hold of teams that bound it.
+    users: FxHashMap<(usize, usize, &'w str), Amount>,
     /// Where each workload is: running, started or nominated.
     slots: Vec<Vec<Rc<Slot>>>,
     standing: Vec<Standing>,
     /// Evictions that each team suffers in this cycle.
     evicted: Vec<u32>,
     journal: Vec<Step>,
+    /// By node: workers that were put on it, less those that were taken away.
+    put: Vec<i64>,
+    /// Counts the changes of what teams hold.
+    version: u64,
     /// The nodes that look alike, and what is known of them.
     pub classes: Classes,
+    /// Which nodes can be candidates for which work.
+    pub able: Able,
+    /// Gangs that had no place when work was looked for to start: as long as work only starts,
+    /// they have none.
+    pub nowhere: FxHashSet<Gang>,
+    /// Running work that may be preempted, by pool, once somebody has asked.
+    pub herds: Vec<Option<Rc<Herd>>>,
+    /// The borrower shares of teams, by pool, with what each held then.
+    shares: Vec<Vec<Option<(Held, i128)>>>,
     /// What placements cost, in pools that waste little, by pool.
     pub prices: Vec<Option<Prices>>,
     /// Whether nodes count whatever their state and devices though they failed.
@@ -147,7 +148,7 @@ impl<'i, 'w> Ledger<'i, 'w> {
     /// The state at the beginning of a cycle.
     pub fn of(index: &'i Index<'w>) -> Self {
         let mut ledger = Self::without_work(index, false);
-        let ids: HashMap<&str, usize> = index
+        let ids: FxHashMap<&str, usize> = index
             .nodes
             .iter()
             .enumerate()
@@ -217,12 +218,18 @@ impl<'i, 'w> Ledger<'i, 'w> {
             index,
             spaces: spaces.collect(),
             held: vec![vec![Held::default(); index.teams.len()]; index.pools.len()],
-            users: HashMap::new(),
+            users: FxHashMap::default(),
             slots: vec![Vec::new(); index.works.len()],
             standing: vec![Standing::Idle; index.works.len()],
             evicted: vec![0; index.teams.len()],
             journal: Vec::new(),
+            put: vec![0; index.nodes.len()],
+            version: 0,
             classes: Classes::default(),
+            able: Able::default(),
+            nowhere: FxHashSet::default(),
+            herds: vec![None; index.pools.len()],
+            shares: vec![vec![None; index.teams.len()]; index.pools.len()],
             prices: if bare {
                 index.pools.iter().map(|_| None).collect()
             } else {
@@ -237,12 +244,39 @@ impl<'i, 'w> Ledger<'i, 'w> {
         self.bare
     }
 
+    /// A number that is another whenever what a team holds is.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The borrower share of a team as it is compared, whoever could start what.
+    pub fn share(&mut self, pool: usize, team: usize) -> i128 {
+        let held = self.held[pool][team];
+        // What an inner team borrows turns on all below it.
+        let leaf = self.index.teams[team].children.is_empty();
+        if let Some((seen, share)) = self.shares[pool][team]
+            && leaf
+            && seen == held
+        {
+            return share;
+        }
+        let share = coarse(share(self, pool, team, &Everybody));
+        self.shares[pool][team] = Some((held, share));
+        share
+    }
+
+    /// Workers that were put on a node less those that were taken away: while work only
+    /// starts, a node with the same number is the same.
+    pub fn put_on(&self, node: usize) -> i64 {
+        self.put[node]
+    }
+
     /// What a team holds in a pool.
     pub fn held(&self, pool: usize, team: usize) -> &Held {
         &self.held[pool][team]
     }
 
-    /// What one user holds of a team and all below it.
+    /// What one user holds of a team and all below it, where that is bounded.
     pub fn held_by_user(&self, pool: usize, team: usize, user: &'w str) -> Amount {
         self.users.get(&(pool, team, user)).copied().unwrap_or(0)
     }
@@ -427,6 +461,7 @@ impl<'i, 'w> Ledger<'i, 'w> {
     }
 
     fn add(&mut self, pool: usize, work: usize, amount: Amount, workers: i64) {
+        self.version += 1;
         let facts = &self.index.works[work];
         let cpus = i128::from(facts.cpus) * i128::from(workers);
         let memory = i128::from(facts.memory) * i128::from(workers);
@@ -441,7 +476,9 @@ impl<'i, 'w> Ledger<'i, 'w> {
                 held.cpus += cpus;
                 held.memory += memory;
             }
-            if let Some(user) = &facts.row.user {
+            if let Some(user) = &facts.row.user
+                && self.index.teams[facts.team].by_user
+            {
                 *self.users.entry((pool, team, user.as_str())).or_default() += amount;
             }
         }
@@ -450,6 +487,7 @@ impl<'i, 'w> Ledger<'i, 'w> {
     fn put(&mut self, view: View, work: usize, slot: &Slot, sign: i64) {
         let facts = &self.index.works[work];
         self.classes.mark(slot.node);
+        self.put[slot.node] += sign;
         let space = &mut self.spaces[slot.node];
         let node = &self.index.nodes[slot.node];
         let v = view as usize;

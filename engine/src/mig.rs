@@ -140,6 +140,15 @@ impl fmt::Debug for Slice {
 }
 
 impl Cut {
+    /// All of it, as two words.
+    pub fn words(self) -> [u64; 2] {
+        let counts = [self.extra, self.all, self.engines];
+        let counts = counts
+            .iter()
+            .fold(0, |all, &count| all << 8 | u64::from(count));
+        [self.bits, counts]
+    }
+
     /// Whether an instance can be there too.
     pub fn admits(self, slice: Slice) -> bool {
         self.bits & slice.bits() == 0

@@ -1,11 +1,11 @@
 //! The order in which waiting work is looked at: the cycle and the queue page use this one comparator.
 
 use std::cmp::Reverse;
-use std::collections::HashSet;
+use std::collections::BTreeMap;
 
 use crate::index::{Amount, Index};
 use crate::ledger::{Ledger, Slot, Standing};
-use crate::share::{Starters, coarse, dominant, shares};
+use crate::share::{KeptShares, Starters};
 use crate::world::World;
 
 /// What a workload is called inside a team's order: the larger goes first.
@@ -30,12 +30,18 @@ pub(crate) struct Picker {
     queues: Vec<Vec<Entry>>,
     /// By team: before it, everything is done.
     first: Vec<usize>,
-    /// By team: no work with devices that is left asks for less.
-    least: Vec<Amount>,
+    /// By team: how much of the work with devices that is left asks for each amount.
+    amounts: Vec<BTreeMap<Amount, usize>>,
     /// Whether anything is left in a subtree.
     left: Vec<usize>,
+    /// How much is left in all.
+    total: usize,
     /// Teams whose work has been seen to fit nowhere.
-    stuck: HashSet<usize>,
+    stuck: Vec<bool>,
+    inside: Inside,
+    shares: KeptShares,
+    /// Whether who waits and who is stuck is as the shares last saw it.
+    same: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -43,6 +49,19 @@ struct Entry {
     work: usize,
     amount: Amount,
     done: bool,
+}
+
+/// The first work of each team that is within what is left of its guarantee.
+#[derive(Debug, Default)]
+struct Inside {
+    /// The state of the ledger when it was looked for.
+    version: Option<u64>,
+    /// By team: what was left of the guarantee, and where in the queue the work is.
+    found: Vec<(Amount, Option<usize>)>,
+    /// Teams of each subtree that have any.
+    below: Vec<usize>,
+    /// A team whose work was taken since.
+    taken: Option<usize>,
 }
 
 impl Picker {
@@ -61,38 +80,62 @@ impl Picker {
                 )
             })
             .collect();
-        ranked.sort_by_key(|&(rank, _)| Reverse(rank));
+        ranked.sort_unstable_by_key(|&(rank, _)| Reverse(rank));
         let mut queues = vec![Vec::new(); index.teams.len()];
+        let mut amounts = vec![BTreeMap::new(); index.teams.len()];
         let mut left = vec![0; index.teams.len()];
         for (_, work) in ranked {
+            let team = index.works[work].team;
             let each = index.charge_least(work, pool);
             let amount = each * Amount::from(index.works[work].row.workers);
-            queues[index.works[work].team].push(Entry {
+            queues[team].push(Entry {
                 work,
                 amount,
                 done: false,
             });
-            for &team in &index.teams[index.works[work].team].path {
+            if amount > 0 {
+                *amounts[team].entry(amount).or_default() += 1;
+            }
+            for &team in &index.teams[team].path {
                 left[team] += 1;
             }
         }
         Self {
             pool,
             first: vec![0; queues.len()],
-            least: queues.iter().map(|queue| least(queue)).collect(),
+            amounts,
+            total: works.len(),
+            stuck: vec![false; queues.len()],
+            inside: Inside::default(),
+            shares: KeptShares::default(),
+            same: false,
             queues,
             left,
-            stuck: HashSet::new(),
         }
     }
 
     /// Takes the next workload out of the queue.
     pub fn next(&mut self, ledger: &Ledger<'_, '_>) -> Option<usize> {
-        let (team, at) = self
-            .first_inside(ledger)
-            .or_else(|| self.first_borrower(ledger))?;
+        self.next_inside(ledger)
+            .or_else(|| self.next_borrower(ledger))
+    }
+
+    /// Takes the next workload that is in its team's guarantee: these go first.
+    pub fn next_inside(&mut self, ledger: &Ledger<'_, '_>) -> Option<usize> {
+        let (team, at) = self.first_inside(ledger)?;
+        Some(self.take(ledger.index, team, at))
+    }
+
+    /// Takes the next workload of a borrower.
+    pub fn next_borrower(&mut self, ledger: &Ledger<'_, '_>) -> Option<usize> {
+        let (team, at) = self.first_borrower(ledger)?;
+        Some(self.take(ledger.index, team, at))
+    }
+
+    fn take(&mut self, index: &Index<'_>, team: usize, at: usize) -> usize {
         let entry = &mut self.queues[team][at];
         entry.done = true;
+        self.total -= 1;
         let (work, amount) = (entry.work, entry.amount);
         while self.queues[team]
             .get(self.first[team])
@@ -100,13 +143,20 @@ impl Picker {
         {
             self.first[team] += 1;
         }
-        if amount == self.least[team] {
-            self.least[team] = least(&self.queues[team][self.first[team]..]);
+        if let Some(count) = self.amounts[team].get_mut(&amount) {
+            *count -= 1;
+            if *count == 0 {
+                self.amounts[team].remove(&amount);
+            }
         }
-        for &team in &ledger.index.teams[team].path {
-            self.left[team] -= 1;
+        for &above in &index.teams[team].path {
+            self.left[above] -= 1;
+            self.same &= self.left[above] > 0;
         }
-        Some(work)
+        if self.inside.taken.replace(team).is_some() {
+            self.inside.version = None;
+        }
+        work
     }
 
     /// Says that none of a team's work can start any more, nor of a team above it
@@ -117,8 +167,14 @@ impl Picker {
             if above != team && children.iter().any(|&c| self.waits(c) && self.starts(c)) {
                 break;
             }
-            self.stuck.insert(above);
+            self.stuck[above] = true;
+            self.same = false;
         }
+    }
+
+    /// Whether nothing is in the queue.
+    pub fn is_empty(&self) -> bool {
+        self.total == 0
     }
 
     /// Whether anything of a subtree is in the queue.
@@ -128,97 +184,101 @@ impl Picker {
 
     /// Whether something of a subtree may start, as far as is known.
     pub fn starts(&self, team: usize) -> bool {
-        self.waits(team) && !self.stuck.contains(&team)
+        self.waits(team) && !self.stuck[team]
     }
 
     /// The team's work that is still in the queue, in its order.
     pub fn pending(&self, team: usize) -> impl Iterator<Item = usize> + '_ {
-        self.queues[team].iter().filter(|e| !e.done).map(|e| e.work)
+        let left = &self.queues[team][self.first[team]..];
+        left.iter().filter(|e| !e.done).map(|e| e.work)
     }
 
     /// In-guarantee work: down the tree by held / guarantee.
-    fn first_inside(&self, ledger: &Ledger<'_, '_>) -> Option<(usize, usize)> {
+    fn first_inside(&mut self, ledger: &Ledger<'_, '_>) -> Option<(usize, usize)> {
+        self.look_inside(ledger);
         let index = ledger.index;
         let rows = &index.pools[self.pool].rows;
-        let mut best: Vec<Option<usize>> = vec![None; index.teams.len()];
-        let mut any = vec![false; index.teams.len()];
-        for team in (0..index.teams.len()).filter(|&t| self.left[t] > 0) {
-            let slack = rows[team].guaranteed - ledger.held(self.pool, team).gpu;
-            if slack < self.least[team] {
-                continue;
-            }
-            let from = self.first[team];
-            let fits = |e: &Entry| !e.done && e.amount > 0 && e.amount <= slack;
-            best[team] = self.queues[team][from..]
-                .iter()
-                .position(fits)
-                .map(|at| from + at);
-            if best[team].is_some() {
-                for &above in &index.teams[team].path {
-                    any[above] = true;
-                }
-            }
-        }
-        let mut level: Vec<usize> = index.roots.iter().copied().filter(|&t| any[t]).collect();
+        let mut level = &index.roots;
         loop {
             let held = |t: usize| (ledger.held(self.pool, t).gpu, rows[t].guaranteed);
-            let team = level
-                .into_iter()
-                .min_by(|&a, &b| by_ratio(held(a), held(b)).then(a.cmp(&b)))?;
+            let any = level.iter().copied().filter(|&t| self.inside.below[t] > 0);
+            let team = any.min_by(|&a, &b| by_ratio(held(a), held(b)).then(a.cmp(&b)))?;
             // Work of an inner team itself goes before its children's.
-            if let Some(at) = best[team] {
+            if let (_, Some(at)) = self.inside.found[team] {
                 return Some((team, at));
             }
-            level = index.teams[team]
-                .children
-                .iter()
-                .copied()
-                .filter(|&c| any[c])
-                .collect();
+            level = &index.teams[team].children;
+        }
+    }
+
+    /// Finds the first work within the guarantee of each team whose guarantee or queue has changed.
+    fn look_inside(&mut self, ledger: &Ledger<'_, '_>) {
+        let index = ledger.index;
+        if self.inside.found.is_empty() {
+            // More than any guarantee leaves: everything is looked for.
+            self.inside.found = vec![(Amount::MAX, None); index.teams.len()];
+            self.inside.below = vec![0; index.teams.len()];
+        }
+        let taken = self.inside.taken.take();
+        if self.inside.version == Some(ledger.version()) {
+            if let Some(team) = taken {
+                self.look_inside_of(ledger, team);
+            }
+            return;
+        }
+        self.inside.version = Some(ledger.version());
+        for team in 0..index.teams.len() {
+            self.look_inside_of(ledger, team);
+        }
+    }
+
+    fn look_inside_of(&mut self, ledger: &Ledger<'_, '_>, team: usize) {
+        let index = ledger.index;
+        let row = &index.pools[self.pool].rows[team];
+        let slack = row.guaranteed - ledger.held(self.pool, team).gpu;
+        let (before, found) = self.inside.found[team];
+        let queue = &self.queues[team];
+        let still = found.is_some_and(|at| !queue[at].done);
+        if slack == before && (still || found.is_none()) {
+            return;
+        }
+        let least = self.amounts[team].keys().next();
+        let fits = least.is_some_and(|least| *least <= slack);
+        // What was passed over was too large for more than is left now.
+        let from = match found {
+            Some(at) if slack <= before => at,
+            _ => self.first[team],
+        };
+        let at = |from: usize| {
+            let mut later = queue.iter().enumerate().skip(from);
+            later.find(|(_, e)| !e.done && e.amount > 0 && e.amount <= slack)
+        };
+        let now = fits.then(|| at(from)).flatten().map(|(at, _)| at);
+        self.inside.found[team] = (slack, now);
+        for &above in &index.teams[team].path {
+            self.inside.below[above] += usize::from(now.is_some());
+            self.inside.below[above] -= usize::from(found.is_some());
         }
     }
 
     /// Borrowers: down the tree by borrower share.
-    fn first_borrower(&self, ledger: &Ledger<'_, '_>) -> Option<(usize, usize)> {
+    fn first_borrower(&mut self, ledger: &Ledger<'_, '_>) -> Option<(usize, usize)> {
         let index = ledger.index;
-        let waits = |teams: &[usize]| -> Vec<usize> {
-            teams
-                .iter()
-                .copied()
-                .filter(|&t| self.left[t] > 0)
-                .collect()
-        };
-        let mut level = waits(&index.roots);
+        let mut shares = std::mem::take(&mut self.shares);
+        shares.refresh(ledger, self.pool, self, self.same);
+        self.shares = shares;
+        self.same = true;
+        let mut level = &index.roots;
         loop {
-            let team = match level.len() {
-                0 => return None,
-                1 => level[0],
-                _ => {
-                    let borrower = shares(ledger, self.pool, &level, self)
-                        .into_iter()
-                        .map(coarse);
-                    let whole = level
-                        .iter()
-                        .map(|&t| coarse(dominant(ledger, self.pool, t)));
-                    borrower.zip(whole).zip(level.iter().copied()).min()?.1
-                }
-            };
+            let waiting = level.iter().copied().filter(|&t| self.left[t] > 0);
+            let team = waiting.min_by_key(|&t| (self.shares.claim(t), t))?;
             let from = self.first[team];
             if let Some(at) = self.queues[team][from..].iter().position(|e| !e.done) {
                 return Some((team, from + at));
             }
-            level = waits(&index.teams[team].children);
+            level = &index.teams[team].children;
         }
     }
-}
-
-/// The least amount of work with devices that is left; endless when there is none.
-fn least(queue: &[Entry]) -> Amount {
-    let amounts = queue
-        .iter()
-        .filter(|e| !e.done && e.amount > 0)
-        .map(|e| e.amount);
-    amounts.min().unwrap_or(Amount::MAX)
 }
 
 impl Starters for Picker {

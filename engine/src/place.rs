@@ -1,11 +1,14 @@
 //! Where a gang goes: hard filters, then a score per node with a derived order whose last field is the node.
 
+mod able;
 mod classes;
 mod device;
 mod domains;
 mod exact;
 mod instance;
+mod look;
 mod price;
+mod ranking;
 mod score;
 
 use std::rc::Rc;
@@ -17,6 +20,7 @@ use crate::ledger::{Ledger, Sight, Slot, Standing, View};
 use crate::whole::Promise;
 use crate::world::{MigMode, NodeState};
 
+pub(crate) use able::{Able, nodes as nodes_able};
 pub(crate) use classes::Classes;
 pub(crate) use device::joins;
 pub(crate) use domains::domains_of;
@@ -67,6 +71,18 @@ impl<'q> Query<'q> {
         self.only = Some(nodes);
         self
     }
+}
+
+/// What makes two gangs have a place, or none, together: pool, frame, workers, and the team
+/// where devices are shared within one.
+pub(crate) type Gang = (usize, usize, u32, Option<usize>);
+
+/// The gang that a query is for; none where a place turns on more than what is free.
+pub(crate) fn gang(index: &Index<'_>, query: Query<'_>) -> Option<Gang> {
+    let facts = &index.works[query.work];
+    let plain = facts.service.is_none() && !index.pools[query.pool].row.whole_node_guarantees;
+    let team = classes::team_apart(index, query);
+    plain.then_some((query.pool, facts.frame, query.workers, team))
 }
 
 /// Why a node is no candidate, whatever is free on it.
@@ -206,12 +222,13 @@ pub(crate) fn place(ledger: &mut Ledger<'_, '_>, query: Query<'_>) -> Option<Vec
     if promise.is_none() && classes::suit(index, query) {
         return fill(ledger, query, Field::Pool, None);
     }
-    let all = query.only.unwrap_or(&index.pools[query.pool].nodes);
-    let nodes: Vec<usize> = all
-        .iter()
-        .copied()
-        .filter(|&n| fit(index, query.work, n, any_state).is_ok())
-        .collect();
+    let nodes: Rc<Vec<usize>> = match query.only {
+        None => able::nodes(ledger, query.work, query.pool),
+        Some(only) => {
+            let fits = |n: &usize| fit(index, query.work, *n, any_state).is_ok();
+            Rc::new(only.iter().copied().filter(fits).collect())
+        }
+    };
     let topology = &index.works[query.work].row.topology;
     let require = topology.require.as_deref().filter(|_| !query.relaxed);
     let prefer = topology

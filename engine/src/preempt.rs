@@ -1,6 +1,8 @@
 //! Room by victims: who may be taken, in which order, and the smallest set that is enough.
 
+mod bound;
 mod choice;
+mod herd;
 mod rules;
 mod search;
 
@@ -12,6 +14,7 @@ use crate::plan::Reason;
 use crate::world::NodeState;
 
 pub(crate) use choice::service_can_lose;
+pub(crate) use herd::Herd;
 pub(crate) use rules::Rules;
 pub(crate) use search::{could_make_room, make_room};
 

@@ -199,7 +199,7 @@ fn lend(
 ) -> Option<(usize, Amount)> {
     let index = ledger.index;
     let rows = &index.pools[pool].rows;
-    if rows.iter().all(|row| row.lend_limit.is_none()) {
+    if !index.pools[pool].lends {
         return None;
     }
     let roots = || (0..index.teams.len()).filter(|&t| index.teams[t].parent.is_none());

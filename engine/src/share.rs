@@ -1,8 +1,12 @@
 //! Borrower shares: dominant-resource fairness over what is held above the guarantee, down a tree (H-DRF).
 
+mod kept;
+
 use crate::index::{Amount, Index};
 use crate::ledger::{Held, Ledger};
 use crate::quota::{WEIGHT_ONE, weights};
+
+pub(crate) use kept::KeptShares;
 
 /// A whole pool, as a part: fine enough that no comparison of teams turns on rounding.
 pub(crate) const WHOLE: i128 = 1_000_000_000_000_000;
@@ -114,6 +118,18 @@ pub(crate) fn borrowed(
     team: usize,
     starters: &dyn Starters,
 ) -> Borrowed {
+    let below = |child: usize| borrowed(ledger, pool, child, starters);
+    borrowed_over(ledger, pool, team, starters, &below)
+}
+
+/// The same, where what each of its children borrows is known.
+fn borrowed_over(
+    ledger: &Ledger<'_, '_>,
+    pool: usize,
+    team: usize,
+    starters: &dyn Starters,
+    below: &dyn Fn(usize) -> Borrowed,
+) -> Borrowed {
     let index = ledger.index;
     let facts = &index.pools[pool];
     let children = &index.teams[team].children;
@@ -130,7 +146,7 @@ pub(crate) fn borrowed(
         .iter()
         .zip(&claims)
         .map(|(&child, &claim)| {
-            let own = borrowed(ledger, pool, child, starters);
+            let own = below(child);
             (child, own, over_weight(own.dominant(), claim))
         })
         .collect();

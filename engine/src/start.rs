@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use crate::index::{Amount, Index};
 use crate::ledger::{Ledger, Sight, Slot};
-use crate::place::{Query, place};
+use crate::place::{Query, gang, place};
 use crate::quota;
 use crate::world::PoolState;
 
@@ -36,7 +36,14 @@ pub(crate) fn room_of(
     let query = Query::start(ledger.index, work, pool).workers(workers);
     let least = ledger.index.charge_least(work, pool) * Amount::from(workers);
     quota::allowed(ledger, work, pool, least).ok()?;
-    let slots = place(ledger, query)?;
+    let gang = gang(ledger.index, query);
+    if gang.is_some_and(|gang| ledger.nowhere.contains(&gang)) {
+        return None;
+    }
+    let Some(slots) = place(ledger, query) else {
+        ledger.nowhere.extend(gang);
+        return None;
+    };
     let amount = slots.iter().map(|s| s.amount).sum();
     quota::allowed(ledger, work, pool, amount).ok()?;
     Some(slots)

@@ -4,13 +4,14 @@ mod counts;
 mod remedies;
 mod words;
 
-use std::collections::HashMap;
+pub(crate) use counts::Counted;
 
 use domain::MilliGpu;
+use rustc_hash::FxHashMap;
 
 use crate::cycle::Cycle;
 use crate::index::{Amount, Index, Need};
-use crate::ledger::{Sight, Standing};
+use crate::ledger::{Ledger, Sight, Standing};
 use crate::place::{self, Query, Unfit, place};
 use crate::plan::{Code, Waiting};
 use crate::preempt::{self, Rules};
@@ -29,7 +30,7 @@ pub(crate) struct Verdict {
 /// The verdicts on all work that waits after a cycle's decisions, in the order in which it was looked at.
 pub(crate) fn all(cycle: &mut Cycle<'_, '_>) -> Vec<Waiting> {
     let index = cycle.index;
-    let mut ranks: HashMap<(usize, usize), u64> = HashMap::new();
+    let mut ranks: FxHashMap<(usize, usize), u64> = FxHashMap::default();
     let mut order: Vec<usize> = Vec::new();
     for (pool, passed) in cycle.passed.iter().enumerate() {
         let mut rank = 0;
@@ -45,7 +46,7 @@ pub(crate) fn all(cycle: &mut Cycle<'_, '_>) -> Vec<Waiting> {
     }
     order.extend(0..index.works.len());
     let mut seen = vec![false; index.works.len()];
-    let mut memo = HashMap::new();
+    let mut memo = FxHashMap::default();
     let mut waiting = Vec::new();
     for work in order {
         let waits = matches!(
@@ -63,12 +64,12 @@ pub(crate) fn all(cycle: &mut Cycle<'_, '_>) -> Vec<Waiting> {
 }
 
 /// Verdicts by team, shape, priority and pool: equal work waits for equal reasons.
-type Memo = HashMap<(usize, usize, i64, bool, usize), Verdict>;
+type Memo = FxHashMap<(usize, usize, i64, bool, usize), Verdict>;
 
 fn one(
     cycle: &mut Cycle<'_, '_>,
     work: usize,
-    ranks: &HashMap<(usize, usize), u64>,
+    ranks: &FxHashMap<(usize, usize), u64>,
     memo: &mut Memo,
 ) -> Waiting {
     let index = cycle.index;
@@ -185,7 +186,7 @@ fn judge(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize, head: bool) -> Ver
     if pool_row.state == PoolState::Closed {
         return plain(Code::PoolClosed, scope);
     }
-    let hardware = no_hardware(index, work, pool);
+    let hardware = no_hardware(&mut cycle.ledger, work, pool);
     if hardware.is_none() && !cycle.formable(work, pool) {
         return plain(Code::NeverFits, scope);
     }
@@ -210,22 +211,18 @@ fn judge(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize, head: bool) -> Ver
         have,
     };
     let query = Query::start(index, work, pool).workers(least);
-    if place(&mut cycle.ledger, query).is_some() {
+    if has_place(cycle, query) {
         return here(if cycle.held_back(work, pool) {
             Code::HeldForReservation
         } else {
             Code::BehindInOrder
         });
     }
-    if place(
-        &mut cycle.ledger,
-        Query {
-            relaxed: true,
-            ..query
-        },
-    )
-    .is_some()
-    {
+    let relaxed = Query {
+        relaxed: true,
+        ..query
+    };
+    if has_place(cycle, relaxed) {
         let label = facts
             .row
             .topology
@@ -244,15 +241,33 @@ fn judge(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize, head: bool) -> Ver
     if !head && preempt::could_make_room(&mut cycle.ledger, work, pool, &Rules::lifted()) {
         return here(Code::PreemptionNotAllowed);
     }
-    if place(&mut cycle.ledger, query.sight(Sight::Now)).is_some() {
+    if has_place(cycle, query.sight(Sight::Now)) {
         return here(Code::HeldForReservation);
     }
     here(Code::InsufficientCapacity)
 }
 
+/// Whether there is a place; equal gangs are told the same.
+fn has_place(cycle: &mut Cycle<'_, '_>, query: Query<'_>) -> bool {
+    let Some(gang) = place::gang(cycle.index, query) else {
+        return place(&mut cycle.ledger, query).is_some();
+    };
+    let key = (gang, query.sight, query.relaxed);
+    if let Some(&known) = cycle.places.get(&key) {
+        return known;
+    }
+    let found = place(&mut cycle.ledger, query).is_some();
+    cycle.places.insert(key, found);
+    found
+}
+
 /// What there is none of in a pool: the model, or a node that offers the mode.
-fn no_hardware(index: &Index<'_>, work: usize, pool: usize) -> Option<String> {
+fn no_hardware(ledger: &mut Ledger<'_, '_>, work: usize, pool: usize) -> Option<String> {
+    let index = ledger.index;
     if index.works[work].need == Need::Nothing {
+        return None;
+    }
+    if !place::nodes_able(ledger, work, pool).is_empty() {
         return None;
     }
     let reasons: Vec<Option<Unfit>> = index.pools[pool]

@@ -86,10 +86,14 @@ impl Timeline<'_, '_> {
         clear: &Clear<'_>,
     ) -> Option<(Key, Vec<Rc<Slot>>)> {
         let need = self.need(work);
-        let mut low = steps.iter().position(|&step| {
+        let workers = self.index.works[work].row.workers_least();
+        self.watch(work);
+        let low = steps.iter().position(|&step| {
             self.turn(step);
-            self.free >= need
-        })?;
+            self.free >= need && self.may_hold(workers)
+        });
+        self.watch = None;
+        let mut low = low?;
         let mut stride = 1;
         let mut high = low;
         let mut found = loop {

@@ -5,6 +5,7 @@ use std::ops::Bound;
 use std::rc::Rc;
 
 use domain::Timestamp;
+use rustc_hash::FxHashSet;
 
 use super::{NEVER, after_grace, end_from, end_of_running, soon};
 use crate::index::{Index, Need};
@@ -67,6 +68,19 @@ pub(crate) struct Timeline<'i, 'w> {
     pub(super) free: i64,
     serial: usize,
     reserved: Vec<Reserved>,
+    /// The nodes of starts that are kept.
+    kept_on: FxHashSet<usize>,
+    /// Whether each start that is kept is known to have its room.
+    sure: bool,
+    /// The room for the gang whose start is looked for.
+    pub(super) watch: Option<Watch>,
+}
+
+/// How many workers on whole devices each domain could hold, by counting.
+pub(super) struct Watch {
+    domains: Vec<Option<usize>>,
+    count: i64,
+    sums: Vec<i64>,
 }
 
 impl<'i, 'w> Timeline<'i, 'w> {
@@ -83,6 +97,9 @@ impl<'i, 'w> Timeline<'i, 'w> {
             free: 0,
             serial: 0,
             reserved: Vec::new(),
+            kept_on: FxHashSet::default(),
+            sure: false,
+            watch: None,
         };
         timeline.free = index.pools[pool]
             .nodes
@@ -154,6 +171,7 @@ impl<'i, 'w> Timeline<'i, 'w> {
         if slots.is_empty() {
             return;
         }
+        self.sure &= self.apart(slots);
         self.serial += 1;
         let key = (end, self.serial);
         let slots: Slots = slots.into();
@@ -225,9 +243,9 @@ impl<'i, 'w> Timeline<'i, 'w> {
 
     pub(super) fn occupy(&mut self, work: usize, slots: &[Rc<Slot>]) {
         for slot in slots {
-            self.free -= self.free_on(slot.node);
+            self.count(slot.node, -1);
             self.scratch.occupy(View::Later, work, slot);
-            self.free += self.free_on(slot.node);
+            self.count(slot.node, 1);
         }
         if self.tells_whose(work) {
             self.scratch.join(work, slots);
@@ -236,9 +254,9 @@ impl<'i, 'w> Timeline<'i, 'w> {
 
     pub(super) fn vacate(&mut self, work: usize, slots: &[Rc<Slot>]) {
         for slot in slots {
-            self.free -= self.free_on(slot.node);
+            self.count(slot.node, -1);
             self.scratch.vacate(View::Later, work, slot);
-            self.free += self.free_on(slot.node);
+            self.count(slot.node, 1);
         }
         if self.tells_whose(work) {
             self.scratch.part(work, slots);
@@ -263,6 +281,52 @@ impl<'i, 'w> Timeline<'i, 'w> {
             && Promise::kept(&self.scratch, work, self.pool, slots)
     }
 
+    /// Adds what is free on a node, or takes it away.
+    fn count(&mut self, node: usize, sign: i64) {
+        let free = self.free_on(node);
+        self.free += sign * free;
+        if let Some(watch) = &mut self.watch
+            && let Some(domain) = watch.domains[node]
+        {
+            watch.sums[domain] += sign * (free / watch.count);
+        }
+    }
+
+    /// Watches the room for a gang on whole devices, in its domains where it must lie in one.
+    pub(super) fn watch(&mut self, work: usize) {
+        let facts = &self.index.works[work];
+        let Need::Whole(count) = facts.need else {
+            return;
+        };
+        let domains = match &facts.row.topology.require {
+            Some(label) => match self.index.domains.get(label.as_str()) {
+                Some(domains) => domains.clone(),
+                None => return,
+            },
+            None => vec![Some(0); self.index.nodes.len()],
+        };
+        let most = domains.iter().flatten().max().map_or(0, |most| most + 1);
+        let mut watch = Watch {
+            domains,
+            count: i64::from(count),
+            sums: vec![0; most],
+        };
+        for &node in &self.index.pools[self.pool].nodes {
+            if let Some(domain) = watch.domains[node] {
+                watch.sums[domain] += self.free_on(node) / watch.count;
+            }
+        }
+        self.watch = Some(watch);
+    }
+
+    /// Whether the gang that is watched may have room, by counting.
+    pub(super) fn may_hold(&self, workers: u32) -> bool {
+        self.watch.as_ref().is_none_or(|watch| {
+            let most = watch.sums.iter().max().copied().unwrap_or(0);
+            most >= i64::from(workers)
+        })
+    }
+
     fn free_on(&self, node: usize) -> i64 {
         if self.index.nodes[node].row.state == NodeState::Ready {
             i64::from(devices_free(&self.scratch, node, Sight::Later).count_ones())
@@ -280,17 +344,39 @@ impl<'i, 'w> Timeline<'i, 'w> {
     pub fn keep(&mut self, reserved: Reserved) {
         self.turn(reserved.at);
         self.reserved.push(reserved);
+        self.look_at_kept();
+    }
+
+    /// After starts that are kept have changed.
+    fn look_at_kept(&mut self) {
+        self.sure = false;
+        let slots = self.reserved.iter().flat_map(|r| &r.slots);
+        self.kept_on = slots.map(|slot| slot.node).collect();
+    }
+
+    /// Whether devices are on other nodes than all starts that are kept.
+    pub fn apart(&self, slots: &[Rc<Slot>]) -> bool {
+        !slots.iter().any(|slot| self.kept_on.contains(&slot.node))
+    }
+
+    /// Whether the starts that are kept are known to have their room, whatever comes on other nodes.
+    pub fn is_sure(&self) -> bool {
+        // Who owns other nodes matters where whole ones are promised.
+        self.sure && !self.promises()
     }
 
     /// Gives up the start of a workload, if one is kept.
     pub fn give_up(&mut self, work: usize) -> Option<(usize, Reserved)> {
         let at = self.reserved.iter().position(|r| r.work == work)?;
-        Some((at, self.reserved.remove(at)))
+        let given_up = self.reserved.remove(at);
+        self.look_at_kept();
+        Some((at, given_up))
     }
 
     /// Keeps again what was given up.
     pub fn take_back(&mut self, (at, reserved): (usize, Reserved)) {
         self.reserved.insert(at, reserved);
+        self.look_at_kept();
     }
 
     /// Whether any start stands in the way of work that ends then. Work in its guarantee
@@ -331,16 +417,22 @@ impl<'i, 'w> Timeline<'i, 'w> {
         inside: bool,
     ) -> bool {
         let met: Vec<usize> = self.binding(work, end, inside).map(|(i, _)| i).collect();
-        if met.is_empty() {
+        if met.is_empty() || self.is_sure() && self.apart(slots) {
             return true;
         }
-        let before = self.reserved.clone();
+        let (before, sure) = (self.reserved.clone(), self.sure);
         self.insert(work, slots, end);
         let passes = self.hold(&met);
         self.forget_last(work);
         if !passes {
             self.reserved = before;
         }
+        self.look_at_kept();
+        self.sure = if passes {
+            met.len() == self.reserved.len()
+        } else {
+            sure
+        };
         passes
     }
 
@@ -359,8 +451,14 @@ impl<'i, 'w> Timeline<'i, 'w> {
 
     /// Whether all starts that are kept can be.
     pub fn holds(&mut self) -> bool {
+        if self.is_sure() {
+            return true;
+        }
         let all: Vec<usize> = (0..self.reserved.len()).collect();
-        self.hold(&all)
+        let holds = self.hold(&all);
+        self.look_at_kept();
+        self.sure = holds;
+        holds
     }
 
     /// Whether these starts have room at their moments; who has not is given other devices.

@@ -67,7 +67,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
     }
 
     /// Whether work on these devices is in its team's guarantee.
-    fn inside(&self, work: usize, pool: usize, slots: &[Rc<Slot>]) -> bool {
+    pub(super) fn inside(&self, work: usize, pool: usize, slots: &[Rc<Slot>]) -> bool {
         let amount: Amount = slots.iter().map(|s| s.amount).sum();
         amount > 0 && quota::in_guarantee(&self.ledger, pool, self.index.works[work].team, amount)
     }

@@ -1,19 +1,24 @@
 //! Takes a workload into an index: its names become numbers.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
-use super::shape::Shape;
-use super::{Index, Need, Profiles, WorkFacts};
+use domain::spec::Topology;
+use rustc_hash::FxHashMap;
+
+use super::shape::{Form, Shape};
+use super::{Index, Need, NodeFacts, Profiles, WorkFacts};
 use crate::world::Workload;
 
 /// The numbers of names, and of shapes.
 pub(super) struct Numbers<'w> {
-    pub pools: HashMap<&'w str, usize>,
-    pub teams: HashMap<&'w str, usize>,
-    pub services: HashMap<&'w str, usize>,
+    pub pools: FxHashMap<&'w str, usize>,
+    pub teams: FxHashMap<&'w str, usize>,
+    pub services: FxHashMap<&'w str, usize>,
     /// Priority, and whether work may be preempted, by class.
-    pub classes: HashMap<&'w str, (i64, bool)>,
-    pub shapes: HashMap<Shape<'w>, usize>,
+    pub classes: FxHashMap<&'w str, (i64, bool)>,
+    pub shapes: FxHashMap<Shape<'w>, usize>,
+    pub forms: FxHashMap<Form<'w>, usize>,
+    pub frames: FxHashMap<(usize, &'w Topology), usize>,
     /// The profiles of MIG instances that are asked for.
     pub profiles: Profiles<'w>,
 }
@@ -40,7 +45,21 @@ impl<'w> Index<'w> {
             distinct(named)
         };
         let fresh = numbers.shapes.len();
-        let shape = *numbers.shapes.entry(Shape::of(row)).or_insert(fresh);
+        let by_user = self.teams[team].by_user;
+        let shape = Shape::of(row, by_user);
+        let shape = *numbers.shapes.entry(shape).or_insert(fresh);
+        let fresh = numbers.forms.len();
+        let form = *numbers.forms.entry(Form::of(row)).or_insert(fresh);
+        let topology = [&row.topology.require, &row.topology.prefer];
+        for label in topology.into_iter().flatten() {
+            if !self.domains.contains_key(label.as_str()) {
+                let domains = domains(&self.nodes, label);
+                self.domains.insert(label, domains);
+            }
+        }
+        let frame = (form, &row.topology);
+        let fresh = numbers.frames.len();
+        let frame = *numbers.frames.entry(frame).or_insert(fresh);
         let need = Need::of(&row.per_worker, &mut numbers.profiles);
         let work = self.works.len();
         if let Some(service) = service {
@@ -57,10 +76,28 @@ impl<'w> Index<'w> {
             cpus: row.per_worker.cpus.milli(),
             memory: row.per_worker.memory_mib,
             shape,
+            form,
+            frame,
         });
         self.by_name.insert(row.name.as_str(), work);
         Some(work)
     }
+}
+
+/// The domain of each node by the value of a label, numbered in the order of the values.
+fn domains(nodes: &[NodeFacts<'_>], label: &str) -> Vec<Option<usize>> {
+    let values = nodes.iter().map(|node| node.row.labels.get(label));
+    let mut numbers: BTreeMap<&str, usize> = values
+        .clone()
+        .flatten()
+        .map(|value| (value.as_str(), 0))
+        .collect();
+    for (number, place) in numbers.values_mut().enumerate() {
+        *place = number;
+    }
+    values
+        .map(|value| numbers.get(value?.as_str()).copied())
+        .collect()
 }
 
 fn distinct(ids: impl Iterator<Item = usize>) -> Vec<usize> {

@@ -1,20 +1,22 @@
 //! A ledger that is put aside: its state without the index, which may take in more work until it goes on.
 
-use std::collections::HashMap;
 use std::rc::Rc;
+
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Held, Ledger, Slot, Space, Standing};
 use crate::index::{Amount, Index};
-use crate::place::{Classes, Prices};
+use crate::place::{Able, Classes, Prices};
 
 /// A state without its index.
 pub(crate) struct Paused<'w> {
     pub spaces: Vec<Space>,
     held: Vec<Vec<Held>>,
-    users: HashMap<(usize, usize, &'w str), Amount>,
+    users: FxHashMap<(usize, usize, &'w str), Amount>,
     slots: Vec<Vec<Rc<Slot>>>,
     standing: Vec<Standing>,
     evicted: Vec<u32>,
+    put: Vec<i64>,
     classes: Classes,
     prices: Vec<Option<Prices>>,
     bare: bool,
@@ -32,7 +34,13 @@ impl<'w> Paused<'w> {
             standing: self.standing,
             evicted: self.evicted,
             journal: Vec::new(),
+            put: self.put,
+            version: 0,
             classes: self.classes,
+            able: Able::default(),
+            nowhere: FxHashSet::default(),
+            herds: vec![None; index.pools.len()],
+            shares: vec![vec![None; index.teams.len()]; index.pools.len()],
             prices: self.prices,
             bare: self.bare,
         };
@@ -51,6 +59,7 @@ impl<'w> Ledger<'_, 'w> {
             slots: self.slots,
             standing: self.standing,
             evicted: self.evicted,
+            put: self.put,
             classes: self.classes,
             prices: self.prices,
             bare: self.bare,

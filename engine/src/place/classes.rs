@@ -6,22 +6,27 @@
 //! looked up when the next worker is placed.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use domain::sharing::SharingMode;
+use rustc_hash::FxHashMap;
 
+use super::look::{self, Look};
+use super::ranking::{Known, Ranking, Scored};
 use super::score::{Merit, merit, together};
 use super::{Field, Query, apart, device, fit};
 use crate::fragmentation::ROOM_TAKEN;
 use crate::index::{Index, Need};
-use crate::ledger::{Ledger, Part, Sight, Space};
+use crate::ledger::{Ledger, Part, Sight};
 use crate::world::Strategy;
 
 /// A node that is in no class yet.
 const NONE: usize = usize::MAX;
 /// Scores that are kept at most; each takes some hundred bytes.
 const SCORES_MAX: usize = 4_000_000;
+/// Classes that are kept for each node, those that no node is in any more among them.
+const CLASSES_EACH: usize = 16;
 
 /// The classes of a ledger's nodes, and what is known of them.
 #[derive(Debug, Default)]
@@ -33,22 +38,18 @@ pub(crate) struct Classes {
     /// Nodes to be looked up again.
     changed: Vec<usize>,
     stale: Vec<bool>,
-    ids: HashMap<Look, usize>,
+    ids: FxHashMap<Look, usize>,
     classes: Vec<Class>,
     /// The classes that have nodes, by pool.
     live: Vec<BTreeSet<usize>>,
-    known: HashMap<Asked, Vec<Known>>,
+    /// Classes that have come to have nodes, in that order, by pool.
+    news: Vec<Vec<usize>>,
+    rankings: FxHashMap<Asked, Ranking>,
+    /// Scores that are kept.
+    scores: usize,
     /// Room for requests for several devices, and idle thousandths, by pool.
     room: Vec<Vec<i64>>,
     idle: Vec<i64>,
-}
-
-/// What a worker can tell of a node.
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct Look {
-    make: usize,
-    set: usize,
-    space: Space,
 }
 
 #[derive(Debug, Default)]
@@ -61,7 +62,7 @@ struct Class {
 /// What makes two queries alike.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Asked {
-    shape: usize,
+    form: usize,
     pool: usize,
     /// Where devices are shared within a team only.
     team: Option<usize>,
@@ -71,22 +72,6 @@ struct Asked {
 
 /// What decides between nodes, the larger the better: no replicas of the same service, merit, name.
 type Rank = (Reverse<usize>, Merit, Reverse<usize>);
-
-#[derive(Debug, Clone)]
-enum Known {
-    Nothing,
-    Unfit,
-    Fit(Rc<Scored>),
-}
-
-/// The best devices of a node of the class.
-#[derive(Debug)]
-struct Scored {
-    merit: Merit,
-    parts: Vec<Part>,
-    /// The requests for several devices that it takes room from.
-    takes: u64,
-}
 
 /// Whether a query looks at nothing that nodes of one class differ in.
 pub(super) fn suit(index: &Index<'_>, query: Query<'_>) -> bool {
@@ -136,55 +121,77 @@ impl Classes {
         field: Field<'_>,
         free: &dyn Fn(usize) -> bool,
     ) -> Option<(usize, Vec<Part>)> {
+        let asked = Asked::of(ledger, query);
+        let mut ranking = self.rankings.remove(&asked).unwrap_or_default();
+        let before = ranking.len();
+        let found = match field {
+            // What a placement costs may change with what is left elsewhere.
+            Field::Pool if ledger.prices[query.pool].is_some() => {
+                let live = self.live[query.pool].iter();
+                let nodes = live.filter_map(|&class| self.classes[class].nodes.first());
+                self.best_of(ledger, query, &mut ranking, nodes.copied())
+            }
+            Field::Pool => self.first_ranked(ledger, query, &mut ranking),
+            Field::Nodes(nodes) => {
+                let free = nodes.iter().copied().filter(|&node| free(node));
+                self.best_of(ledger, query, &mut ranking, free)
+            }
+        };
+        self.scores += ranking.len() - before;
+        self.rankings.insert(asked, ranking);
+        found
+    }
+
+    /// The best of these nodes.
+    fn best_of(
+        &self,
+        ledger: &Ledger<'_, '_>,
+        query: Query<'_>,
+        ranking: &mut Ranking,
+        nodes: impl Iterator<Item = usize>,
+    ) -> Option<(usize, Vec<Part>)> {
         let prices = ledger.prices[query.pool].as_ref();
         let scarce = prices.map_or(0, |p| {
             p.scarce(&self.room[query.pool], self.idle[query.pool])
         });
-        let known = self.known.entry(Asked::of(ledger, query)).or_default();
-        known.resize(self.classes.len(), Known::Nothing);
-        let mut best: Option<(Rank, usize)> = None;
-        let mut consider = |class: usize, node: usize| {
-            if matches!(known[class], Known::Nothing) {
-                known[class] = scored(ledger, query, node);
-            }
-            let Known::Fit(scored) = &known[class] else {
-                return;
+        let mut best: Option<(Rank, Rc<Scored>)> = None;
+        for node in nodes {
+            let known = ranking.known(self.of[node], || scored(ledger, query, node));
+            let Known::Fit(scored) = known else {
+                continue;
             };
             let mut merit = scored.merit;
             merit.points -= ROOM_TAKEN * i64::from((scored.takes & scarce).count_ones());
             let key = (Reverse(together(ledger, query, node)), merit, Reverse(node));
             if best.as_ref().is_none_or(|(least, _)| key > *least) {
-                best = Some((key, class));
-            }
-        };
-        match field {
-            Field::Pool => {
-                for &class in &self.live[query.pool] {
-                    if let Some(&node) = self.classes[class].nodes.first() {
-                        consider(class, node);
-                    }
-                }
-            }
-            Field::Nodes(nodes) => {
-                for &node in nodes.iter().filter(|&&node| free(node)) {
-                    consider(self.of[node], node);
-                }
+                best = Some((key, Rc::clone(scored)));
             }
         }
-        let ((_, _, Reverse(node)), class) = best?;
-        match &known[class] {
-            Known::Fit(scored) => Some((node, scored.parts.clone())),
-            Known::Nothing | Known::Unfit => None,
-        }
+        let ((_, _, Reverse(node)), scored) = best?;
+        Some((node, scored.parts.clone()))
+    }
+
+    /// The first node of the best class, where merit alone decides.
+    fn first_ranked(
+        &self,
+        ledger: &Ledger<'_, '_>,
+        query: Query<'_>,
+        ranking: &mut Ranking,
+    ) -> Option<(usize, Vec<Part>)> {
+        let first = |class: usize| self.classes[class].nodes.first().copied();
+        ranking.hear(&self.news[query.pool], |class| {
+            Some(scored(ledger, query, first(class)?))
+        });
+        let (node, scored) = ranking.best(first)?;
+        Some((node, scored.parts.clone()))
     }
 
     /// Looks up the nodes that have changed.
     fn refresh(&mut self, ledger: &Ledger<'_, '_>) {
         let nodes = ledger.index.nodes.len();
-        let kept = self.known.len() * self.classes.len();
         // A world without nodes has pools all the same.
         let fresh = self.of.len() != nodes || self.live.len() != ledger.index.pools.len();
-        if fresh || self.classes.len() > 4 * nodes + 1000 || kept > SCORES_MAX {
+        if fresh || self.classes.len() > CLASSES_EACH * nodes + 1000 || self.scores > SCORES_MAX {
             let makes = std::mem::take(&mut self.makes);
             *self = Self {
                 makes: if makes.len() == nodes {
@@ -196,6 +203,7 @@ impl Classes {
                 changed: (0..nodes).collect(),
                 stale: vec![true; nodes],
                 live: vec![BTreeSet::new(); ledger.index.pools.len()],
+                news: vec![Vec::new(); ledger.index.pools.len()],
                 room: vec![Vec::new(); ledger.index.pools.len()],
                 idle: vec![0; ledger.index.pools.len()],
                 ..Self::default()
@@ -217,11 +225,8 @@ impl Classes {
     /// The class of a node as it is now.
     fn class(&mut self, ledger: &Ledger<'_, '_>, node: usize) -> usize {
         let prices = ledger.prices[ledger.index.nodes[node].pool].as_ref();
-        let look = Look {
-            make: self.makes[node],
-            set: prices.map_or(0, |prices| prices.set(node)),
-            space: ledger.spaces[node].look(),
-        };
+        let set = prices.map_or(0, |prices| prices.set(node));
+        let look = look::of(ledger, node, self.makes[node], set);
         let fresh = self.classes.len();
         let class = *self.ids.entry(look).or_insert(fresh);
         if class == fresh {
@@ -238,6 +243,7 @@ impl Classes {
         let entered = &mut self.classes[class];
         if entered.nodes.is_empty() {
             self.live[pool].insert(class);
+            self.news[pool].push(class);
         }
         entered.nodes.insert(node);
         self.idle[pool] += entered.idle;
@@ -263,18 +269,24 @@ impl Classes {
 impl Asked {
     fn of(ledger: &Ledger<'_, '_>, query: Query<'_>) -> Self {
         let facts = &ledger.index.works[query.work];
-        let pool = ledger.index.pools[query.pool].row;
-        let apart = matches!(facts.need, Need::Part { .. })
-            && pool.sharing.contains(&SharingMode::Mps)
-            && !pool.mps_across_teams;
         Self {
-            shape: facts.shape,
+            form: facts.form,
             pool: query.pool,
-            team: apart.then_some(facts.team),
+            team: team_apart(ledger.index, query),
             sight: query.sight,
             relaxed: query.relaxed,
         }
     }
+}
+
+/// The team of a workload, where devices are shared within a team only.
+pub(super) fn team_apart(index: &Index<'_>, query: Query<'_>) -> Option<usize> {
+    let facts = &index.works[query.work];
+    let pool = index.pools[query.pool].row;
+    let apart = matches!(facts.need, Need::Part { .. })
+        && pool.sharing.contains(&SharingMode::Mps)
+        && !pool.mps_across_teams;
+    apart.then_some(facts.team)
 }
 
 fn scored(ledger: &Ledger<'_, '_>, query: Query<'_>, node: usize) -> Known {

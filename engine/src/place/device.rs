@@ -18,7 +18,8 @@ pub(super) fn room(ledger: &Ledger<'_, '_>, query: Query<'_>, node: usize) -> bo
     match facts.need {
         Need::Nothing => true,
         Need::Whole(count) => devices_free(ledger, node, query.sight).count_ones() >= count,
-        Need::Part { .. } => choose(ledger, query, node).is_some(),
+        // A fraction has no cheaper test than the choice itself.
+        Need::Part { .. } => true,
         Need::Instances { count, profile } => {
             let profile = ledger.index.profile(profile, node);
             profile.is_some_and(|p| {

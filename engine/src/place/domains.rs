@@ -1,38 +1,65 @@
 //! Topology domains: nodes that share the value of a label.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::rc::Rc;
 
-use super::{Query, devices_free, host_free, slices_free};
+use super::{Query, able, devices_free, host_free, slices_free};
 use crate::index::{Index, Need};
 use crate::ledger::Ledger;
 use crate::world::Strategy;
 
 /// The nodes by the value of a label, in the order of the values; nodes without it are in no domain.
 pub(crate) fn domains_of(index: &Index<'_>, nodes: &[usize], label: &str) -> Vec<Vec<usize>> {
-    let mut domains: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    let mut domains: Vec<Vec<usize>> = Vec::new();
+    let Some(of) = index.domains.get(label) else {
+        return domains;
+    };
     for &node in nodes {
-        if let Some(value) = index.nodes[node].row.labels.get(label) {
-            domains.entry(value).or_default().push(node);
+        if let Some(domain) = of[node] {
+            if domains.len() <= domain {
+                domains.resize(domain + 1, Vec::new());
+            }
+            domains[domain].push(node);
         }
     }
-    domains.into_values().collect()
+    domains.retain(|domain| !domain.is_empty());
+    domains
 }
 
 /// The domains in the order in which they are tried: the tightest first, where the pool packs.
+/// Those with too few free devices for all workers are left out.
 pub(super) fn within(
-    ledger: &Ledger<'_, '_>,
+    ledger: &mut Ledger<'_, '_>,
     query: Query<'_>,
-    nodes: &[usize],
+    nodes: &Rc<Vec<usize>>,
     label: &str,
-) -> Vec<Vec<usize>> {
-    let mut domains = domains_of(ledger.index, nodes, label);
+) -> Vec<Rc<Vec<usize>>> {
+    let least = match ledger.index.works[query.work].need {
+        Need::Whole(count) => i64::from(count) * i64::from(query.workers),
+        _ => i64::MIN,
+    };
     let spread = ledger.index.pools[query.pool].row.strategy == Strategy::Spread;
-    domains.sort_by_cached_key(|domain| {
-        let free = free(ledger, query, domain);
-        if spread { -free } else { free }
-    });
-    domains
+    let all = able::nodes(ledger, query.work, query.pool);
+    let domains = if Rc::ptr_eq(&all, nodes) {
+        able::domains(ledger, query.work, query.pool, label)
+    } else {
+        Rc::new(
+            domains_of(ledger.index, nodes, label)
+                .into_iter()
+                .map(Rc::new)
+                .collect(),
+        )
+    };
+    let mut ranked: Vec<(i64, &Rc<Vec<usize>>)> = domains
+        .iter()
+        .map(|domain| (free(ledger, query, domain), domain))
+        .filter(|(free, _)| *free >= least)
+        .collect();
+    ranked.sort_by_key(|(free, _)| if spread { -free } else { *free });
+    ranked
+        .into_iter()
+        .map(|(_, domain)| Rc::clone(domain))
+        .collect()
 }
 
 /// The domains with the most room first, then what is in no domain.

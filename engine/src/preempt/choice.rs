@@ -1,15 +1,17 @@
 //! Which victim is next, and whether it may be taken as things stand.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::search::{Candidate, Search, Unit};
+use rustc_hash::FxHashMap;
+
+use super::herd::{Member, keep};
+use super::search::{Search, Unit};
 use super::{Right, cost};
 use crate::index::{Amount, Index};
 use crate::ledger::{Ledger, Slot, Standing};
 use crate::quota;
-use crate::share::{Everybody, coarse, not_above, share};
+use crate::share::not_above;
 
 impl Search<'_> {
     /// Whether a team borrows and, where shares are to be evened out, whether what holds it
@@ -65,13 +67,20 @@ impl Search<'_> {
         victim: usize,
         amount: Amount,
     ) -> bool {
-        let index = ledger.index;
         let pool = self.newcomer.pool;
-        let Some((gains, loses)) = self.parting(index, victim) else {
+        let Some((gains, loses)) = self.parting(ledger.index, victim) else {
             return false;
         };
         let mark = ledger.mark();
-        let node = index.pools[pool].nodes[0];
+        self.hold_newcomer(ledger, amount);
+        let even = not_above(ledger, pool, gains, loses);
+        ledger.rollback(mark);
+        even
+    }
+
+    /// Counts the newcomer as if it had its room, of that amount.
+    fn hold_newcomer(&self, ledger: &mut Ledger<'_, '_>, amount: Amount) {
+        let node = ledger.index.pools[self.newcomer.pool].nodes[0];
         let each = amount / Amount::from(self.newcomer.workers.max(1));
         let slot = |_| {
             Rc::new(Slot {
@@ -85,9 +94,26 @@ impl Search<'_> {
             (0..self.newcomer.workers).map(slot).collect(),
             Standing::Nominated,
         );
-        let even = not_above(ledger, pool, gains, loses);
+    }
+
+    /// The teams that the newcomer might even out with: those of whom it is not above now, since
+    /// a share only falls with a victim.
+    fn uneven(&self, ledger: &mut Ledger<'_, '_>, teams: &mut Vec<Flock>) {
+        let index = ledger.index;
+        let mark = ledger.mark();
+        self.hold_newcomer(ledger, self.newcomer.amount);
+        let mut known: FxHashMap<(usize, usize), bool> = FxHashMap::default();
+        teams.retain(|flock| {
+            flock.right != Right::Share
+                || self
+                    .parting(index, flock.team)
+                    .is_some_and(|(gains, loses)| {
+                        *known
+                            .entry((gains, loses))
+                            .or_insert_with(|| not_above(ledger, self.newcomer.pool, gains, loses))
+                    })
+        });
         ledger.rollback(mark);
-        even
     }
 
     /// Whether what a team lost was borrowed however it may return: displacing its own
@@ -96,10 +122,14 @@ impl Search<'_> {
         let index = ledger.index;
         let pool = self.newcomer.pool;
         let victim = &index.works[unit.victim];
-        let lower = (0..index.works.len())
-            .filter(|&w| index.works[w].team == victim.team)
-            .filter(|&w| self.rules.open_to(ledger, unit.victim, w, Right::Priority))
-            .flat_map(|w| ledger.slots(w))
+        let lower = self.herd.teams[victim.team]
+            .iter()
+            .take_while(|m| m.priority < victim.priority)
+            .filter(|m| {
+                self.rules
+                    .open_to(ledger, unit.victim, m.work, Right::Priority)
+            })
+            .flat_map(|m| ledger.slots(m.work))
             .filter(|slot| index.nodes[slot.node].pool == pool)
             .map(|slot| slot.amount)
             .sum::<Amount>();
@@ -116,70 +146,165 @@ impl Search<'_> {
         taken: &[Unit],
         spare: bool,
     ) -> Option<Unit> {
-        // An elastic victim that has begun to shrink goes on until it is at its least.
-        let inside = quota::in_guarantee(
-            ledger,
-            self.newcomer.pool,
-            ledger.index.works[self.newcomer.work].team,
-            self.newcomer.amount,
-        );
-        let mut shares: HashMap<usize, i128> = HashMap::new();
-        let mut options: Vec<(Preference, Unit)> = Vec::new();
-        for at in self.at_site(site) {
-            let candidate = &self.candidates[at];
-            let Some(unit) = self.unit(ledger, candidate) else {
-                continue;
-            };
-            let own = candidate.right == Right::Priority;
-            if !own && !self.borrows(ledger, candidate.team, candidate.right) {
-                continue;
-            }
-            let team_share = if own {
-                0
-            } else {
-                let fresh = || {
-                    coarse(share(
-                        ledger,
-                        self.newcomer.pool,
-                        candidate.team,
-                        &Everybody,
-                    ))
-                };
-                *shares.entry(candidate.team).or_insert_with(fresh)
-            };
-            let preference = Preference {
-                // While the newcomer is outside its guarantee only its own team's work brings it in.
-                own: own == inside,
-                share: Reverse(team_share),
-                priority: candidate.priority,
-                cost: unit.cost,
-                started: Reverse(candidate.started),
-                at,
-            };
-            options.push((preference, unit));
-        }
-        options.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        let own = ledger.index.works[self.newcomer.work].team;
+        let inside = quota::in_guarantee(ledger, self.newcomer.pool, own, self.newcomer.amount);
         // Equal amounts of one team and priority are rightful or not together.
-        let mut known: HashMap<(usize, Amount, i64), bool> = HashMap::new();
-        options.into_iter().find_map(|(preference, unit)| {
-            let candidate = &self.candidates[preference.at];
-            (self.open(ledger, candidate, &unit, taken)
-                && (candidate.right == Right::Priority
-                    || *known
-                        .entry((candidate.team, unit.amount, candidate.priority))
-                        .or_insert_with(|| self.rightful(ledger, candidate, &unit, spare))))
-            .then_some(unit)
+        let mut known: FxHashMap<(usize, Amount, i64), bool> = FxHashMap::default();
+        if let Some(nodes) = site {
+            let mut options = self.options(ledger, nodes, taken, inside);
+            options.sort_unstable_by(|a, b| (a.0.first, &a.1).cmp(&(b.0.first, &b.1)));
+            return options.into_iter().find_map(|(flock, member)| {
+                self.take(ledger, member, flock.right, taken, spare, &mut known)
+            });
+        }
+        let mut flocks: Vec<Flock> = (0..self.herd.teams.len())
+            .filter_map(|team| self.flock(ledger, team, inside))
+            .collect();
+        self.uneven(ledger, &mut flocks);
+        flocks.sort_unstable_by_key(|flock| flock.first);
+        let shrunk = taken.iter().filter(|t| t.keep > 0);
+        let shrunk = shrunk.map(|t| (t.victim, t.right));
+        // What this plan has shrunk for another before is a candidate like all else.
+        let before = self.rules.shrunk();
+        let before = before.filter(|&(work, right)| self.is_candidate(ledger, work, right));
+        let shrunk: Vec<(usize, Right)> = shrunk.chain(before).collect();
+        flocks
+            .chunk_by(|a, b| a.first == b.first)
+            .find_map(|alike| {
+                let shrunk = self.shrunk(ledger, alike, &shrunk);
+                self.next_of(ledger, alike, shrunk, taken, spare, &mut known)
+            })
+    }
+
+    /// What a team may lose, and by which right.
+    fn flock(&self, ledger: &mut Ledger<'_, '_>, team: usize, inside: bool) -> Option<Flock> {
+        if self.herd.teams[team].is_empty() {
+            return None;
+        }
+        let rights = self.newcomer.rights;
+        if team == ledger.index.works[self.newcomer.work].team {
+            // While the newcomer is outside its guarantee only its own team's work brings it in.
+            return rights.contains(&Right::Priority).then_some(Flock {
+                first: (inside, Reverse(0)),
+                team,
+                right: Right::Priority,
+            });
+        }
+        let right = *rights.iter().find(|r| **r != Right::Priority)?;
+        if !self.borrows(ledger, team, right) {
+            return None;
+        }
+        let share = ledger.share(self.newcomer.pool, team);
+        Some(Flock {
+            first: (!inside, Reverse(share)),
+            team,
+            right,
         })
     }
 
-    /// The candidates that stand on a site, each once.
-    fn at_site(&self, site: Option<&[usize]>) -> Vec<usize> {
-        let Some(nodes) = site else {
-            return (0..self.candidates.len()).collect();
+    /// The next steps of what is shrunk already: others than those that are kept in order.
+    fn shrunk(
+        &self,
+        ledger: &Ledger<'_, '_>,
+        alike: &[Flock],
+        shrunk: &[(usize, Right)],
+    ) -> Vec<(Member, Right)> {
+        let mut begun: Vec<(Member, Right)> = Vec::new();
+        for &(work, right) in shrunk {
+            let team = ledger.index.works[work].team;
+            let open = alike.iter().any(|f| f.team == team && f.right == right);
+            if open && begun.iter().all(|(known, _)| known.work != work) {
+                begun.extend(self.member_now(ledger, work).map(|member| (member, right)));
+            }
+        }
+        begun.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        begun
+    }
+
+    /// The next step of teams between which nothing decides but what they run.
+    fn next_of(
+        &self,
+        ledger: &mut Ledger<'_, '_>,
+        alike: &[Flock],
+        begun: Vec<(Member, Right)>,
+        taken: &[Unit],
+        spare: bool,
+        known: &mut FxHashMap<(usize, Amount, i64), bool>,
+    ) -> Option<Unit> {
+        let mut begun = begun.into_iter().peekable();
+        let mut ahead: Vec<(std::slice::Iter<'_, Member>, Right)> = alike
+            .iter()
+            .map(|flock| (self.herd.teams[flock.team].iter(), flock.right))
+            .collect();
+        loop {
+            let heads = ahead.iter().enumerate();
+            let first = heads
+                .filter_map(|(at, (rest, _))| Some((rest.as_slice().first()?, at)))
+                .min();
+            let (member, right) = match (first, begun.peek()) {
+                (Some((member, _)), Some((shrunk, _))) if shrunk < member => begun.next()?,
+                (None, Some(_)) => begun.next()?,
+                (Some((_, at)), _) => {
+                    let (rest, right) = &mut ahead[at];
+                    let member = rest.next()?;
+                    let whole = ledger.index.works[member.work].row.placed.len();
+                    if ledger.slots(member.work).len() != whole
+                        || !self.is_candidate(ledger, member.work, *right)
+                    {
+                        continue;
+                    }
+                    (member.clone(), *right)
+                }
+                (None, None) => return None,
+            };
+            if let Some(unit) = self.take(ledger, member, right, taken, spare, known) {
+                return Some(unit);
+            }
+        }
+    }
+
+    /// Whether work that nothing was taken from is a candidate.
+    pub(super) fn is_candidate(&self, ledger: &Ledger<'_, '_>, work: usize, right: Right) -> bool {
+        self.rules.open_to(ledger, self.newcomer.work, work, right)
+    }
+
+    /// The step if the victim is open and may be taken by right.
+    fn take(
+        &self,
+        ledger: &mut Ledger<'_, '_>,
+        member: Member,
+        right: Right,
+        taken: &[Unit],
+        spare: bool,
+        known: &mut FxHashMap<(usize, Amount, i64), bool>,
+    ) -> Option<Unit> {
+        let team = ledger.index.works[member.work].team;
+        let unit = Unit {
+            victim: member.work,
+            right,
+            keep: member.keep,
+            amount: member.amount,
+            cost: member.cost,
         };
+        let rightful = self.open(ledger, team, &unit, taken)
+            && (right == Right::Priority
+                || *known
+                    .entry((team, unit.amount, member.priority))
+                    .or_insert_with(|| self.rightful(ledger, team, &unit, spare)));
+        rightful.then_some(unit)
+    }
+
+    /// The steps that are open on some nodes, each workload once.
+    fn options(
+        &self,
+        ledger: &mut Ledger<'_, '_>,
+        nodes: &[usize],
+        taken: &[Unit],
+        inside: bool,
+    ) -> Vec<(Flock, Member)> {
         let mut here: Vec<usize> = nodes
             .iter()
-            .filter_map(|n| self.on_node.get(n))
+            .filter_map(|n| self.herd.on_node.get(n))
             .flatten()
             .copied()
             .collect();
@@ -187,41 +312,46 @@ impl Search<'_> {
             here.sort_unstable();
             here.dedup();
         }
-        here
+        let mut flocks: FxHashMap<usize, Option<Flock>> = FxHashMap::default();
+        let mut options = Vec::with_capacity(here.len());
+        for work in here {
+            let team = ledger.index.works[work].team;
+            let flock = *flocks
+                .entry(team)
+                .or_insert_with(|| self.flock(ledger, team, inside));
+            let Some(flock) = flock else { continue };
+            let begun = taken.iter().any(|unit| unit.victim == work);
+            if !begun && !self.is_candidate(ledger, work, flock.right) {
+                continue;
+            }
+            options.extend(self.member_now(ledger, work).map(|member| (flock, member)));
+        }
+        options
     }
 
-    /// The next thing that a candidate can lose: its highest rank, or at its least everything.
-    fn unit(&self, ledger: &Ledger<'_, '_>, candidate: &Candidate) -> Option<Unit> {
-        let slots = ledger.slots(candidate.work);
-        if slots.is_empty() || ledger.standing(candidate.work) != Standing::Running {
+    /// A running workload with the next thing that it can lose: its highest rank, or at its least
+    /// everything.
+    fn member_now(&self, ledger: &Ledger<'_, '_>, work: usize) -> Option<Member> {
+        let index = ledger.index;
+        let (facts, slots) = (&index.works[work], ledger.slots(work));
+        if slots.is_empty() || ledger.standing(work) != Standing::Running {
             return None;
         }
-        let least = ledger.index.works[candidate.work].row.workers_least() as usize;
-        let keep = if slots.len() > least {
-            slots.len() - 1
-        } else {
-            0
-        };
-        Some(Unit {
-            victim: candidate.work,
-            right: candidate.right,
+        let keep = keep(slots.len(), facts.row.workers_least() as usize);
+        Some(Member {
+            priority: facts.priority,
+            cost: cost(index, work, &slots[keep..]),
+            started: Reverse(facts.row.started.map_or(0, |t| t.timestamp_micros())),
+            work,
             keep,
             amount: slots[keep..].iter().map(|s| s.amount).sum(),
-            cost: cost(ledger.index, candidate.work, &slots[keep..]),
         })
     }
 
     /// Whether what the hour and the service allow leaves a victim open.
-    fn open(
-        &self,
-        ledger: &Ledger<'_, '_>,
-        candidate: &Candidate,
-        unit: &Unit,
-        taken: &[Unit],
-    ) -> bool {
+    fn open(&self, ledger: &Ledger<'_, '_>, team: usize, unit: &Unit, taken: &[Unit]) -> bool {
         let first = !taken.iter().any(|t| t.victim == unit.victim);
-        let evicted = ledger.evicted(candidate.team);
-        let team = candidate.team;
+        let evicted = ledger.evicted(team);
         (!first
             || self
                 .rules
@@ -230,29 +360,20 @@ impl Search<'_> {
     }
 
     /// Whether a victim of another team may be taken as things stand.
-    fn rightful(
-        &self,
-        ledger: &mut Ledger<'_, '_>,
-        candidate: &Candidate,
-        unit: &Unit,
-        spare: bool,
-    ) -> bool {
+    fn rightful(&self, ledger: &mut Ledger<'_, '_>, team: usize, unit: &Unit, spare: bool) -> bool {
         let mark = ledger.mark();
-        let before = self.undercut_of(ledger, candidate.team);
+        let before = self.undercut_of(ledger, team);
         ledger.release(unit.victim, unit.keep);
         // What is guaranteed is not borrowed, and evening out what is borrowed leaves it alone.
-        let undercuts = (spare || candidate.right == Right::Share)
-            && self.undercut_of(ledger, candidate.team) > before;
-        let rightful = match candidate.right {
+        let undercuts =
+            (spare || unit.right == Right::Share) && self.undercut_of(ledger, team) > before;
+        let rightful = match unit.right {
             // In a mixed set the newcomer may come into its guarantee by the end.
             Right::Reclaim => {
                 self.newcomer.rights.len() > 1
-                    || self.inside_against(ledger, candidate.team, self.newcomer.amount)
+                    || self.inside_against(ledger, team, self.newcomer.amount)
             }
-            _ => {
-                self.stays_out(ledger, unit)
-                    && self.evens_out(ledger, candidate.team, self.newcomer.amount)
-            }
+            _ => self.stays_out(ledger, unit) && self.evens_out(ledger, team, self.newcomer.amount),
         };
         ledger.rollback(mark);
         rightful && !undercuts
@@ -285,16 +406,14 @@ impl Search<'_> {
     }
 }
 
-/// The order in which victims are taken; the least is next.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Preference {
-    own: bool,
-    share: Reverse<i128>,
-    priority: i64,
-    cost: i128,
-    started: Reverse<i64>,
-    /// The candidates are in the order of their names.
-    at: usize,
+/// A team that may lose something.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Flock {
+    /// What decides between teams, the least first: whose work is taken first at all, and the
+    /// highest borrower share.
+    first: (bool, Reverse<i128>),
+    team: usize,
+    right: Right,
 }
 
 /// Whether a service keeps its least replicas without one more.

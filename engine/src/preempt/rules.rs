@@ -75,11 +75,25 @@ impl Rules {
         self.shrunk.extend(shrunk.map(|v| (v.work, v.right)));
     }
 
+    /// What was shrunk so, and by which right.
+    pub fn shrunk(&self) -> impl Iterator<Item = (usize, Right)> {
+        self.shrunk.iter().map(|(&work, &right)| (work, right))
+    }
+
     /// Whether anybody may be displaced at all.
     pub fn any(&self) -> bool {
         self.within_team != WithinTeam::Never
             || self.reclaim != Reclaim::Never
             || self.across_borrowers
+    }
+
+    /// Whether there is any victim by some right.
+    pub fn allow(&self, right: Right) -> bool {
+        match right {
+            Right::Priority => self.within_team != WithinTeam::Never,
+            Right::Reclaim => self.reclaim != Reclaim::Never,
+            Right::Share => self.across_borrowers,
+        }
     }
 
     /// Whether running work may be moved to make room.

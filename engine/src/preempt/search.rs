@@ -1,13 +1,18 @@
 //! The search for victims: on each node, over the pool, and worker by worker; the least harm wins.
 
-use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::{Right, Room, Rules, Victim};
+use super::bound::Supply;
+use super::{Herd, Right, Room, Rules, Victim};
 use crate::index::{Amount, Index, Need};
-use crate::ledger::{Ledger, Sight, Slot, Standing};
+use crate::ledger::{Ledger, Sight, Slot, View};
 use crate::place::{self, Query, place};
 use crate::quota;
+
+/// Most steps that are taken in the order of harm over a whole pool, or on one node: where so
+/// many would have to leave, a gang's room is found worker by worker, and a verdict says that
+/// there is too little rather than that policy is in the way.
+pub(super) const UNITS_MAX: usize = 256;
 
 /// Finds room for a workload, or nothing. The ledger is as before when it returns.
 pub(crate) fn make_room(
@@ -62,6 +67,9 @@ fn each_way(
             if !newcomer.may_try(ledger) {
                 continue;
             }
+            if !rights.iter().all(|&right| rules.allow(right)) {
+                continue;
+            }
             let way = Search::of(ledger, newcomer, rules);
             if way.could_do(ledger)
                 && let Some(room) = search(&way, ledger)
@@ -81,17 +89,6 @@ pub(super) struct Newcomer<'a> {
     pub(super) workers: u32,
     pub(super) amount: Amount,
     pub(super) rights: &'a [Right],
-}
-
-/// A running workload that may be taken.
-#[derive(Debug, Clone)]
-pub(super) struct Candidate {
-    pub(super) work: usize,
-    pub(super) team: usize,
-    pub(super) right: Right,
-    pub(super) priority: i64,
-    pub(super) started: i64,
-    pub(super) nodes: Vec<usize>,
 }
 
 /// One step of harm: a victim keeps so many workers from here on.
@@ -122,43 +119,10 @@ struct Outcome {
 pub(super) struct Search<'a> {
     pub(super) newcomer: Newcomer<'a>,
     pub(super) rules: &'a Rules,
-    pub(super) candidates: Vec<Candidate>,
-    /// The candidates on each node.
-    pub(super) on_node: HashMap<usize, Vec<usize>>,
+    pub(super) herd: Rc<Herd>,
 }
 
 impl Newcomer<'_> {
-    fn candidates(&self, ledger: &Ledger<'_, '_>, rules: &Rules) -> Vec<Candidate> {
-        let index = ledger.index;
-        let running = (0..index.works.len()).filter(|&w| {
-            ledger.standing(w) == Standing::Running
-                && ledger
-                    .slots(w)
-                    .first()
-                    .is_some_and(|s| index.nodes[s.node].pool == self.pool)
-        });
-        let open = running.filter_map(|victim| {
-            let right = self
-                .rights
-                .iter()
-                .copied()
-                .find(|&right| rules.open_to(ledger, self.work, victim, right))?;
-            let facts = &index.works[victim];
-            let mut nodes: Vec<usize> = ledger.slots(victim).iter().map(|s| s.node).collect();
-            nodes.sort_unstable();
-            nodes.dedup();
-            Some(Candidate {
-                work: victim,
-                team: facts.team,
-                right,
-                priority: facts.priority,
-                started: facts.row.started.map_or(0, |t| t.timestamp_micros()),
-                nodes,
-            })
-        });
-        open.collect()
-    }
-
     /// Cheap tests before a search.
     fn may_try(&self, ledger: &Ledger<'_, '_>) -> bool {
         let team = ledger.index.works[self.work].team;
@@ -175,35 +139,36 @@ impl Newcomer<'_> {
 }
 
 impl<'a> Search<'a> {
-    fn of(ledger: &Ledger<'_, '_>, newcomer: Newcomer<'a>, rules: &'a Rules) -> Self {
-        let candidates = newcomer.candidates(ledger, rules);
-        let mut on_node: HashMap<usize, Vec<usize>> = HashMap::new();
-        for (at, candidate) in candidates.iter().enumerate() {
-            for &node in &candidate.nodes {
-                on_node.entry(node).or_default().push(at);
-            }
-        }
+    fn of(ledger: &mut Ledger<'_, '_>, newcomer: Newcomer<'a>, rules: &'a Rules) -> Self {
         Self {
+            herd: Herd::of(ledger, newcomer.pool),
             newcomer,
             rules,
-            candidates,
-            on_node,
         }
     }
 
     /// Whether there would be room if all candidates left at once: when not, no search is
-    /// made. Each right must have a candidate, else the set is that of another way.
+    /// made. Where more room never takes a place away, the search itself tells.
     fn could_do(&self, ledger: &mut Ledger<'_, '_>) -> bool {
-        let rights = self.newcomer.rights;
-        if !rights
-            .iter()
-            .all(|right| self.candidates.iter().any(|c| c.right == *right))
-        {
+        if !self.may_do(ledger) {
             return false;
         }
+        let query = Query::start(ledger.index, self.newcomer.work, self.newcomer.pool);
+        let told = self.newcomer.workers == 1 || self.devices(ledger).is_some();
+        if told && place::gang(ledger.index, query).is_some() {
+            return true;
+        }
         let mark = ledger.mark();
-        for candidate in &self.candidates {
-            ledger.release(candidate.work, 0);
+        let members = self.herd.teams.iter().flatten();
+        let candidates: Vec<usize> = members
+            .map(|member| member.work)
+            .filter(|&work| {
+                let rights = self.newcomer.rights.iter();
+                rights.copied().any(|r| self.is_candidate(ledger, work, r))
+            })
+            .collect();
+        for work in candidates {
+            ledger.release(work, 0);
         }
         let fits = self.fits(ledger, self.newcomer.workers, None).is_some()
             && quota::allowed(
@@ -217,35 +182,41 @@ impl<'a> Search<'a> {
         fits
     }
 
-    /// The least harmful room over all sites.
+    /// The least harmful room over all sites. Sites are tried from where it may cost least, until
+    /// none can cost less than what has been found.
     fn best(&self, ledger: &mut Ledger<'_, '_>) -> Option<Room> {
-        let index = ledger.index;
-        let nodes = &index.pools[self.newcomer.pool].nodes;
+        let nodes = &ledger.index.pools[self.newcomer.pool].nodes;
+        let sites = self.sites(ledger);
+        let domains = self.domain_sites(ledger);
         let mut best: Option<Outcome> = None;
-        let mut keep = |found: Option<Outcome>| {
+        let keep = |best: &mut Option<Outcome>, found: Option<Outcome>| {
             if let Some(found) = found
                 && best.as_ref().is_none_or(|b| found.harm < b.harm)
             {
-                best = Some(found);
+                *best = Some(found);
             }
         };
         for spare_guarantees in [true, false] {
-            for (site, &node) in nodes.iter().enumerate() {
-                if self.could_hold_all(ledger, node) {
-                    keep(self.greedy(ledger, Some(&[node]), site, spare_guarantees));
+            for (least, node) in &sites {
+                let rank = nodes.partition_point(|n| n < node);
+                if beaten(&best, *least, rank) {
+                    break;
+                }
+                if self.could_hold_all(ledger, *node) {
+                    let found = self.greedy(ledger, Some(&[*node]), rank, spare_guarantees);
+                    keep(&mut best, found);
                 }
             }
-            keep(self.greedy(ledger, None, nodes.len(), spare_guarantees));
-            if self.newcomer.workers > 1 {
-                for (at, domain) in self.domains(index, nodes).into_iter().enumerate() {
-                    keep(self.worker_by_worker(
-                        ledger,
-                        &domain,
-                        nodes.len() + 1 + at,
-                        spare_guarantees,
-                    ));
+            for (least, at, domain) in &domains {
+                let rank = nodes.len() + 1 + at;
+                if beaten(&best, *least, rank) {
+                    break;
                 }
+                let found = self.worker_by_worker(ledger, domain, rank, spare_guarantees);
+                keep(&mut best, found);
             }
+            let found = self.greedy(ledger, None, nodes.len(), spare_guarantees);
+            keep(&mut best, found);
         }
         best.map(|outcome| Room {
             victims: victims(&outcome.units),
@@ -253,16 +224,70 @@ impl<'a> Search<'a> {
         })
     }
 
+    /// Single nodes that have victims on them, each with what room there costs at least, the
+    /// cheapest first.
+    fn sites(&self, ledger: &Ledger<'_, '_>) -> Vec<(i128, usize)> {
+        let devices = i64::from(self.devices(ledger).unwrap_or(0));
+        let devices = devices * i64::from(self.newcomer.workers);
+        if devices <= 1 {
+            return self.herd.cheapest.clone();
+        }
+        let with_victims = self.herd.cheapest.iter();
+        let mut sites: Vec<(i128, usize)> = with_victims
+            .filter(|(_, node)| {
+                i64::from(ledger.index.nodes[*node].row.gpus) >= devices
+                    && self.could_hold_all(ledger, *node)
+            })
+            .map(|&(one, node)| (self.cost_least(ledger, node, devices).max(one), node))
+            .collect();
+        sites.sort_unstable();
+        sites
+    }
+
+    /// For a gang: the domains, each with what room there costs at least, the cheapest first.
+    fn domain_sites(&self, ledger: &Ledger<'_, '_>) -> Vec<(i128, usize, Vec<usize>)> {
+        if self.newcomer.workers <= 1 {
+            return Vec::new();
+        }
+        let index = ledger.index;
+        let devices = self.devices(ledger).map_or(0, i64::from);
+        let domains = self.domains(index, &index.pools[self.newcomer.pool].nodes);
+        let least = |domain: &[usize]| -> Option<i128> {
+            // Only where no node holds two workers is the sum that of the cheapest nodes.
+            let alone = domain
+                .iter()
+                .all(|&n| i64::from(index.nodes[n].row.gpus) < 2 * devices);
+            if !alone {
+                return Some(0);
+            }
+            let mut costs: Vec<i128> = domain
+                .iter()
+                .map(|&node| self.cost_least(ledger, node, devices))
+                .collect();
+            costs.sort_unstable();
+            Some(costs.get(..self.newcomer.workers as usize)?.iter().sum())
+        };
+        let mut sites: Vec<(i128, usize, Vec<usize>)> = domains
+            .into_iter()
+            .enumerate()
+            .filter_map(|(at, domain)| Some((least(&domain)?, at, domain)))
+            .collect();
+        sites.sort_unstable_by_key(|(least, at, _)| (*least, *at));
+        sites
+    }
+
     /// Some room, found over the whole pool.
     fn any(&self, ledger: &mut Ledger<'_, '_>) -> Option<Room> {
-        let outcome = self.greedy(ledger, None, 0, false)?;
+        let mark = ledger.mark();
+        let (units, slots) = self.take_until(ledger, None, false);
+        ledger.rollback(mark);
         Some(Room {
-            victims: victims(&outcome.units),
-            slots: outcome.slots,
+            victims: victims(&units),
+            slots: slots?,
         })
     }
 
-    fn domains(&self, index: &Index<'_>, nodes: &[usize]) -> Vec<Vec<usize>> {
+    pub(super) fn domains(&self, index: &Index<'_>, nodes: &[usize]) -> Vec<Vec<usize>> {
         match &index.works[self.newcomer.work].row.topology.require {
             Some(label) => place::domains_of(index, nodes, label),
             None => vec![nodes.to_vec()],
@@ -282,7 +307,7 @@ impl<'a> Search<'a> {
             && devices <= i64::from(machine.row.gpus - machine.failed.count_ones())
             && facts.cpus * workers <= machine.row.cpus.milli()
             && facts.memory * workers <= machine.row.memory_mib
-            && self.on_node.contains_key(&node)
+            && self.herd.on_node.contains_key(&node)
     }
 
     /// Takes victims of a site in their order until there is room, then spares, in
@@ -295,9 +320,24 @@ impl<'a> Search<'a> {
         spare: bool,
     ) -> Option<Outcome> {
         let mark = ledger.mark();
+        let (units, slots) = self.take_until(ledger, site, spare);
+        ledger.rollback(mark);
+        Some(self.spare(ledger, units, slots?, site, rank))
+    }
+
+    /// Takes victims of a site in their order until there is room, or none is left.
+    fn take_until(
+        &self,
+        ledger: &mut Ledger<'_, '_>,
+        site: Option<&[usize]>,
+        spare: bool,
+    ) -> (Vec<Unit>, Option<Vec<Rc<Slot>>>) {
         let mut units = Vec::new();
-        let mut slots = self.room(ledger, &units, site);
-        while slots.is_none() {
+        let mut slots = None;
+        if site.is_none() && self.too_many(ledger) {
+            return (units, slots);
+        }
+        while slots.is_none() && units.len() < UNITS_MAX {
             let Some(unit) = self.next_unit(ledger, site, &units, spare) else {
                 break;
             };
@@ -305,9 +345,7 @@ impl<'a> Search<'a> {
             units.push(unit);
             slots = self.room(ledger, &units, site);
         }
-        ledger.rollback(mark);
-        let slots = slots?;
-        Some(self.spare(ledger, units, slots, site, rank))
+        (units, slots)
     }
 
     /// For a gang: room for one worker after another, each where it costs least.
@@ -320,52 +358,79 @@ impl<'a> Search<'a> {
     ) -> Option<Outcome> {
         let mark = ledger.mark();
         let mut units: Vec<Unit> = Vec::new();
+        let devices = self.devices(ledger).map_or(0, i64::from);
+        let index = ledger.index;
+        let fit = |node: &usize| place::fit(index, self.newcomer.work, *node, false).is_ok();
+        let able = domain.iter().copied().filter(fit);
+        let mut costs: Vec<(i128, usize)> = able
+            .map(|node| (self.cost_least(ledger, node, devices), node))
+            .collect();
         for _ in 0..self.newcomer.workers {
-            let mut best: Option<(i128, usize, Vec<Unit>, Rc<Slot>)> = None;
-            for &node in domain {
-                if place::fit(ledger.index, self.newcomer.work, node, false).is_err() {
-                    continue;
-                }
-                let here = ledger.mark();
-                let mut more = Vec::new();
-                let site = [node];
-                let found = loop {
-                    if let Some(slots) = self.fits(ledger, 1, Some(&site)) {
-                        break Some(slots);
-                    }
-                    let so_far: Vec<Unit> = units.iter().chain(&more).copied().collect();
-                    let Some(unit) = self.next_unit(ledger, Some(&site), &so_far, spare) else {
-                        break None;
-                    };
-                    ledger.release(unit.victim, unit.keep);
-                    more.push(unit);
-                };
-                ledger.rollback(here);
-                let Some(slots) = found else { continue };
-                let price = more.iter().map(|u| u.cost).sum();
-                if best
-                    .as_ref()
-                    .is_none_or(|(least, count, ..)| (price, more.len()) < (*least, *count))
-                {
-                    best = Some((price, more.len(), more, Rc::clone(&slots[0])));
-                }
-                if price == 0 {
-                    break;
-                }
-            }
-            let Some((_, _, more, slot)) = best else {
+            costs.sort_unstable();
+            let Some((more, slot)) = self.cheapest(ledger, &costs, &mut units, spare) else {
                 ledger.rollback(mark);
                 return None;
             };
+            let mut changed = vec![slot.node];
             for unit in more {
+                changed.extend(ledger.slots(unit.victim).iter().map(|s| s.node));
                 ledger.release(unit.victim, unit.keep);
                 units.push(unit);
             }
-            ledger.occupy(crate::ledger::View::Later, self.newcomer.work, &slot);
+            ledger.occupy(View::Later, self.newcomer.work, &slot);
+            for (cost, node) in costs.iter_mut().filter(|(_, n)| changed.contains(n)) {
+                *cost = self.cost_least(ledger, *node, devices);
+            }
         }
         ledger.rollback(mark);
         let slots = self.with(ledger, &units, Some(domain))?;
         Some(self.spare(ledger, units, slots, Some(domain), rank))
+    }
+
+    /// The node where room for one worker costs least, who leaves for it, and the room there;
+    /// of equals the first. The nodes come with what they cost at least, the cheapest first.
+    fn cheapest(
+        &self,
+        ledger: &mut Ledger<'_, '_>,
+        costs: &[(i128, usize)],
+        units: &mut Vec<Unit>,
+        spare: bool,
+    ) -> Option<(Vec<Unit>, Rc<Slot>)> {
+        type Price = (i128, usize, usize);
+        let mut best: Option<(Price, Vec<Unit>, Rc<Slot>)> = None;
+        for &(least, node) in costs {
+            if best
+                .as_ref()
+                .is_some_and(|((price, ..), ..)| least > *price)
+            {
+                break;
+            }
+            let (here, before) = (ledger.mark(), units.len());
+            let site = [node];
+            let found = loop {
+                if let Some(slots) = self.fits(ledger, 1, Some(&site)) {
+                    break Some(slots);
+                }
+                let Some(unit) = self.next_unit(ledger, Some(&site), units, spare) else {
+                    break None;
+                };
+                ledger.release(unit.victim, unit.keep);
+                units.push(unit);
+            };
+            ledger.rollback(here);
+            let more = units.split_off(before);
+            let Some(slots) = found else { continue };
+            let cost = more.iter().map(|u| u.cost).sum();
+            // Where nothing is lost, the first node will do, whoever leaves: those before it cost.
+            if cost == 0 {
+                return Some((more, Rc::clone(&slots[0])));
+            }
+            let price = (cost, more.len(), node);
+            if best.as_ref().is_none_or(|(least, ..)| price < *least) {
+                best = Some((price, more, Rc::clone(&slots[0])));
+            }
+        }
+        best.map(|(_, more, slot)| (more, slot))
     }
 
     /// Gives back, in reverse, what turns out not to be needed, and weighs the rest.
@@ -377,7 +442,14 @@ impl<'a> Search<'a> {
         site: Option<&[usize]>,
         rank: usize,
     ) -> Outcome {
+        let mut supply = self.supply_without(ledger, &units, site);
         for at in (0..units.len()).rev() {
+            let needed = supply
+                .as_ref()
+                .is_some_and(|s| !s.spares(ledger, &units[at], self.newcomer.workers));
+            if needed {
+                continue;
+            }
             // An elastic victim gives back its last worker first.
             if units[at + 1..]
                 .iter()
@@ -389,6 +461,7 @@ impl<'a> Search<'a> {
             fewer.remove(at);
             if let Some(found) = self.with(ledger, &fewer, site) {
                 (units, slots) = (fewer, found);
+                supply = self.supply_without(ledger, &units, site);
             }
         }
         let mark = ledger.mark();
@@ -405,6 +478,24 @@ impl<'a> Search<'a> {
             site: rank,
         };
         Outcome { harm, units, slots }
+    }
+
+    /// The room in workers, were these victims gone; nothing where one more could change it in
+    /// other ways than by devices.
+    fn supply_without(
+        &self,
+        ledger: &mut Ledger<'_, '_>,
+        units: &[Unit],
+        site: Option<&[usize]>,
+    ) -> Option<Supply> {
+        self.devices(ledger)?;
+        let mark = ledger.mark();
+        for unit in units {
+            ledger.release(unit.victim, unit.keep);
+        }
+        let supply = self.supply(ledger, site);
+        ledger.rollback(mark);
+        supply
     }
 
     /// Room with exactly these units taken in their order, each rightfully.
@@ -437,10 +528,14 @@ impl<'a> Search<'a> {
         units: &[Unit],
         site: Option<&[usize]>,
     ) -> Option<Vec<Rc<Slot>>> {
-        if units.is_empty() || !self.all_rightful(ledger, units, self.newcomer.amount) {
+        if units.is_empty() {
             return None;
         }
+        // Room is sooner told than right.
         let slots = self.fits(ledger, self.newcomer.workers, site)?;
+        if !self.all_rightful(ledger, units, self.newcomer.amount) {
+            return None;
+        }
         let amount = slots.iter().map(|s| s.amount).sum();
         // A part asked for by memory counts for more on a smaller device than was reckoned with.
         let rightful = amount <= self.newcomer.amount || self.all_rightful(ledger, units, amount);
@@ -479,6 +574,17 @@ impl<'a> Search<'a> {
             },
         )
     }
+}
+
+/// Whether what has been found harms less than a site can that costs at least so much.
+fn beaten(best: &Option<Outcome>, least: i128, site: usize) -> bool {
+    let harm = Harm {
+        undercut: 0,
+        cost: least,
+        units: 1,
+        site,
+    };
+    best.as_ref().is_some_and(|best| best.harm <= harm)
 }
 
 /// What is left of each victim in the end, in the order in which they were first taken.

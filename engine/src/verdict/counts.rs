@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use domain::sharing::SharingMode;
+use rustc_hash::FxHashMap;
 
 use crate::cycle::Cycle;
 use crate::index::{Amount, DEVICE, Need, bit};
@@ -11,13 +12,31 @@ use crate::mig::Profile;
 use crate::place::{self, devices_free, host_free, instances_free, slices_free};
 use crate::plan::Code;
 
+/// What has been counted, by pool and form: equal workers meet equal nodes.
+#[derive(Default)]
+pub(crate) struct Counted {
+    nodes: FxHashMap<(usize, usize, bool), BTreeMap<String, u64>>,
+    free: FxHashMap<(usize, usize), (i64, i64, i64)>,
+}
+
 /// Each node of the pool is counted once, under the first reason that holds for one worker.
 pub(super) fn of(
-    cycle: &Cycle<'_, '_>,
+    cycle: &mut Cycle<'_, '_>,
     work: usize,
     pool: usize,
     code: Code,
 ) -> BTreeMap<String, u64> {
+    let held = code == Code::HeldForReservation;
+    let key = (pool, cycle.index.works[work].form, held);
+    if let Some(known) = cycle.counted.nodes.get(&key) {
+        return known.clone();
+    }
+    let counts = count(cycle, work, pool, code);
+    cycle.counted.nodes.insert(key, counts.clone());
+    counts
+}
+
+fn count(cycle: &Cycle<'_, '_>, work: usize, pool: usize, code: Code) -> BTreeMap<String, u64> {
     let index = cycle.index;
     let mut counts = BTreeMap::from([("nodes".to_owned(), index.pools[pool].nodes.len() as u64)]);
     for &node in &index.pools[pool].nodes {
@@ -105,15 +124,31 @@ fn parts_free<'a>(
 }
 
 /// What is free in a pool on nodes that could do, in the pool's units.
-pub(super) fn free(cycle: &Cycle<'_, '_>, work: usize, pool: usize) -> Amount {
-    Amount::from(free_milli(cycle, work, pool)) * cycle.index.pools[pool].unit
+pub(super) fn free(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize) -> Amount {
+    let (milli, ..) = free_in_all(cycle, work, pool);
+    Amount::from(milli) * cycle.index.pools[pool].unit
 }
 
-fn free_milli(cycle: &Cycle<'_, '_>, work: usize, pool: usize) -> i64 {
-    let index = cycle.index;
-    let nodes = index.pools[pool].nodes.iter().copied();
-    let able = nodes.filter(|&node| place::fit(index, work, node, false).is_ok());
-    let of = |node: usize| match index.works[work].need {
+/// Thousandths of devices, cores and memory that are free in a pool on nodes that could do.
+fn free_in_all(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize) -> (i64, i64, i64) {
+    let key = (pool, cycle.index.works[work].form);
+    if let Some(known) = cycle.counted.free.get(&key) {
+        return *known;
+    }
+    let able = place::nodes_able(&mut cycle.ledger, work, pool);
+    let (mut milli, mut cpus, mut memory) = (0, 0, 0);
+    for &node in able.iter() {
+        milli += free_milli(cycle, work, node);
+        let host = host_free(&cycle.ledger, node, Sight::Start);
+        cpus += host.0.max(0);
+        memory += host.1.max(0);
+    }
+    cycle.counted.free.insert(key, (milli, cpus, memory));
+    (milli, cpus, memory)
+}
+
+fn free_milli(cycle: &Cycle<'_, '_>, work: usize, node: usize) -> i64 {
+    match cycle.index.works[work].need {
         Need::Nothing => 0,
         Need::Whole(_) => {
             i64::from(devices_free(&cycle.ledger, node, Sight::Start).count_ones()) * DEVICE
@@ -122,36 +157,30 @@ fn free_milli(cycle: &Cycle<'_, '_>, work: usize, pool: usize) -> i64 {
             .map(|free| free.max(0))
             .sum(),
         Need::Instances { .. } => slices_free(&cycle.ledger, node, Sight::Start),
-    };
-    able.map(of).sum()
+    }
 }
 
 /// Whether the free amounts, added up over the pool, would do.
-pub(super) fn enough_in_sum(cycle: &Cycle<'_, '_>, work: usize, pool: usize, workers: u32) -> bool {
+pub(super) fn enough_in_sum(
+    cycle: &mut Cycle<'_, '_>,
+    work: usize,
+    pool: usize,
+    workers: u32,
+) -> bool {
+    let (milli, cpus, memory) = free_in_all(cycle, work, pool);
     let index = cycle.index;
     let facts = &index.works[work];
-    let able: Vec<usize> = index.pools[pool]
-        .nodes
-        .iter()
-        .copied()
-        .filter(|&n| place::fit(index, work, n, false).is_ok())
-        .collect();
-    let hosts: Vec<(i64, i64)> = able
-        .iter()
-        .map(|&n| host_free(&cycle.ledger, n, Sight::Start))
-        .collect();
     let workers = i64::from(workers);
     let devices = match facts.need {
         Need::Nothing => 0,
         Need::Whole(count) => i64::from(count) * DEVICE,
         Need::Part { milli, .. } => milli,
         Need::Instances { count, profile } => {
+            let able = place::nodes_able(&mut cycle.ledger, work, pool);
             let of = |n: &usize| index.profile(profile, *n).map(Profile::milli);
             let each = able.iter().filter_map(of).min().unwrap_or(DEVICE);
             each * i64::from(count)
         }
     };
-    free_milli(cycle, work, pool) >= devices * workers
-        && hosts.iter().map(|h| h.0.max(0)).sum::<i64>() >= facts.cpus * workers
-        && hosts.iter().map(|h| h.1.max(0)).sum::<i64>() >= facts.memory * workers
+    milli >= devices * workers && cpus >= facts.cpus * workers && memory >= facts.memory * workers
 }

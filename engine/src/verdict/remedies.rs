@@ -148,11 +148,8 @@ fn starts_smaller(
     if demands || index.pools[pool].row.charge == crate::world::Charge::Dominant {
         return false;
     }
-    let able = index.pools[pool]
-        .nodes
-        .iter()
-        .copied()
-        .filter(|&n| crate::place::fit(index, work, n, false).is_ok());
+    let able = crate::place::nodes_able(&mut cycle.ledger, work, pool);
+    let able = able.iter().copied();
     let room: i64 = able
         .map(|node| {
             let (cpus, memory) = crate::place::host_free(&cycle.ledger, node, Sight::Start);
@@ -207,16 +204,38 @@ pub(super) fn expected_start(
     }
 }
 
-/// The first end after which a workload would be within its limits and have room.
+/// The first end after which a workload would be within its limits and have room; equal work
+/// is told the same.
 fn once_limits_let(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize) -> Option<Timestamp> {
+    let facts = &cycle.index.works[work];
+    let key = (pool, facts.team, facts.shape);
+    if let Some(known) = cycle.limited.get(&key) {
+        return *known;
+    }
+    let found = find_once_limits_let(cycle, work, pool);
+    cycle.limited.insert(key, found);
+    found
+}
+
+fn find_once_limits_let(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize) -> Option<Timestamp> {
     let index = cycle.index;
-    let mut ends = ends(&cycle.ledger, pool);
-    ends.truncate(ENDS_MAX);
+    let ends = match &cycle.ends[pool] {
+        Some(ends) => Rc::clone(ends),
+        None => {
+            let ends = Rc::new(ends(&cycle.ledger, pool));
+            cycle.ends[pool] = Some(Rc::clone(&ends));
+            ends
+        }
+    };
     let least = index.works[work].row.workers_least();
     let mark = cycle.ledger.mark();
     let mut found = None;
-    for (end, ended) in ends {
+    for &(end, ended) in ends.iter() {
         cycle.ledger.release(ended, 0);
+        let amount = index.charge_least(work, pool) * Amount::from(least);
+        if quota::allowed(&cycle.ledger, work, pool, amount).is_err() {
+            continue;
+        }
         let query = Query::start(index, work, pool)
             .workers(least)
             .sight(Sight::Later);
@@ -232,7 +251,7 @@ fn once_limits_let(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize) -> Optio
     found
 }
 
-/// The ends of work that runs or starts in a pool, the first first.
+/// The first ends of work that runs or starts in a pool, the first first.
 fn ends(ledger: &Ledger<'_, '_>, pool: usize) -> Vec<(Timestamp, usize)> {
     let index = ledger.index;
     let mut ends: Vec<(Timestamp, usize)> = (0..index.works.len())
@@ -247,5 +266,6 @@ fn ends(ledger: &Ledger<'_, '_>, pool: usize) -> Vec<(Timestamp, usize)> {
         })
         .collect();
     ends.sort_unstable();
+    ends.truncate(ENDS_MAX);
     ends
 }

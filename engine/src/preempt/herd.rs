@@ -1,0 +1,135 @@
+//! Running work of a pool that may be preempted, by team in the order in which it is taken, and by node.
+//!
+//! It is made once in a cycle: work that is there leaves or is shrunk by the plan, and is then
+//! left out by whoever looks; none comes.
+
+use std::cmp::Reverse;
+use std::rc::Rc;
+
+use rustc_hash::FxHashMap;
+
+use super::bound::devices_of;
+use super::cost;
+use crate::index::Amount;
+use crate::ledger::{Ledger, Sight, Standing};
+use crate::place::devices_free;
+
+/// One workload as it stood before anything was taken from it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Member {
+    pub priority: i64,
+    /// What its first step of harm costs.
+    pub cost: i128,
+    pub started: Reverse<i64>,
+    pub work: usize,
+    /// What stays after that step, and what goes.
+    pub keep: usize,
+    pub amount: Amount,
+}
+
+/// The work of one pool.
+#[derive(Debug)]
+pub(crate) struct Herd {
+    /// By team, in the order in which it is taken.
+    pub teams: Vec<Vec<Member>>,
+    /// By node, in the order of the names.
+    pub on_node: FxHashMap<usize, Vec<usize>>,
+    /// Nodes with the least cost of a step there, the least first.
+    pub cheapest: Vec<(i128, usize)>,
+    costs: FxHashMap<usize, i128>,
+    /// The most devices that one step frees.
+    pub devices_most: i64,
+    /// By node, the devices that it stands on, as bits.
+    pub devices_on: FxHashMap<usize, u64>,
+    /// The most devices that any node has free, were it all gone.
+    pub emptied_most: u32,
+}
+
+impl Herd {
+    /// What may be preempted in a pool, made when it is first asked for.
+    pub fn of(ledger: &mut Ledger<'_, '_>, pool: usize) -> Rc<Self> {
+        if let Some(herd) = &ledger.herds[pool] {
+            return Rc::clone(herd);
+        }
+        let herd = Rc::new(Self::gather(ledger, pool));
+        ledger.herds[pool] = Some(Rc::clone(&herd));
+        herd
+    }
+
+    fn gather(ledger: &Ledger<'_, '_>, pool: usize) -> Self {
+        let index = ledger.index;
+        let mut teams = vec![Vec::new(); index.teams.len()];
+        let mut on_node: FxHashMap<usize, Vec<usize>> = FxHashMap::default();
+        let mut least: FxHashMap<usize, i128> = FxHashMap::default();
+        let mut devices_most = 1;
+        let mut devices_on: FxHashMap<usize, u64> = FxHashMap::default();
+        let mut costs: FxHashMap<usize, i128> = FxHashMap::default();
+        for (work, facts) in index.works.iter().enumerate() {
+            let slots = ledger.slots(work);
+            let here = slots
+                .first()
+                .is_some_and(|slot| index.nodes[slot.node].pool == pool);
+            if !here
+                || !facts.preemptible
+                || ledger.standing(work) != Standing::Running
+                || slots.len() != facts.row.placed.len()
+            {
+                continue;
+            }
+            let keep = keep(slots.len(), facts.row.workers_least() as usize);
+            let member = Member {
+                priority: facts.priority,
+                cost: cost(index, work, &slots[keep..]),
+                started: Reverse(facts.row.started.map_or(0, |t| t.timestamp_micros())),
+                work,
+                keep,
+                amount: slots[keep..].iter().map(|s| s.amount).sum(),
+            };
+            let devices = slots[keep..]
+                .iter()
+                .map(|slot| slot.parts.len() as i64)
+                .sum();
+            devices_most = devices_most.max(devices);
+            for slot in slots {
+                *devices_on.entry(slot.node).or_default() |= devices_of(slot);
+                let there = on_node.entry(slot.node).or_default();
+                if there.last() != Some(&work) {
+                    there.push(work);
+                }
+                let least = least.entry(slot.node).or_insert(member.cost);
+                *least = member.cost.min(*least);
+            }
+            costs.insert(work, member.cost);
+            teams[facts.team].push(member);
+        }
+        for team in &mut teams {
+            team.sort_unstable();
+        }
+        let mut cheapest: Vec<(i128, usize)> =
+            least.into_iter().map(|(node, cost)| (cost, node)).collect();
+        cheapest.sort_unstable();
+        let emptied = index.pools[pool].nodes.iter().map(|node| {
+            let there = devices_on.get(node).copied().unwrap_or(0);
+            (devices_free(ledger, *node, Sight::Later) | there).count_ones()
+        });
+        Self {
+            emptied_most: emptied.max().unwrap_or(0),
+            devices_on,
+            teams,
+            on_node,
+            cheapest,
+            costs,
+            devices_most,
+        }
+    }
+
+    /// What the first step of a workload costs.
+    pub fn cost_of(&self, work: usize) -> i128 {
+        self.costs.get(&work).copied().unwrap_or(0)
+    }
+}
+
+/// The workers that stay when a workload of so many loses the next: at its least it loses all.
+pub(crate) fn keep(workers: usize, least: usize) -> usize {
+    if workers > least { workers - 1 } else { 0 }
+}
