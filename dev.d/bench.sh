@@ -30,10 +30,10 @@ print(f"{name:14} {ties:8}", *(f"{a[at]:8.2f}" for at in ("80", "90", "95", "100
 }
 
 # B2 to B5: the engine in a cluster of 80,000 GPUs, each in a process of its own, whose memory is measured.
-# PART=50 takes one in fifty of its nodes and work.
+# PART=50 takes one in fifty of its nodes and work; MILLION=1 adds B3 with a million waiting, which takes minutes.
 bench_engine() {
     local name
-    for name in fill full million preempt; do
+    for name in fill full preempt ${MILLION:+million}; do
         cargo bench --quiet --package engine --bench scale -- "$name" "${PART:-1}"
     done
 }

@@ -37,6 +37,9 @@ pub fn plan(world: &World) -> Plan {
     Cycle::of(&index).run()
 }
 
+/// Ends, and which work ends then, the first first.
+type Ends = Rc<Vec<(Timestamp, usize)>>;
+
 /// The state of a cycle between its steps.
 pub(crate) struct Cycle<'i, 'w> {
     pub index: &'i Index<'w>,
@@ -55,7 +58,7 @@ pub(crate) struct Cycle<'i, 'w> {
     /// Expected starts that are known, by pool, team, shape and length.
     told: FxHashMap<(usize, usize, usize, Option<i64>), Option<Timestamp>>,
     /// The first ends of work in a pool, and which work ends then.
-    pub ends: Vec<Option<Rc<Vec<(Timestamp, usize)>>>>,
+    pub ends: Vec<Option<Ends>>,
     /// When limits will let work start, by pool, team and shape.
     pub limited: FxHashMap<(usize, usize, usize), Option<Timestamp>>,
     /// Work that is the last of its pool to be looked at and would be given a start that is kept:

@@ -85,8 +85,8 @@ pub fn cluster(scale: Scale) -> World {
     for team in 0..teams {
         let department = team / scale.tree[2];
         let organisation = department / scale.tree[1];
-        if team % scale.tree[2] == 0 {
-            if department % scale.tree[1] == 0 {
+        if team.is_multiple_of(scale.tree[2]) {
+            if department.is_multiple_of(scale.tree[1]) {
                 world.teams.push(Team::new(&format!("o{organisation}")));
             }
             let department = Team::new(&format!("d{department:02}"));
@@ -196,7 +196,8 @@ pub fn full(scale: Scale, seed: u64) -> World {
     add_waiting(&mut world, "r", demand, busy.clone(), &mut draw);
     run(&mut world, &mut draw);
     world.workloads.retain(|work| !work.placed.is_empty());
-    add_waiting(&mut world, "v", scale.waiting, busy.clone(), &mut draw);
+    let tried = scale.waiting.min(demand);
+    add_waiting(&mut world, "v", tried, busy.clone(), &mut draw);
     run(&mut world, &mut draw);
     let there = world.workloads.iter().filter(|w| w.placed.is_empty());
     let missing = scale.waiting.saturating_sub(there.count());
