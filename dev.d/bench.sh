@@ -38,11 +38,29 @@ bench_engine() {
     done
 }
 
+# B6: a day of jobs, by this product's policy and by two plain queues; each prediction is off by up to 30 %.
+# SEEDS="42 43 44" are the days, LOAD=95 what is asked of the GPUs, in percent.
+bench_day() {
+    local folder seed queue
+    bench_build
+    folder=$(mktemp -d)
+    for seed in ${SEEDS:-42 43 44}; do
+        "$python" dev.d/day.py "$folder" "$seed" "${LOAD:-95}"
+        for queue in ours skip fifo; do
+            target/release/allot simulate "$folder/$queue.yaml" --trace "$folder/$queue.csv" --prediction-error 30 \
+                --seeds "$seed" --json |
+                "$python" dev.d/day.py --row "$queue"
+        done
+    done
+    rm -r "$folder"
+}
+
 bench() { # NAME
     case $1 in
         placement) bench_placement ;;
         engine) bench_engine ;;
-        all) bench_engine && bench_placement ;;
-        *) fail "there is no benchmark $1; there are: placement, engine, all" ;;
+        day) bench_day ;;
+        all) bench_engine && bench_placement && bench_day ;;
+        *) fail "there is no benchmark $1; there are: placement, engine, day, all" ;;
     esac
 }

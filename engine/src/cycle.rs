@@ -37,6 +37,15 @@ pub fn plan(world: &World) -> Plan {
     Cycle::of(&index).run()
 }
 
+/// What [`plan`] decides, and `shares`, without a word of what waits: for who replays a day and
+/// shows nobody a verdict.
+pub fn decide(world: &World) -> Plan {
+    let index = Index::of(world);
+    let mut cycle = Cycle::of(&index);
+    cycle.settle();
+    cycle.plan
+}
+
 /// Ends, and which work ends then, the first first.
 type Ends = Rc<Vec<(Timestamp, usize)>>;
 
@@ -123,11 +132,16 @@ impl<'i, 'w> Cycle<'i, 'w> {
     }
 
     pub fn run(mut self) -> Plan {
+        self.settle();
+        self.plan.waiting = verdict::all(&mut self);
+        self.plan
+    }
+
+    /// All decisions, with what follows from them.
+    fn settle(&mut self) {
         self.decide();
         self.plan.slice_changes = slices::of(self.index, &self.plan);
-        self.plan.waiting = verdict::all(&mut self);
-        self.plan.shares = shares::all(&self);
-        self.plan
+        self.plan.shares = shares::all(self);
     }
 
     /// All decisions, without what is said about them.

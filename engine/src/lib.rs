@@ -29,7 +29,7 @@ pub mod scenario;
 pub mod statement;
 pub mod world;
 
-pub use cycle::plan;
+pub use cycle::{decide, plan};
 pub use dry_run::{DryRun, dry_run};
 pub use explain::explain;
 pub use planner::{Entry, Left, Planner};

@@ -194,6 +194,15 @@ proptest! {
     #![proptest_config(tried())]
 
     #[test]
+    fn what_is_said_of_what_waits_changes_no_decision(recipe in rich()) {
+        let world = recipe.world();
+        let silent = serde_json::to_string(&engine::decide(&world)).expect("a plan is written");
+        let mut told = engine::plan(&world);
+        told.waiting.clear();
+        prop_assert_eq!(silent, serde_json::to_string(&told).expect("a plan is written"));
+    }
+
+    #[test]
     fn names_of_work_that_break_no_ties_change_nothing(recipe in rich(), by in 0..29_usize) {
         let world = apart(recipe.world());
         let plan = engine::plan(&world);

@@ -32,7 +32,7 @@ pub fn run(trace: Trace, until: Option<i64>) -> Report {
         while let Some(job) = coming.next_if(|job| job.work.submitted <= world.now) {
             arrive(&mut world, &mut lives, job);
         }
-        let plan = engine::plan(&world);
+        let plan = engine::decide(&world);
         follow(&mut world, &mut lives, &mut ends, &plan);
         engine::cycles::apply(&mut world, &plan);
         measure.planned(&world, &plan);
