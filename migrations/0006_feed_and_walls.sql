@@ -162,7 +162,10 @@ CREATE POLICY own_team_adds ON changes FOR INSERT TO allotment_app WITH CHECK (
     allotment.sees_all() OR team_id IS NULL OR team_id = ANY (ARRAY (SELECT allotment.own_teams())));
 CREATE POLICY platform_reads ON audit FOR SELECT TO allotment_app USING (
     allotment.sees_all() OR team_id = ANY (ARRAY (SELECT allotment.own_teams())));
-CREATE POLICY anybody_adds ON audit FOR INSERT TO allotment_app WITH CHECK (actor_id = allotment.asker());
+-- In one's own name, and for a team to read only where it is one's own.
+CREATE POLICY anybody_adds ON audit FOR INSERT TO allotment_app WITH CHECK (
+    actor_id = allotment.asker()
+    AND (allotment.sees_all() OR team_id IS NULL OR team_id = ANY (ARRAY (SELECT allotment.own_teams()))));
 
 -- How much of each device is in use, without saying whose: the fleet page's neutral cells.
 CREATE FUNCTION allotment.device_use() RETURNS TABLE (device_id uuid, mode text, gpus_milli bigint, holders bigint)
