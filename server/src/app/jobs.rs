@@ -16,7 +16,7 @@ use super::{App, AppError, Asker, teams};
 use crate::store::jobs::{self, Filter, JobRow};
 use crate::store::{self, Tx};
 
-pub use history::{Attempt, Event, attempts, events};
+pub use history::{Attempt, Event, attempts, events, steps};
 pub use steer::{JobPatch, Wish, cancel, resume, steer, suspend, update};
 pub use submit::submit;
 pub(super) use submit::{HOPELESS, check};

@@ -175,6 +175,33 @@ pub async fn of_job(
     .await
 }
 
+/// The steps of a job itself, without those of its attempts and workers: the last `limit` of them,
+/// in order.
+pub async fn steps_of_job(
+    tx: &mut Tx,
+    team_id: TeamId,
+    job_id: JobId,
+    limit: i64,
+) -> Result<Vec<EventRow>, sqlx::Error> {
+    let mut steps = sqlx::query_as!(
+        EventRow,
+        r#"SELECT e.id, e.at, e.subject, e.subject_id::text AS "subject_id!", n.name AS "node?",
+                  e.from_state, e.to_state, e.actor_kind, e.actor_name, e.reason, e.data
+           FROM events AS e
+           LEFT JOIN nodes AS n ON n.id = e.node_id
+           WHERE e.team_id = $1 AND e.job_id = $2 AND e.subject = 'job'
+           ORDER BY e.id DESC
+           LIMIT $3"#,
+        team_id as TeamId,
+        job_id as JobId,
+        limit,
+    )
+    .fetch_all(&mut **tx)
+    .await?;
+    steps.reverse();
+    Ok(steps)
+}
+
 /// What happened to a node and its devices, the newest first, before the event `before`.
 pub async fn of_node(
     tx: &mut Tx,

@@ -14,6 +14,7 @@ mod fleet;
 mod fleet_rest;
 mod hellos;
 mod idempotency;
+mod job_page;
 mod jobs;
 mod logs;
 mod machine;

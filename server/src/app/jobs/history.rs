@@ -18,6 +18,9 @@ use crate::app::{App, AppError, Asker};
 use crate::store::attempts::AttemptRow;
 use crate::store::{attempts as attempt_rows, events as event_rows};
 
+/// Steps of a job that are told at once: those of a hundred runs, more than anybody reads.
+const STEPS_MAX: i64 = 500;
+
 /// A step that a job, one of its attempts or one of its workers took.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Event {
@@ -45,6 +48,24 @@ pub struct Event {
     /// What else is worth knowing.
     #[schema(value_type = Object)]
     pub data: Value,
+}
+
+impl From<event_rows::EventRow> for Event {
+    fn from(row: event_rows::EventRow) -> Self {
+        Self {
+            id: row.id,
+            at: row.at,
+            subject: row.subject,
+            subject_id: row.subject_id,
+            node: row.node,
+            from: row.from_state,
+            to: row.to_state,
+            actor_kind: row.actor_kind,
+            actor: row.actor_name,
+            reason: row.reason,
+            data: row.data,
+        }
+    }
 }
 
 /// One run of a job.
@@ -107,25 +128,18 @@ pub async fn events(
     )
     .await?;
     tx.commit().await?;
-    let events = rows.into_iter().map(|row| Event {
-        id: row.id,
-        at: row.at,
-        subject: row.subject,
-        subject_id: row.subject_id,
-        node: row.node,
-        from: row.from_state,
-        to: row.to_state,
-        actor_kind: row.actor_kind,
-        actor: row.actor_name,
-        reason: row.reason,
-        data: row.data,
-    });
-    Ok(page::cut(
-        ask,
-        "event",
-        events.collect(),
-        |event: &Event| event.id,
-    ))
+    let events = rows.into_iter().map(Event::from).collect();
+    Ok(page::cut(ask, "event", events, |event: &Event| event.id))
+}
+
+/// The steps of a job itself, in order: the last [`STEPS_MAX`] of them. Those of its attempts and
+/// workers, of which a large gang has thousands, are left out.
+pub async fn steps(app: &App, asker: &Asker, id: JobId) -> Result<Vec<Event>, AppError> {
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let job = find(&mut tx, asker, Action::ListJobEvents, id).await?;
+    let rows = event_rows::steps_of_job(&mut tx, job.team_id, id, STEPS_MAX).await?;
+    tx.commit().await?;
+    Ok(rows.into_iter().map(Event::from).collect())
 }
 
 /// A job's attempts, the first one first. They are few: retries, requeues and preemptions are bounded.

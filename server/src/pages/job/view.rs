@@ -41,9 +41,7 @@ pub async fn show_job(
     let id = read_id(&id)?;
     let asker = &visit.asker;
     let job = jobs::get(&app, asker, id).await?;
-    let events = jobs::events(&app, asker, id, &PageAsk::first())
-        .await?
-        .items;
+    let steps = jobs::steps(&app, asker, id).await?;
     let attempts = jobs::attempts(&app, asker, id).await?.items;
     let teams = Teams::load(&app, asker).await?;
     let shell = visit.shell(&app, Section::Jobs).await?;
@@ -55,12 +53,12 @@ pub async fn show_job(
         gpus_milli: job.gpus_milli(),
         ran_seconds: ran_seconds(&job, shell.now),
         placement: if live { placement(&job) } else { Vec::new() },
-        spans: spans(&events, job.state, shell.now),
+        spans: spans(&steps, job.state, shell.now),
         attempts: attempts
             .iter()
             .map(|attempt| attempt_row(attempt, &job, shell.now))
             .collect(),
-        events: events.iter().filter_map(event_line).collect(),
+        events: steps.iter().filter_map(event_line).collect(),
         costs: attempts.iter().map(cost_line).collect(),
         cost: cost_of(job.cost.as_ref(), job.gpu_seconds),
         gpu_milli_seconds: milli(job.gpu_seconds),
@@ -103,10 +101,9 @@ fn placement(job: &Job) -> Vec<PlacedWorker> {
 }
 
 /// The stretches of a job's life, from the steps that it took.
-fn spans(events: &[Event], state: JobState, now: Timestamp) -> Vec<Span> {
-    let steps: Vec<(Timestamp, JobState)> = events
+fn spans(steps: &[Event], state: JobState, now: Timestamp) -> Vec<Span> {
+    let steps: Vec<(Timestamp, JobState)> = steps
         .iter()
-        .filter(|event| event.subject == "job")
         .filter_map(|event| Some((event.at, event.to.parse().ok()?)))
         .collect();
     let ends = steps
@@ -159,11 +156,8 @@ fn milli(gpu_seconds: Decimal) -> i64 {
         .unwrap_or(i64::MAX)
 }
 
-/// An event as a line; the steps of single workers would drown the rest.
+/// A step of the job as a line.
 fn event_line(event: &Event) -> Option<EventLine> {
-    if event.subject != "job" {
-        return None;
-    }
     let state: JobState = event.to.parse().ok()?;
     let code = match event.reason.as_str() {
         "submitted" => "submitted",
