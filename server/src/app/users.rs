@@ -151,7 +151,8 @@ pub async fn create(
     }
     // Hashed first: a person is never made without its password since too many wait for theirs.
     let hash = hash(app, new.password).await?;
-    let mut work = idempotency::begin(app, asker, repeat).await?;
+    // The system's: a person's own transaction may not touch passwords.
+    let mut work = idempotency::begin_system(app, asker, repeat).await?;
     if let Some(answer) = work.repeated().await? {
         return Ok(answer);
     }
@@ -164,6 +165,9 @@ pub async fn create(
     store::users::insert(&mut work.tx, id, &new.name, &fields)
         .await
         .map_err(|error| taken(error, &new.name))?;
+    if let Some(hash) = hash {
+        store::sessions::set_password(&mut work.tx, id, &hash).await?;
+    }
     let user = find(&mut work.tx, &new.name).await?;
     let change = Change {
         after: Some(described(&user)),
@@ -171,15 +175,8 @@ pub async fn create(
     };
     audit::record(&mut work.tx, asker, change).await?;
     let version = user.version;
-    let answer = work
-        .finish(app, Answer::created(User::from(user), version))
-        .await?;
-    // The password belongs to the system role's table, hence a second transaction; a person
-    // whose password could not be set is there without one, and an administrator sets it.
-    if let Some(hash) = hash {
-        set_password(app, id, &hash).await?;
-    }
-    Ok(answer)
+    work.finish(app, Answer::created(User::from(user), version))
+        .await
 }
 
 /// What is to be changed of a person; what is absent stays.
@@ -214,9 +211,9 @@ pub async fn update(
     if let Some(password) = &patch.password {
         passwords::check("password", name.as_str(), password)?;
     }
-    let sets_password = patch.password.is_some();
     let hash = hash(app, patch.password).await?;
-    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    // The system's: a person's own transaction may not touch passwords and sessions.
+    let mut tx = app.db.begin_system().await?;
     let before = find(&mut tx, name).await?;
     let fields = store::users::Fields {
         display_name: patch
@@ -241,21 +238,20 @@ pub async fn update(
         });
     }
     let after = find(&mut tx, name).await?;
+    if let Some(hash) = &hash {
+        store::sessions::set_password(&mut tx, after.id, hash).await?;
+    }
+    if hash.is_some() || fields.disabled {
+        store::sessions::revoke_all(&mut tx, after.id, None).await?;
+    }
     let change = Change {
         before: Some(described(&before)),
         after: Some(described(&after)),
-        reason: if sets_password { "password set" } else { "" },
+        reason: if hash.is_some() { "password set" } else { "" },
         ..Change::of(Action::UpdateUser, format!("user/{name}"))
     };
     audit::record(&mut tx, asker, change).await?;
     tx.commit().await?;
-    if let Some(hash) = hash {
-        set_password(app, after.id, &hash).await?;
-    } else if fields.disabled {
-        let mut tx = app.db.begin_system().await?;
-        store::sessions::revoke_all(&mut tx, after.id, None).await?;
-        tx.commit().await?;
-    }
     app.wake.all();
     Ok(after.into())
 }
@@ -265,14 +261,6 @@ async fn hash(app: &App, password: Option<String>) -> Result<Option<String>, App
         Some(password) => app.hashing.queue()?.hash(password).await.map(Some),
         None => Ok(None),
     }
-}
-
-async fn set_password(app: &App, user: UserId, hash: &str) -> Result<(), AppError> {
-    let mut tx = app.db.begin_system().await?;
-    store::sessions::set_password(&mut tx, user, hash).await?;
-    store::sessions::revoke_all(&mut tx, user, None).await?;
-    tx.commit().await?;
-    Ok(())
 }
 
 async fn find(tx: &mut Tx, name: &Name) -> Result<store::users::User, AppError> {

@@ -445,3 +445,45 @@ async fn every_change_and_every_denial_leaves_its_line(owner: PgPool) {
         .await
         .problem(StatusCode::FORBIDDEN);
 }
+
+/// Takes a right of `allotment_system` away, so that what needs it fails half way.
+async fn revoke(owner: &PgPool, right: &str, table: &str) {
+    let statement = format!("REVOKE {right} ON {table} FROM allotment_system");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(statement))
+        .execute(owner)
+        .await
+        .expect("the owner may");
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_user_whose_password_cannot_be_kept_is_neither_made_nor_changed(owner: PgPool) {
+    const PASSWORD: &str = "a long enough password";
+    let server = Server::start(&owner).await;
+    let admin = server.client("admin");
+    let lines = async || {
+        let log = server.client("auditor").get("/audit").await;
+        log.expect(StatusCode::OK)["items"].clone()
+    };
+    let before = lines().await;
+    revoke(&owner, "INSERT", "credentials").await;
+    admin
+        .post("/users", json!({"name": "ada", "password": PASSWORD}))
+        .await
+        .problem(StatusCode::INTERNAL_SERVER_ERROR);
+    admin.get("/users/ada").await.problem(StatusCode::NOT_FOUND);
+    admin
+        .patch(
+            "/users/operator",
+            1,
+            json!({"role": null, "password": PASSWORD}),
+        )
+        .await
+        .problem(StatusCode::INTERNAL_SERVER_ERROR);
+    let operator = admin.get("/users/operator").await.expect(StatusCode::OK);
+    assert_eq!(operator["role"], "operator");
+    assert_eq!(
+        lines().await,
+        before,
+        "nothing was done, and nothing is told"
+    );
+}
