@@ -10,7 +10,7 @@ use std::time::Instant;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use domain::Timestamp;
-use domain::ids::{RequestId, SessionId, TeamId};
+use domain::ids::{RequestId, SessionId, TeamId, UserId};
 use domain::role::TeamRole;
 use sha2::{Digest, Sha256};
 
@@ -109,27 +109,44 @@ pub async fn log_in(app: &App, ask: LogIn) -> Result<Opened, AppError> {
     let hash = login.as_ref().and_then(|l| l.password_hash.clone());
     let right = place.matches(ask.password, hash).await?;
     let Some(login) = login.filter(|l| right && !l.disabled) else {
-        note_log_in(app, &ask.name, ask.request_id, None).await?;
+        let mut tx = app.db.begin_system().await?;
+        note_log_in(&mut tx, &ask.name, ask.request_id, None).await?;
+        tx.commit().await?;
         return Err(AppError::WrongCredentials);
     };
     app.throttle.succeeded(&ask.name, ask.address);
-    let opened = open(app, login.user_id, ask.kind, app.config.sessions.seconds).await?;
-    note_log_in(app, &ask.name, ask.request_id, Some(login.user_id)).await?;
+    let seconds = app.config.sessions.seconds;
+    let mut tx = app.db.begin_system().await?;
+    let opened = open_in(&mut tx, login.user_id, ask.kind, seconds).await?;
+    note_log_in(&mut tx, &ask.name, ask.request_id, Some(login.user_id)).await?;
+    tx.commit().await?;
     Ok(opened)
 }
 
 /// Opens a session without asking for a password; for those who have proved themselves otherwise.
 pub async fn open(
     app: &App,
-    user_id: domain::ids::UserId,
+    user_id: UserId,
+    kind: SessionKind,
+    seconds: i64,
+) -> Result<Opened, AppError> {
+    let mut tx = app.db.begin_system().await?;
+    let opened = open_in(&mut tx, user_id, kind, seconds).await?;
+    tx.commit().await?;
+    Ok(opened)
+}
+
+/// The same, in the system's transaction that also records why.
+pub(crate) async fn open_in(
+    tx: &mut Tx,
+    user_id: UserId,
     kind: SessionKind,
     seconds: i64,
 ) -> Result<Opened, AppError> {
     let id = SessionId::new();
     let secret = random_text();
-    let mut tx = app.db.begin_system().await?;
     let expires_at = store::sessions::open(
-        &mut tx,
+        tx,
         store::sessions::NewSession {
             id,
             user_id,
@@ -140,7 +157,6 @@ pub async fn open(
         },
     )
     .await?;
-    tx.commit().await?;
     Ok(Opened {
         secret: format!("{SECRET_PREFIX}{id}_{secret}"),
         expires_at,
@@ -148,15 +164,14 @@ pub async fn open(
 }
 
 async fn note_log_in(
-    app: &App,
+    tx: &mut Tx,
     name: &str,
     request_id: RequestId,
-    user: Option<domain::ids::UserId>,
+    user: Option<UserId>,
 ) -> Result<(), AppError> {
     let name = domain::error::quote(name);
-    let mut tx = app.db.begin_system().await?;
     store::audit::insert(
-        &mut tx,
+        tx,
         store::audit::NewEntry {
             actor_kind: "user",
             actor_id: user,
@@ -172,7 +187,6 @@ async fn note_log_in(
         },
     )
     .await?;
-    tx.commit().await?;
     Ok(())
 }
 

@@ -1,11 +1,12 @@
 //! `allotment-server seed-demo`: an organisation to try things on, made once, in one transaction.
 
 use anyhow::Context;
-use domain::ids::{PoolId, PriceId, TeamId, UserId};
+use domain::ids::{PoolId, PriceId, RequestId, TeamId, UserId};
 use domain::name::Name;
 use domain::role::{PlatformRole, TeamRole};
 use domain::sharing::SharingMode;
 use serde::Serialize;
+use serde_json::json;
 
 use super::admin::{add_person, random_password};
 use crate::app::pools::PoolPolicy;
@@ -80,12 +81,33 @@ pub async fn seed(app: &App) -> anyhow::Result<Option<Seeded>> {
     }
     let admin = admin.context("the demo has an administrator")?;
     add_pools(&mut tx, &teams, admin).await?;
+    let token = sessions::open_in(&mut tx, admin, SessionKind::Token, TOKEN_SECONDS).await?;
+    record(&mut tx, &users).await.context("record it")?;
     tx.commit().await.context("commit")?;
-    let token = sessions::open(app, admin, SessionKind::Token, TOKEN_SECONDS).await?;
     Ok(Some(Seeded {
         users,
         token: token.secret,
     }))
+}
+
+/// One line of the audit log for all that was made.
+async fn record(tx: &mut Tx, users: &[SeededUser]) -> Result<(), sqlx::Error> {
+    let names: Vec<&str> = users.iter().map(|user| user.name.as_str()).collect();
+    let pools = POOLS.map(|(pool, ..)| pool);
+    let entry = store::audit::NewEntry {
+        actor_kind: "system",
+        actor_id: None,
+        actor_name: "seed-demo",
+        action: "seed_demo",
+        object: &format!("team/{ORGANISATION}"),
+        team_id: None,
+        request_id: RequestId::new(),
+        outcome: "done",
+        reason: "made on the server's command line",
+        before: None,
+        after: Some(json!({ "teams": TEAMS, "users": names, "pools": pools })),
+    };
+    store::audit::insert(tx, entry).await
 }
 
 fn people() -> Vec<SeededUser> {

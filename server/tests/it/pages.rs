@@ -10,7 +10,7 @@ use tower::ServiceExt as _;
 
 use crate::fixture;
 
-const PASSWORD: &str = "correct horse battery 9";
+pub const PASSWORD: &str = "correct horse battery 9";
 
 /// A browser without scripts: it keeps cookies and sends forms.
 pub struct Browser {

@@ -214,3 +214,25 @@ async fn who_finds_no_place_to_have_a_password_hashed_is_told_when_to_come_again
         .await
         .problem(StatusCode::NOT_FOUND);
 }
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_log_in_that_cannot_be_recorded_opens_no_session(owner: PgPool) {
+    let server = Server::start(&owner).await;
+    crate::pages::give_password(&owner, server.users["vision-member"]).await;
+    let sessions = async || {
+        let mut tx = server.app.db.begin_system().await.expect("begin");
+        sqlx::query_scalar::<_, i64>("SELECT count(*) FROM sessions")
+            .fetch_one(&mut *tx)
+            .await
+            .expect("counted")
+    };
+    let before = sessions().await;
+    sqlx::raw_sql("REVOKE INSERT ON audit FROM allotment_system")
+        .execute(&owner)
+        .await
+        .expect("the owner may");
+    log_in(&server, "vision-member", crate::pages::PASSWORD)
+        .await
+        .problem(StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(sessions().await, before);
+}

@@ -115,6 +115,15 @@ async fn the_demo_is_made_once_and_everybody_in_it_can_sign_in(owner: PgPool) {
     .expect("the token is good");
     assert_eq!(token.asker.name.as_str(), "admin");
     assert!(setup::demo::seed(&app).await.expect("again").is_none());
+    let mut tx = app.db.begin_system().await.expect("begin");
+    let lines = server::store::audit::page(&mut tx, Some("team/org"), None, 10)
+        .await
+        .expect("the audit log");
+    let told: Vec<(&str, &str)> = lines
+        .iter()
+        .map(|line| (line.actor_name.as_str(), line.action.as_str()))
+        .collect();
+    assert_eq!(told, [("seed-demo", "seed_demo")]);
 }
 
 #[sqlx::test(migrations = "../migrations")]
