@@ -2,9 +2,12 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
+
+mod check;
 
 /// Everything that `allotment-server` can be told.
 #[derive(Debug, Clone, Deserialize)]
@@ -79,7 +82,8 @@ impl Default for Listen {
     }
 }
 
-/// Timers, in milliseconds.
+/// Timers, written in milliseconds. Those that only loops of this process wait for are durations;
+/// what the database or an agent is told stays a number.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Timers {
@@ -96,15 +100,20 @@ pub struct Timers {
     /// First back-off of a retry; doubled each time.
     pub retry_backoff_ms: i64,
     /// How often reconcilers run without being woken.
-    pub tick_ms: i64,
+    #[serde(rename = "tick_ms", deserialize_with = "milliseconds")]
+    pub tick: Duration,
     /// How often the scheduler compares its world with the database.
-    pub world_check_ms: i64,
+    #[serde(rename = "world_check_ms", deserialize_with = "milliseconds")]
+    pub world_check: Duration,
     /// Without a finished cycle for so long the scheduler counts as stalled.
-    pub stall_ms: i64,
+    #[serde(rename = "stall_ms", deserialize_with = "milliseconds")]
+    pub stall: Duration,
     /// A request's head must have come by then, and an idle connection ends.
-    pub request_head_ms: i64,
+    #[serde(rename = "request_head_ms", deserialize_with = "milliseconds")]
+    pub request_head: Duration,
     /// A request's body must have come by then.
-    pub request_body_ms: i64,
+    #[serde(rename = "request_body_ms", deserialize_with = "milliseconds")]
+    pub request_body: Duration,
 }
 
 impl Default for Timers {
@@ -116,12 +125,24 @@ impl Default for Timers {
             clock_margin_ms: 5_000,
             start_window_ms: 60_000,
             retry_backoff_ms: 10_000,
-            tick_ms: 1_000,
-            world_check_ms: 60_000,
-            stall_ms: 30_000,
-            request_head_ms: 15_000,
-            request_body_ms: 30_000,
+            tick: Duration::from_secs(1),
+            world_check: Duration::from_secs(60),
+            stall: Duration::from_secs(30),
+            request_head: Duration::from_secs(15),
+            request_body: Duration::from_secs(30),
         }
+    }
+}
+
+impl Timers {
+    /// The heartbeat, for loops that wait for it.
+    pub fn heartbeat(&self) -> Duration {
+        Duration::from_millis(self.heartbeat_ms.unsigned_abs())
+    }
+
+    /// The lease, for loops that wait for it.
+    pub fn node_lease(&self) -> Duration {
+        Duration::from_millis(self.node_lease_ms.unsigned_abs())
     }
 }
 
@@ -194,6 +215,9 @@ impl Config {
     }
 }
 
+fn milliseconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    u64::deserialize(deserializer).map(Duration::from_millis)
+}
 fn default_unix_base() -> u32 {
     200_000
 }

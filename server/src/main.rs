@@ -113,6 +113,9 @@ async fn run(command: Command) -> anyhow::Result<()> {
 
 fn begin(file: &ConfigFile) -> anyhow::Result<Config> {
     let config = Config::read(&file.config)?;
+    config
+        .check()
+        .with_context(|| format!("configuration file {}", file.config.display()))?;
     front::logs::install(&config.log)?;
     Ok(config)
 }

@@ -1,7 +1,6 @@
 //! The sender of desired sets: woken by a hint and by a timer, it hands each session what its node is to hold.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use domain::ids::NodeId;
 
@@ -11,12 +10,12 @@ use crate::store::{desired, epochs};
 
 /// Runs until the server stops.
 pub async fn run(shared: Shared) {
-    let tick = u64::try_from(shared.app.config.timers.tick_ms).unwrap_or(1_000);
+    let tick = shared.app.config.timers.tick;
     loop {
         tokio::select! {
             () = shared.over.cancelled() => return,
             () = shared.app.wake.agents.notified() => {}
-            () = tokio::time::sleep(Duration::from_millis(tick)) => {}
+            () = tokio::time::sleep(tick) => {}
         }
         if let Err(error) = dispatch(&shared).await {
             tracing::warn!(%error, "desired sets could not be read");

@@ -313,8 +313,7 @@ impl<'a> Session<'a> {
     }
 
     async fn sweep(&mut self) -> Result<(), Status> {
-        let lease = u64::try_from(self.shared.app.config.timers.node_lease_ms).unwrap_or(0);
-        if self.heard.elapsed() > Duration::from_millis(lease) {
+        if self.heard.elapsed() > self.shared.app.config.timers.node_lease() {
             return Err(Status::deadline_exceeded(
                 "nothing was heard for a whole lease",
             ));

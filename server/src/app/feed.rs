@@ -63,7 +63,7 @@ pub struct Notice {
 
 /// Follows the feed until `stop`, and hands every settled change on.
 pub async fn run(app: App, stop: CancellationToken) {
-    let tick = Duration::from_millis(app.config.timers.tick_ms.unsigned_abs().max(1));
+    let tick = app.config.timers.tick;
     let mut position = None;
     while !stop.is_cancelled() {
         match follow(&app, position).await {
@@ -109,7 +109,7 @@ async fn follow(app: &App, position: Option<Position>) -> Result<Position, sqlx:
 
 /// Wakes this replica's loops when another replica says that something changed.
 pub async fn listen(app: App, stop: CancellationToken) {
-    let pause = Duration::from_millis(app.config.timers.tick_ms.unsigned_abs().max(1));
+    let pause = app.config.timers.tick;
     while !stop.is_cancelled() {
         tokio::select! {
             () = stop.cancelled() => {}

@@ -24,7 +24,7 @@ const RETENTION_EVERY: Duration = Duration::from_secs(60);
 const RATING_EVERY: Duration = Duration::from_secs(5);
 /// Heartbeats that a node may miss before this replica believes its own view of it, counted
 /// from when the replica last began to see the database.
-const BEATS_TO_SETTLE: i64 = 3;
+const BEATS_TO_SETTLE: u32 = 3;
 
 /// Runs the reconcilers until `over` is cancelled.
 pub async fn run(app: App, over: CancellationToken) {
@@ -35,7 +35,7 @@ pub async fn run(app: App, over: CancellationToken) {
 }
 
 async fn work(app: App) {
-    let tick = Duration::from_millis(u64::try_from(app.config.timers.tick_ms).unwrap_or(1_000));
+    let tick = app.config.timers.tick;
     let mut steady = Steady::new(&app);
     let mut rated = Instant::now();
     let mut swept = Instant::now();
@@ -123,10 +123,9 @@ struct Steady {
 impl Steady {
     fn new(app: &App) -> Self {
         let timers = &app.config.timers;
-        let settle = (timers.heartbeat_ms * BEATS_TO_SETTLE).min(timers.node_lease_ms);
         Self {
             since: Instant::now(),
-            settle: Duration::from_millis(u64::try_from(settle).unwrap_or(0)),
+            settle: (timers.heartbeat() * BEATS_TO_SETTLE).min(timers.node_lease()),
         }
     }
 

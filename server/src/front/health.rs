@@ -45,7 +45,7 @@ async fn answer_ready(State(app): State<App>) -> Response {
         Ok(Ok(Some(fault))) => return text(StatusCode::SERVICE_UNAVAILABLE, &fault),
         Ok(Ok(None)) => {}
     }
-    let stall = Duration::from_millis(app.config.timers.stall_ms.unsigned_abs());
+    let stall = app.config.timers.stall;
     match app.pulse.scheduler_age() {
         age if app.pulse.plans_refused() && age.is_none_or(|age| age > stall) => text(
             StatusCode::SERVICE_UNAVAILABLE,

@@ -42,10 +42,9 @@ pub struct Limits {
 impl Limits {
     /// As configured.
     pub fn of(timers: &Timers) -> Self {
-        let duration = |ms: i64| Duration::from_millis(ms.unsigned_abs().max(1));
         Self {
-            head: duration(timers.request_head_ms),
-            body: duration(timers.request_body_ms),
+            head: timers.request_head,
+            body: timers.request_body,
         }
     }
 }

@@ -118,8 +118,7 @@ impl Cycle {
     }
 
     async fn refresh(&mut self) -> Result<bool, sqlx::Error> {
-        let limit = Duration::from_millis(self.app.config.timers.world_check_ms.unsigned_abs());
-        if self.last_check.elapsed() < limit {
+        if self.last_check.elapsed() < self.app.config.timers.world_check {
             let refresh = self.mirror.refresh(&self.app.db).await?;
             return Ok(std::mem::take(&mut self.fresh) || refresh == Refresh::Changed);
         }

@@ -30,7 +30,7 @@ const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs until `stop`: waits for the lead, leads until it is lost, and waits again.
 pub async fn run(app: App, stop: CancellationToken) {
-    let tick = Duration::from_millis(app.config.timers.tick_ms.unsigned_abs().max(1));
+    let tick = app.config.timers.tick;
     while !stop.is_cancelled() {
         if let Err(error) = stand(&app, tick, &stop).await {
             metrics::gauge!("allotment_scheduler_leads").set(0.0);
