@@ -40,9 +40,10 @@ pub enum Rule {
 }
 
 /// On what something is to be done.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub enum Target {
     /// On nothing of any team.
+    #[default]
     Platform,
     /// On a team or what belongs to it.
     Team(TeamId),
@@ -150,41 +151,65 @@ actions! {
 /// Lets `asker` do `action` on `target`, or refuses. A team that the asker cannot see is not
 /// there: 404, never 403.
 pub fn authorise(asker: &Asker, action: Action, target: Target) -> Result<(), AppError> {
-    let platform = |roles: &[PlatformRole]| asker.platform_role.is_some_and(|r| roles.contains(&r));
-    let in_team = |team: TeamId| asker.teams.get(&team).copied();
-    let (allowed, needs) = match (action.rule(), target) {
-        (Open | SignedIn, _) => (true, ""),
-        (Platform(roles), _) => (platform(roles), platform_needs(roles)),
-        (Team(least, roles), Target::Team(team) | Target::Work { team, .. }) => (
-            platform(roles) || in_team(team).is_some_and(|role| role >= least),
-            team_needs(least),
-        ),
-        (Work(roles), Target::Work { team, user }) => {
-            let role = in_team(team);
-            let own = user == asker.user_id && role >= Some(Member);
-            (
-                platform(roles) || own || role >= Some(Owner),
-                "its submitter, or the role owner in its team",
-            )
-        }
-        // A row that needs a team, asked without one: our mistake, and denied.
-        (Team(..) | Work(_), Target::Platform) | (Work(_), Target::Team(_)) => {
-            (false, "a role in a team")
-        }
-    };
-    if allowed {
+    if may(asker, action, target) {
         return Ok(());
     }
     if let Target::Team(team) | Target::Work { team, .. } = target
         && asker.platform_role.is_none()
-        && in_team(team).is_none()
+        && !asker.teams.contains_key(&team)
     {
         return Err(AppError::not_found("team", team));
     }
     Err(AppError::Forbidden {
         action: action.as_str(),
-        needs,
+        needs: needs(action.rule(), target),
     })
+}
+
+/// Whether `asker` may do `action` on `target`: what pages ask before they offer it.
+pub fn may(asker: &Asker, action: Action, target: Target) -> bool {
+    let in_team = |team: TeamId| asker.teams.get(&team).copied();
+    match (action.rule(), target) {
+        (Open | SignedIn, _) => true,
+        (Platform(roles), _) => has_one_of(asker, roles),
+        (Team(least, roles), Target::Team(team) | Target::Work { team, .. }) => {
+            has_one_of(asker, roles) || in_team(team) >= Some(least)
+        }
+        (Work(roles), Target::Work { team, user }) => {
+            let role = in_team(team);
+            let own = user == asker.user_id && role >= Some(Member);
+            has_one_of(asker, roles) || own || role >= Some(Owner)
+        }
+        // A row that needs a team, asked without one: our mistake, and denied.
+        (Team(..) | Work(_), Target::Platform) | (Work(_), Target::Team(_)) => false,
+    }
+}
+
+/// Whether `asker` may do `action` on a team or on its own work in one, whichever that is.
+pub fn may_somewhere(asker: &Asker, action: Action) -> bool {
+    let in_some_team = |least| asker.teams.values().any(|role| *role >= least);
+    match action.rule() {
+        Open | SignedIn => true,
+        Platform(roles) => has_one_of(asker, roles),
+        Team(least, roles) => has_one_of(asker, roles) || in_some_team(least),
+        Work(roles) => has_one_of(asker, roles) || in_some_team(Member),
+    }
+}
+
+fn has_one_of(asker: &Asker, roles: &[PlatformRole]) -> bool {
+    asker
+        .platform_role
+        .is_some_and(|role| roles.contains(&role))
+}
+
+fn needs(rule: Rule, target: Target) -> &'static str {
+    match (rule, target) {
+        (Open | SignedIn, _) => "",
+        (Platform(roles), _) => platform_needs(roles),
+        (Team(least, _), Target::Team(_) | Target::Work { .. }) => team_needs(least),
+        (Work(_), Target::Work { .. }) => "its submitter, or the role owner in its team",
+        (Team(..) | Work(_), Target::Platform) | (Work(_), Target::Team(_)) => "a role in a team",
+    }
 }
 
 fn team_needs(least: TeamRole) -> &'static str {
@@ -261,6 +286,18 @@ mod tests {
             user: gone.user_id,
         };
         assert!(authorise(&gone, Action::CancelJob, target).is_err());
+    }
+
+    #[test]
+    fn somewhere_is_in_any_team_and_nowhere_without_one() {
+        let viewer = asker(None, &[(TeamId::new(), Viewer)]);
+        let member = asker(None, &[(TeamId::new(), Viewer), (TeamId::new(), Member)]);
+        let operator = asker(Some(Operator), &[]);
+        for (asker, may) in [(viewer, false), (member, true), (operator, true)] {
+            assert_eq!(may_somewhere(&asker, Action::SubmitJob), may);
+            assert_eq!(may_somewhere(&asker, Action::CancelJob), may);
+        }
+        assert!(!may_somewhere(&asker(None, &[]), Action::SubmitJob));
     }
 
     #[test]

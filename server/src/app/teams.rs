@@ -37,6 +37,9 @@ pub struct Team {
     pub created_at: Timestamp,
     /// Its version.
     pub version: i64,
+    /// On what actions on it are judged; for its page.
+    #[serde(skip)]
+    pub target: Target,
 }
 
 /// A team to be made.
@@ -398,6 +401,7 @@ fn check_depth(tree: &[Node], team: TeamId) -> Result<(), AppError> {
 
 fn shown(asker: &Asker, row: store::teams::Team) -> Team {
     Team {
+        target: Target::Team(row.id),
         role: asker.teams.get(&row.id).copied(),
         name: row.name,
         parent: row.parent,

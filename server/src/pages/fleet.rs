@@ -2,7 +2,6 @@
 
 use axum::extract::State;
 use axum::response::Response;
-use domain::role::PlatformRole;
 use domain::sharing::SharingMode;
 use domain::state::{NodeIntent, Reachability};
 use web::draw::{self, Share};
@@ -13,6 +12,7 @@ use web::views::{FleetNode, FleetPool, FleetView, ModeOffer};
 use super::jobs::Teams;
 use super::visit::Visit;
 use super::{PageError, page};
+use crate::app::authorise::{Action, Target, may};
 use crate::app::nodes::{self, Device, Node, NodeFilter};
 use crate::app::page::{PAGE_ITEMS_MAX, PageAsk};
 use crate::app::{App, Asker, pools};
@@ -53,10 +53,7 @@ pub async fn show_fleet(State(app): State<App>, visit: Visit) -> Result<Response
     });
     page(&FleetView {
         pools: pools.collect(),
-        adds_nodes: matches!(
-            asker.platform_role,
-            Some(PlatformRole::Admin | PlatformRole::Operator)
-        ),
+        adds_nodes: may(asker, Action::CreateJoinToken, Target::Platform),
         shell: visit.shell(&app, Section::Fleet).await?,
     })
 }

@@ -3,7 +3,6 @@
 use axum::extract::{Path, State};
 use axum::response::{Redirect, Response};
 use domain::name::Name;
-use domain::role::PlatformRole;
 use domain::state::{DeviceHealth, NodeIntent, Reachability};
 use web::draw::plain_text;
 use web::messages::Messages;
@@ -15,6 +14,7 @@ use super::fleet::{cell, holder, mode_of};
 use super::jobs::Teams;
 use super::visit::{Posted, Visit};
 use super::{Nothing, PageError, page};
+use crate::app::authorise::{Action, Target, may};
 use crate::app::idempotency::Repeat;
 use crate::app::nodes::{self, Node, NodeEvent, Reason, Wish};
 use crate::app::page::PageAsk;
@@ -148,14 +148,8 @@ fn event_line(event: &NodeEvent) -> Option<EventLine> {
     })
 }
 
-/// What the reader may do: as the authorisation table says, which decides when it is done.
+/// What the reader may do with the node as it is.
 fn actions(asker: &Asker, node: &Node) -> Vec<NodeAction> {
-    if !matches!(
-        asker.platform_role,
-        Some(PlatformRole::Admin | PlatformRole::Operator)
-    ) {
-        return Vec::new();
-    }
     let mut actions = match node.intent {
         NodeIntent::Open => vec![NodeAction::Cordon, NodeAction::Drain],
         NodeIntent::Cordoned => vec![NodeAction::Uncordon, NodeAction::Drain],
@@ -165,6 +159,15 @@ fn actions(asker: &Asker, node: &Node) -> Vec<NodeAction> {
     if node.reachability == Reachability::Unreachable {
         actions.push(NodeAction::DeclareLost);
     }
+    actions.retain(|action| {
+        let action = match action {
+            NodeAction::Cordon => Action::CordonNode,
+            NodeAction::Uncordon => Action::UncordonNode,
+            NodeAction::Drain => Action::DrainNode,
+            NodeAction::DeclareLost => Action::DeclareNodeLost,
+        };
+        may(asker, action, Target::Platform)
+    });
     actions
 }
 

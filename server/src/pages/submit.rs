@@ -4,7 +4,6 @@ use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Redirect, Response};
 use domain::money::Money;
 use domain::name::Name;
-use domain::role::{PlatformRole, TeamRole};
 use domain::spec::JobSpec;
 use rust_decimal::Decimal;
 use serde::Deserialize;
@@ -20,6 +19,7 @@ use super::jobs::Teams;
 use super::refusal;
 use super::visit::{Posted, Visit};
 use super::{PageError, page};
+use crate::app::authorise::{Action, may};
 use crate::app::idempotency::Repeat;
 use crate::app::page::PageAsk;
 use crate::app::planning::DryRunVerdict;
@@ -68,16 +68,11 @@ async fn show(
     dry_run: Option<DryRun>,
 ) -> Result<Response, PageError> {
     let asker = &visit.asker;
-    let operates = matches!(
-        asker.platform_role,
-        Some(PlatformRole::Admin | PlatformRole::Operator)
-    );
     let known = Teams::load(app, asker).await?;
-    let may = |team: &&crate::app::teams::Team| operates || team.role >= Some(TeamRole::Member);
     // Work belongs to teams without teams below.
     let leaves = known
         .all()
-        .filter(may)
+        .filter(|team| may(asker, Action::SubmitJob, team.target))
         .filter(|team| known.children(team.name.as_str()).is_empty());
     let teams: Vec<String> = leaves.map(|team| team.name.to_string()).collect();
     let chosen = match (team, teams.as_slice()) {

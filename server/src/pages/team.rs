@@ -4,7 +4,6 @@ use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Redirect, Response};
 use domain::MilliGpu;
 use domain::name::Name;
-use domain::role::{PlatformRole, TeamRole};
 use serde::Deserialize;
 use web::draw::Quota;
 use web::shell::Section;
@@ -13,6 +12,7 @@ use web::views::{MemberForm, MemberRow, QuotaRow, TeamView};
 use super::jobs::Teams;
 use super::visit::{Posted, Visit};
 use super::{Nothing, PageError, page, refusal, spend};
+use crate::app::authorise::{self, Action};
 use crate::app::holdings::{self, Holding};
 use crate::app::idempotency::Repeat;
 use crate::app::page::PageAsk;
@@ -40,12 +40,8 @@ async fn show(
     let members = teams::list_members(app, asker, name, &PageAsk::first())
         .await?
         .items;
-    let owns =
-        asker.platform_role == Some(PlatformRole::Admin) || team.role >= Some(TeamRole::Owner);
-    let operates = matches!(
-        asker.platform_role,
-        Some(PlatformRole::Admin | PlatformRole::Operator)
-    );
+    let may = |action| authorise::may(asker, action, team.target);
+    let removable = may(Action::RemoveMember);
     let children: Vec<_> = known
         .children(name.as_str())
         .into_iter()
@@ -73,11 +69,11 @@ async fn show(
             .map(|member| MemberRow {
                 user: member.user.to_string(),
                 role: member.role.as_str().into(),
-                removable: owns,
+                removable,
             })
             .collect(),
-        add_member: owns.then_some(form),
-        submits: children.is_empty() && (operates || team.role >= Some(TeamRole::Member)),
+        add_member: may(Action::AddMember).then_some(form),
+        submits: children.is_empty() && may(Action::SubmitJob),
         children,
         shell,
     })

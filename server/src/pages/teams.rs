@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Redirect, Response};
-use domain::role::PlatformRole;
 use serde::Deserialize;
 use web::format::Cost;
 use web::shell::Section;
@@ -13,6 +12,7 @@ use web::views::{TeamFigures, TeamForm, TeamRow, TeamsView};
 use super::jobs::Teams;
 use super::visit::{Posted, Visit};
 use super::{PageError, page, refusal, spend};
+use crate::app::authorise::{Action, Target, may};
 use crate::app::idempotency::Repeat;
 use crate::app::teams::{self, NewTeam, Team};
 use crate::app::{App, AppError, holdings};
@@ -60,7 +60,7 @@ async fn show(app: &App, visit: &Visit, form: TeamForm) -> Result<Response, Page
                 .then(|| figures(team.name.as_str())),
         })
         .collect();
-    let makes = visit.asker.platform_role == Some(PlatformRole::Admin);
+    let makes = may(&visit.asker, Action::CreateTeam, Target::Platform);
     page(&TeamsView {
         shell: visit.shell(app, Section::Teams).await?,
         rows,

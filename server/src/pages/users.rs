@@ -3,7 +3,6 @@
 use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Redirect, Response};
 use domain::name::Name;
-use domain::role::PlatformRole;
 use serde::Deserialize;
 use web::shell::Section;
 use web::views::{UserForm, UserRow, UsersView};
@@ -11,6 +10,7 @@ use web::views::{UserForm, UserRow, UsersView};
 use super::fault::encode;
 use super::visit::{Posted, Visit};
 use super::{Nothing, PageError, page, refusal};
+use crate::app::authorise::{self, Action, Target};
 use crate::app::idempotency::Repeat;
 use crate::app::page::PageAsk;
 use crate::app::users::{self, NewUser, UserPatch};
@@ -38,7 +38,8 @@ async fn show(
     form: UserForm,
 ) -> Result<Response, PageError> {
     let list = users::list(app, &visit.asker, &PageAsk::new(None, cursor)?).await?;
-    let changes = visit.asker.platform_role == Some(PlatformRole::Admin);
+    let may = |action| authorise::may(&visit.asker, action, Target::Platform);
+    let changes = may(Action::UpdateUser);
     let rows = list.items.into_iter().map(|user| UserRow {
         changeable: changes && user.name != visit.asker.name,
         name: user.name.to_string(),
@@ -50,7 +51,7 @@ async fn show(
     page(&UsersView {
         shell: visit.shell(app, Section::Users).await?,
         rows: rows.collect(),
-        form: changes.then_some(form),
+        form: may(Action::CreateUser).then_some(form),
         older: list
             .next_cursor
             .map(|cursor| format!("/users?cursor={}", encode(&cursor))),

@@ -7,13 +7,13 @@ use axum::http::HeaderMap;
 use axum::http::header::COOKIE;
 use axum::http::request::Parts;
 use domain::FieldError;
-use domain::role::{PlatformRole, TeamRole};
 use serde::de::DeserializeOwned;
 use serde::de::value::MapDeserializer;
 use web::messages::Messages;
 use web::shell::{Notice, Reader, Section, Shell, Theme, Tone};
 
 use super::fault::PageError;
+use crate::app::authorise::{Action, may_somewhere};
 use crate::app::sessions::{self, SessionKind};
 use crate::app::{App, AppError, Asker, clock};
 use crate::front::{self, RequestContext};
@@ -276,15 +276,11 @@ fn done_of(query: &str) -> Option<String> {
 }
 
 fn reader_of(asker: &Asker, csrf: String) -> Reader {
-    let steers = matches!(
-        asker.platform_role,
-        Some(PlatformRole::Admin | PlatformRole::Operator)
-    );
     Reader {
         name: asker.name.to_string(),
         platform_role: asker.platform_role.map(|role| role.as_str().to_owned()),
         sees_users: asker.platform_role.is_some(),
-        submits: steers || asker.teams.values().any(|role| *role >= TeamRole::Member),
+        submits: may_somewhere(asker, Action::SubmitJob),
         csrf,
     }
 }

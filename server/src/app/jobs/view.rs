@@ -15,6 +15,7 @@ use utoipa::ToSchema;
 
 use crate::accounting::usage::{self, Sum};
 use crate::app::AppError;
+use crate::app::authorise::Target;
 use crate::store::jobs::{JobRow, unreadable_spec};
 use crate::store::{Tx, job_usage, placements};
 
@@ -67,6 +68,9 @@ pub struct Job {
     /// an explanation.
     #[serde(skip)]
     pub waiting: Option<Value>,
+    /// On what actions on it are judged; for its page.
+    #[serde(skip)]
+    pub target: Target,
 }
 
 impl Job {
@@ -135,6 +139,10 @@ fn shown(row: JobRow, placement: Vec<PlacedWorker>, used: Sum, currency: Option<
         Err(_) => (None, row.message),
     };
     Job {
+        target: Target::Work {
+            team: row.team_id,
+            user: row.user_id,
+        },
         id: row.id,
         name: row.name,
         team: row.team,

@@ -2,7 +2,6 @@
 
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
-use domain::role::{PlatformRole, TeamRole};
 use domain::spec::PerWorker;
 use domain::state::{AttemptEnd, JobState};
 use domain::{MilliGpu, Timestamp};
@@ -20,6 +19,7 @@ use super::super::visit::Visit;
 use super::super::{PageError, page, words};
 use super::steer::read_id;
 use super::{log, why};
+use crate::app::authorise::{self, Action};
 use crate::app::jobs::{self, Attempt, Event, Job};
 use crate::app::page::PageAsk;
 use crate::app::{App, Asker, prices};
@@ -69,7 +69,7 @@ pub async fn show_job(
             .map_or_else(|| "–".into(), |spec| words::join(&spec.command)),
         asked: asked(&shell.t, &job),
         log: log::panel(&app, &visit, &job, query.log.as_deref()).await?,
-        actions: actions(asker, &teams, &job),
+        actions: actions(asker, &job),
         name: job.name,
         user: job.user,
         state: job.state,
@@ -216,21 +216,16 @@ async fn price(
         .map(|price| price.per_gpu_hour))
 }
 
-/// What the reader may do: as the authorisation table says, which decides when it is done.
-fn actions(asker: &Asker, teams: &Teams, job: &Job) -> JobActions {
-    let role = teams.get(&job.team).and_then(|team| team.role);
-    let operates = matches!(
-        asker.platform_role,
-        Some(PlatformRole::Admin | PlatformRole::Operator)
-    );
-    let own = role >= Some(TeamRole::Member) && job.user == asker.name.as_str();
-    let steers = operates || own || role >= Some(TeamRole::Owner);
-    let live = !job.state.terminal();
+/// What the reader may do with the job as it is.
+fn actions(asker: &Asker, job: &Job) -> JobActions {
+    let may = |action| authorise::may(asker, action, job.target);
+    let cancellable = !job.state.terminal() && job.state != JobState::Cancelling;
+    let suspended = job.state == JobState::Suspended;
     JobActions {
-        cancel: steers && live && job.state != JobState::Cancelling,
-        suspend: steers && live && !matches!(job.state, JobState::Cancelling | JobState::Suspended),
-        resume: steers && job.state == JobState::Suspended,
-        clone: operates || role >= Some(TeamRole::Member),
+        cancel: cancellable && may(Action::CancelJob),
+        suspend: cancellable && !suspended && may(Action::SuspendJob),
+        resume: suspended && may(Action::ResumeJob),
+        clone: may(Action::SubmitJob),
     }
 }
 
