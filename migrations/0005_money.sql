@@ -69,6 +69,17 @@ CREATE TABLE ledger_entries (
 CREATE INDEX ledger_entries_by_team ON ledger_entries (team_id, started_at);
 CREATE INDEX ledger_entries_by_job ON ledger_entries (job_id);
 CREATE INDEX ledger_entries_by_time ON ledger_entries (started_at);
+-- The price in force at a time: the one place that says which of the book's rows that is.
+CREATE FUNCTION allotment.price_at(pool uuid, mode text, at timestamptz) RETURNS TABLE (
+    id uuid, per_gpu_hour numeric, currency text)
+    LANGUAGE sql STABLE
+    AS $$
+        SELECT p.id, p.per_gpu_hour, p.currency
+        FROM prices AS p
+        WHERE p.pool_id = price_at.pool AND p.mode = price_at.mode AND p.effective_from <= price_at.at
+        ORDER BY p.effective_from DESC
+        LIMIT 1
+    $$;
 -- What of the charged segments no ledger entry covers yet, cut at full hours and at changes of
 -- price, so that each piece has one price or none; of open segments what lies before `open_until`
 -- and before their node's last heartbeat: what comes after that is the operator's if the node is
@@ -111,13 +122,7 @@ CREATE FUNCTION allotment.unrated_pieces(open_until timestamptz) RETURNS TABLE (
         CROSS JOIN LATERAL (
             SELECT s.gpus_milli * trunc(EXTRACT(EPOCH FROM piece.ended_at - piece.started_at) * 1000000) AS gpu_milli_micros
         ) AS held
-        LEFT JOIN LATERAL (
-            SELECT p.id, p.per_gpu_hour, p.currency
-            FROM prices AS p
-            WHERE p.pool_id = s.pool_id AND p.mode = s.mode AND p.effective_from <= piece.started_at
-            ORDER BY p.effective_from DESC
-            LIMIT 1
-        ) AS price ON true
+        LEFT JOIN LATERAL allotment.price_at(s.pool_id, s.mode, piece.started_at) AS price ON true
         WHERE s.kind = 'charged' AND (s.ended_at IS NULL OR s.rated_until IS NULL OR s.rated_until < s.ended_at)
             AND span.began < span.ended
     $$;

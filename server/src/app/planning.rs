@@ -260,8 +260,7 @@ async fn price(
             return Ok(None);
         };
         for device in &worker.devices {
-            let Some(price) = store::job_usage::price_in_force(tx, &node.pool, device.mode).await?
-            else {
+            let Some(price) = store::prices::in_force(tx, &node.pool, device.mode).await? else {
                 return Ok(None);
             };
             let part = price.amount * Decimal::new(device.gpus.milli(), 3);

@@ -1,7 +1,7 @@
 //! Prices: one per pool and sharing mode from a time on; added, never changed.
 
 use domain::Timestamp;
-use domain::ids::PriceId;
+use domain::ids::{JobId, PriceId};
 use domain::money::Money;
 use domain::name::Name;
 use domain::sharing::SharingMode;
@@ -14,7 +14,7 @@ use super::audit::Change;
 use super::authorise::{Action, Target, authorise};
 use super::idempotency::{self, Answer, Repeat};
 use super::page::{self, Page, PageAsk};
-use super::{App, AppError, Asker, audit, pools};
+use super::{App, AppError, Asker, audit, jobs, pools};
 use crate::store;
 
 /// Decimals of a price; the table's.
@@ -74,6 +74,25 @@ pub async fn list(
     Ok(page::cut(ask, "price", prices, |p: &Price| {
         (p.effective_from, p.id)
     }))
+}
+
+/// What a GPU of a job costs for an hour now: the price in force for what its present or last
+/// attempt holds or held. None where that is nothing, has no price, or has several.
+pub async fn of_placement(app: &App, asker: &Asker, job: JobId) -> Result<Option<Money>, AppError> {
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    jobs::find(&mut tx, asker, Action::GetJob, job).await?;
+    let placed = store::prices::of_placement(&mut tx, job).await?;
+    tx.commit().await?;
+    let mut prices = placed.into_iter().map(|placed| {
+        let (amount, currency) = placed.amount.zip(placed.currency)?;
+        let amount = trimmed(amount);
+        Some(Money { amount, currency })
+    });
+    let Some(Some(first)) = prices.next() else {
+        return Ok(None);
+    };
+    let alike = prices.all(|price| price.as_ref() == Some(&first));
+    Ok(alike.then_some(first))
 }
 
 /// Adds a price. It may begin in the past as long as nothing was rated from there on, since what

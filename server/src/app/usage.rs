@@ -182,7 +182,7 @@ async fn read(tx: &mut Tx, window: &Window, by: Grouping) -> Result<Usage, AppEr
 
 /// No money, in the currency that prices are in; nothing where there are no prices.
 async fn nothing(tx: &mut Tx) -> Result<Option<Money>, AppError> {
-    let currency = store::job_usage::currency(tx).await?;
+    let currency = store::prices::currency(tx).await?;
     let currency = currency.and_then(|code| code.parse().ok());
     Ok(currency.map(|currency| Money {
         amount: domain::money::round(Decimal::ZERO, domain::money::SHOWN_DECIMALS),

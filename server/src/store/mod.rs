@@ -16,7 +16,6 @@ pub mod devices;
 pub mod epochs;
 pub mod events;
 pub mod idempotency;
-pub mod job_usage;
 pub mod jobs;
 pub mod join_tokens;
 pub mod ledger;

@@ -1,7 +1,8 @@
 //! The price book: rows are only added, each from a time on.
 
 use domain::Timestamp;
-use domain::ids::{PoolId, PriceId, UserId};
+use domain::ids::{JobId, PoolId, PriceId, UserId};
+use domain::money::Currency;
 use domain::name::Name;
 use domain::sharing::SharingMode;
 use rust_decimal::Decimal;
@@ -91,6 +92,72 @@ pub async fn insert(tx: &mut Tx, price: &NewPrice<'_>) -> Result<Timestamp, sqlx
         price.created_by as UserId,
     )
     .fetch_one(&mut **tx)
+    .await
+}
+
+/// The currency of the youngest price; what has cost nothing yet is shown in it.
+pub async fn currency(tx: &mut Tx) -> Result<Option<String>, sqlx::Error> {
+    sqlx::query_scalar!("SELECT currency FROM prices ORDER BY created_at DESC, id DESC LIMIT 1")
+        .fetch_optional(&mut **tx)
+        .await
+}
+
+/// A price per GPU and hour.
+#[derive(Debug, Clone)]
+pub struct PriceInForce {
+    /// The amount.
+    pub amount: Decimal,
+    /// Its currency.
+    pub currency: Currency,
+}
+
+/// The price that is in force now for a pool and a mode.
+pub async fn in_force(
+    tx: &mut Tx,
+    pool: &str,
+    mode: SharingMode,
+) -> Result<Option<PriceInForce>, sqlx::Error> {
+    sqlx::query_as!(
+        PriceInForce,
+        r#"SELECT r.per_gpu_hour AS "amount!", r.currency AS "currency!: Currency"
+           FROM pools AS p
+           CROSS JOIN LATERAL allotment.price_at(p.id, $2, allotment.clock()) AS r
+           WHERE p.name = $1"#,
+        pool,
+        mode as SharingMode,
+    )
+    .fetch_optional(&mut **tx)
+    .await
+}
+
+/// A pool and a mode of a placement, with the price that is in force for them now, if one is.
+#[derive(Debug, Clone)]
+pub struct Placed {
+    /// The amount.
+    pub amount: Option<Decimal>,
+    /// Its currency.
+    pub currency: Option<Currency>,
+}
+
+/// The prices in force for what the present or last attempt of a job holds or held: one for each
+/// pool and mode of its devices.
+pub async fn of_placement(tx: &mut Tx, job: JobId) -> Result<Vec<Placed>, sqlx::Error> {
+    sqlx::query_as!(
+        Placed,
+        r#"SELECT r.per_gpu_hour AS "amount?", r.currency AS "currency?: Currency"
+           FROM (
+               SELECT DISTINCT n.pool_id, s.mode
+               FROM jobs AS j
+               JOIN attempts AS t ON t.job_id = j.id AND t.number = j.attempt
+               JOIN assignments AS a ON a.attempt_id = t.id
+               JOIN nodes AS n ON n.id = a.node_id
+               JOIN assignment_devices AS s ON s.assignment_id = a.id
+               WHERE j.id = $1
+           ) AS held
+           LEFT JOIN LATERAL allotment.price_at(held.pool_id, held.mode, allotment.clock()) AS r ON true"#,
+        job as JobId,
+    )
+    .fetch_all(&mut **tx)
     .await
 }
 

@@ -5,24 +5,25 @@ use serde_json::json;
 use sqlx::PgPool;
 
 use crate::fixture::Server;
-use crate::fleet::add_node;
+use crate::fleet::{add_node, turn};
 use crate::pages::{Browser, give_password};
 
 /// More than one page of events holds.
 const MANY: i32 = 600;
 
+async fn submit(server: &Server, spec: serde_json::Value) -> String {
+    let job = server
+        .client("vision-member")
+        .post("/teams/vision/jobs", spec)
+        .await
+        .expect(StatusCode::CREATED);
+    job["id"].as_str().expect("an id").to_owned()
+}
+
 /// A job of vision that was submitted, to whose workers (`assignment`) or to which itself (`job`)
 /// many things have happened, and that then succeeded.
 async fn job_with_events(owner: &PgPool, server: &Server, subject: &str) -> String {
-    let job = server
-        .client("vision-member")
-        .post(
-            "/teams/vision/jobs",
-            json!({"name": "long", "command": ["true"]}),
-        )
-        .await
-        .expect(StatusCode::CREATED);
-    let id = job["id"].as_str().expect("an id").to_owned();
+    let id = submit(server, json!({"name": "long", "command": ["true"]})).await;
     let statement = format!(
         "SET ROLE allotment_system;
          INSERT INTO events (team_id, subject, subject_id, job_id, to_state, actor_kind, actor_name)
@@ -53,4 +54,32 @@ async fn the_last_step_is_told_whatever_happened_before_it(owner: PgPool) {
         assert_eq!(page.status, StatusCode::OK);
         assert!(page.html.contains("the very last"), "{subject}");
     }
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn the_price_is_that_of_what_the_job_holds(owner: PgPool) {
+    let server = Server::start(&owner).await;
+    add_node(&owner, "h100", "n1", 2).await;
+    give_password(&owner, server.users["vision-member"]).await;
+    let mut browser = Browser::new(&server.app);
+    browser.sign_in("vision-member").await;
+    for (mode, amount) in [("exclusive", "41.10"), ("time_slice", "20.55")] {
+        server
+            .client("admin")
+            .post(
+                "/prices",
+                json!({"pool": "h100", "mode": mode, "per_gpu_hour": {"amount": amount, "currency": "CNY"}}),
+            )
+            .await
+            .expect(StatusCode::CREATED);
+    }
+    // It names no pool: what it holds decides.
+    let spec = json!({"name": "priced", "command": ["true"], "per_worker": {"gpus": 1}});
+    let id = submit(&server, spec).await;
+    let waits = browser.get(&format!("/jobs/{id}")).await;
+    assert!(!waits.html.contains("41.10"), "it holds nothing yet");
+    turn(&server.app).await;
+    let holds = browser.get(&format!("/jobs/{id}")).await;
+    assert!(holds.html.contains("41.10"), "{}", holds.html);
+    assert!(!holds.html.contains("20.55"), "{}", holds.html);
 }

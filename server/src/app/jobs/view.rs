@@ -17,7 +17,7 @@ use crate::accounting::usage::{self, Sum};
 use crate::app::AppError;
 use crate::app::authorise::Target;
 use crate::store::jobs::{JobRow, unreadable_spec};
-use crate::store::{Tx, job_usage, placements};
+use crate::store::{Tx, placements, prices};
 
 /// A job.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -178,7 +178,7 @@ pub(super) fn cost(used: Sum, currency: Option<&Currency>) -> Option<Money> {
 
 /// The currency in use, where there is one.
 pub(super) async fn currency(tx: &mut Tx) -> Result<Option<Currency>, sqlx::Error> {
-    let code = job_usage::currency(tx).await?;
+    let code = prices::currency(tx).await?;
     Ok(code.and_then(|code| code.parse().ok()))
 }
 

@@ -21,7 +21,6 @@ use super::steer::read_id;
 use super::{log, why};
 use crate::app::authorise::{self, Action};
 use crate::app::jobs::{self, Attempt, Event, Job};
-use crate::app::page::PageAsk;
 use crate::app::{App, Asker, prices};
 
 /// What a job's page may be asked with.
@@ -62,7 +61,7 @@ pub async fn show_job(
         costs: attempts.iter().map(cost_line).collect(),
         cost: cost_of(job.cost.as_ref(), job.gpu_seconds),
         gpu_milli_seconds: milli(job.gpu_seconds),
-        price: price(&app, asker, &job, shell.now).await?,
+        price: prices::of_placement(&app, asker, id).await?,
         command: job
             .spec
             .as_ref()
@@ -188,32 +187,6 @@ fn detail(event: &Event) -> Option<String> {
         Ok(end) if t.knows("ended_by", end.as_str()) => Some(words(end)),
         _ => None,
     }
-}
-
-/// The price in force for what the job holds, when that is of one pool and mode.
-async fn price(
-    app: &App,
-    asker: &Asker,
-    job: &Job,
-    now: Timestamp,
-) -> Result<Option<domain::money::Money>, PageError> {
-    let Some(spec) = &job.spec else {
-        return Ok(None);
-    };
-    let [pool] = spec.pools.as_slice() else {
-        return Ok(None);
-    };
-    let Some(mode) = spec.per_worker.sharing.first() else {
-        return Ok(None);
-    };
-    let book = prices::list(app, asker, Some(pool), &PageAsk::first()).await?;
-    let in_force = book
-        .items
-        .into_iter()
-        .filter(|price| price.mode == *mode && price.effective_from <= now);
-    Ok(in_force
-        .max_by_key(|price| price.effective_from)
-        .map(|price| price.per_gpu_hour))
 }
 
 /// What the reader may do with the job as it is.
