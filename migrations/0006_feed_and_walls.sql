@@ -83,7 +83,6 @@ CREATE TRIGGER record_change AFTER UPDATE ON nodes
 GRANT SELECT, INSERT, UPDATE ON teams, users, pools, quotas, nodes, devices, jobs, attempts, assignments,
     assignment_devices, usage_segments, capacity_segments, idempotency_keys TO allotment_app, allotment_system;
 GRANT SELECT, INSERT, UPDATE, DELETE ON classes, memberships TO allotment_app, allotment_system;
-GRANT DELETE ON quotas TO allotment_app;
 GRANT DELETE ON idempotency_keys, changes, sessions, replicas TO allotment_system;
 GRANT SELECT, INSERT ON prices, events, audit, changes TO allotment_app, allotment_system;
 GRANT SELECT ON ledger_entries TO allotment_app;

@@ -109,21 +109,11 @@ impl State {
 
     /// Shape and word.
     pub fn show(&self, t: &Messages) -> Phrase {
-        self.draw(t, "")
-    }
-
-    /// Shape and word in a box, for heads.
-    pub fn show_boxed(&self, t: &Messages) -> Phrase {
-        self.draw(t, " box")
-    }
-
-    fn draw(&self, t: &Messages, boxed: &'static str) -> Phrase {
         Phrase::markup(
-            "<span class=\"st {tone}{boxed}\"><svg viewBox=\"0 0 14 14\" aria-hidden=\"true\">\
+            "<span class=\"st {tone}\"><svg viewBox=\"0 0 14 14\" aria-hidden=\"true\">\
              <use href=\"#s-{shape}\"/></svg>{word}</span>",
         )
         .with("tone", self.tone())
-        .with("boxed", boxed)
         .with("shape", self.shape())
         .nest("word", self.word(t))
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use domain::Timestamp;
-use domain::ids::{AttemptId, JobId, TeamId};
+use domain::ids::{AttemptId, JobId};
 use domain::money::{Currency, Money, SHOWN_DECIMALS, round_lines};
 use rust_decimal::Decimal;
 
@@ -214,18 +214,6 @@ struct Held {
     all: Decimal,
     unpriced: Decimal,
     costs: Vec<Option<Money>>,
-}
-
-/// What a team, with all below it, has used since the beginning of the month, in UTC.
-pub async fn of_team_this_month(tx: &mut Tx, team: TeamId) -> Result<Report, sqlx::Error> {
-    let now = store::clock(tx).await?;
-    let window = Window {
-        from: month_start(now),
-        to: now,
-        team: Some(team),
-        now,
-    };
-    report(tx, &window, Grouping::default()).await
 }
 
 /// The beginning of the month that a time lies in, in UTC.

@@ -103,7 +103,6 @@ async fn show(
             .into_iter()
             .map(|pool| PoolChoice {
                 name: pool.name.to_string(),
-                gpu_model: None,
             })
             .collect(),
         classes: kept

@@ -192,23 +192,6 @@ pub async fn live_on_node(tx: &mut Tx, node: NodeId) -> Result<Vec<Assignment>, 
     .await
 }
 
-/// The live assignments that hold a device.
-pub async fn live_on_device(tx: &mut Tx, device: DeviceId) -> Result<Vec<Assignment>, sqlx::Error> {
-    sqlx::query_as!(
-        Assignment,
-        r#"SELECT a.id AS "id: _", a.team_id AS "team_id: _", a.job_id AS "job_id: _", a.attempt_id AS "attempt_id: _",
-                  a.node_id AS "node_id: _", a.worker, a.phase AS "phase: _", a.exit_code, a.exit_signal, a.exit_asked, a.exited_at
-           FROM assignments AS a
-           WHERE a.phase NOT IN ('released', 'fenced')
-             AND EXISTS (SELECT FROM assignment_devices AS d
-                         WHERE d.assignment_id = a.id AND d.device_id = $1 AND d.live)
-           ORDER BY a.job_id, a.id"#,
-        device as DeviceId,
-    )
-    .fetch_all(&mut **tx)
-    .await
-}
-
 /// The names of the nodes on which a job has workers in a phase.
 pub async fn nodes_in_phase(
     tx: &mut Tx,

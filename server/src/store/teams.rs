@@ -259,21 +259,6 @@ pub async fn remove_member(tx: &mut Tx, team: TeamId, user: UserId) -> Result<bo
     Ok(done.rows_affected() == 1)
 }
 
-/// The roles of a person in teams that the transaction may see, by team name.
-pub async fn roles_of(tx: &mut Tx, user: UserId) -> Result<Vec<(Name, TeamRole)>, sqlx::Error> {
-    let rows = sqlx::query!(
-        r#"SELECT t.name AS "team: Name", m.role AS "role: TeamRole"
-           FROM memberships AS m
-           JOIN teams AS t ON t.id = m.team_id
-           WHERE m.user_id = $1
-           ORDER BY t.name"#,
-        user as UserId,
-    )
-    .fetch_all(&mut **tx)
-    .await?;
-    Ok(rows.into_iter().map(|r| (r.team, r.role)).collect())
-}
-
 /// A team with all below it.
 pub async fn with_children(tx: &mut Tx, team: TeamId) -> Result<Vec<TeamId>, sqlx::Error> {
     sqlx::query_scalar!(

@@ -40,8 +40,6 @@ pub struct SubmitView {
 pub struct PoolChoice {
     /// The pool's name.
     pub name: String,
-    /// The model of its devices.
-    pub gpu_model: Option<String>,
 }
 
 /// A priority class to choose.

@@ -511,11 +511,9 @@ pub fn submit() -> SubmitView {
         pools: vec![
             PoolChoice {
                 name: "h100".into(),
-                gpu_model: Some("H100-80GB".into()),
             },
             PoolChoice {
                 name: "a100".into(),
-                gpu_model: None,
             },
         ],
         classes: vec![
