@@ -202,10 +202,71 @@ fn summary(grant: &Grant) -> Value {
     data
 }
 
-/// Tells a constraint that refuses a second holder from a database that is away.
+/// The constraints that refuse a second holder: of a device, of a part of one, of its metered time.
+const ONE_HOLDER: [&str; 3] = ["one_live_holder", "share_fits", "one_holder_at_a_time"];
+
+/// Tells a second holder that was refused from every other error: a row that is wrong must not
+/// look as if somebody had been faster.
 fn held(error: sqlx::Error) -> LifecycleError {
-    match violated(&error) {
+    match violated(&error).filter(|constraint| ONE_HOLDER.contains(constraint)) {
         Some(constraint) => LifecycleError::Held(format!("{constraint} refuses a second holder")),
         None => LifecycleError::Database(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+    use std::fmt;
+
+    use sqlx::error::{DatabaseError, ErrorKind};
+
+    use super::*;
+
+    /// What the database says when a constraint of this name refuses a row.
+    #[derive(Debug)]
+    struct Refusal(&'static str);
+
+    impl fmt::Display for Refusal {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    impl Error for Refusal {}
+
+    impl DatabaseError for Refusal {
+        fn message(&self) -> &str {
+            self.0
+        }
+        fn as_error(&self) -> &(dyn Error + Send + Sync + 'static) {
+            self
+        }
+        fn as_error_mut(&mut self) -> &mut (dyn Error + Send + Sync + 'static) {
+            self
+        }
+        fn into_error(self: Box<Self>) -> Box<dyn Error + Send + Sync + 'static> {
+            self
+        }
+        fn kind(&self) -> ErrorKind {
+            ErrorKind::CheckViolation
+        }
+        fn constraint(&self) -> Option<&str> {
+            Some(self.0)
+        }
+    }
+
+    #[test]
+    fn only_a_second_holder_is_one() {
+        let refused = |name| held(sqlx::Error::Database(Box::new(Refusal(name))));
+        for name in ONE_HOLDER {
+            assert!(matches!(refused(name), LifecycleError::Held(_)), "{name}");
+        }
+        for name in ["share_memory", "share_amount", "segment_amount"] {
+            assert!(
+                matches!(refused(name), LifecycleError::Database(_)),
+                "{name}"
+            );
+        }
     }
 }
