@@ -1,6 +1,7 @@
 //! One turn of the leader: refresh, settle what needs no plan, think, commit, tell those who wait.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::Timestamp;
@@ -8,6 +9,7 @@ use domain::ids::JobId;
 use domain::state::JobState;
 use engine::plan::{Plan, Waiting};
 use engine::world::{WorkloadState, World};
+use tokio::task::JoinHandle;
 
 use super::commit::{self, Outcome};
 use super::discreet;
@@ -144,16 +146,18 @@ impl Cycle {
 
     async fn plan_and_commit(&mut self) -> Result<Turn, sqlx::Error> {
         let memory = self.mirror.recall(&self.app.db).await?;
-        let world = translate::world(&self.mirror.records, self.mirror.now, &memory);
+        let world = Arc::new(translate::world(
+            &self.mirror.records,
+            self.mirror.now,
+            &memory,
+        ));
         let preferred = self.preferred();
-        let (world, thought) = {
-            let preferred = preferred.clone();
-            tokio::task::spawn_blocking(move || {
-                let thought = think(&world, &preferred);
-                (world, thought)
-            })
+        let thought = {
+            let (world, preferred) = (Arc::clone(&world), preferred.clone());
+            thought_of(tokio::task::spawn_blocking(move || {
+                think(&world, &preferred)
+            }))
             .await
-            .map_err(|error| sqlx::Error::Io(std::io::Error::other(error)))?
         };
         self.next_moment = next_moment(&world);
         let plan = match thought {
@@ -298,6 +302,14 @@ fn still_told((told, at): &(Waiting, Instant), waiting: &Waiting) -> bool {
     told == waiting || (same && at.elapsed() < VERDICT_AGE_MAX)
 }
 
+/// What a planning task thought; one that failed is the planner's fault, not the database's.
+async fn thought_of(task: JoinHandle<Thought>) -> Thought {
+    task.await.unwrap_or_else(|error| Thought::Fault {
+        culprit: None,
+        messages: vec![format!("the planning task failed: {error}")],
+    })
+}
+
 /// The next moment at which a plan may come out otherwise although no row changes.
 fn next_moment(world: &World) -> Option<Timestamp> {
     let later = |at: Option<Timestamp>| at.filter(|at| *at > world.now);
@@ -316,4 +328,19 @@ fn next_moment(world: &World) -> Option<Timestamp> {
         ]
     });
     of_work.flatten().min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_planning_task_that_fails_is_told_as_a_fault_of_the_planner() {
+        let task = tokio::task::spawn_blocking(|| panic!("a slip"));
+        let Thought::Fault { culprit, messages } = thought_of(task).await else {
+            panic!("it cannot have planned");
+        };
+        assert_eq!(culprit, None);
+        assert!(messages[0].contains("a slip"), "{messages:?}");
+    }
 }
