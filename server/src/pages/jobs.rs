@@ -9,6 +9,7 @@ use domain::name::Name;
 use rust_decimal::Decimal;
 use serde::Deserialize;
 use web::format::Cost;
+use web::messages::Messages;
 use web::parts::Team;
 use web::shell::Section;
 use web::views::{JobRow, JobsFilter, JobsView};
@@ -79,10 +80,14 @@ pub async fn list_jobs(
     };
     let shell = visit.shell(&app, Section::Jobs).await?;
     let now = shell.now;
+    let rows = jobs
+        .into_iter()
+        .map(|job| row(&shell.t, job, &known, now))
+        .collect();
     page(&JobsView {
         shell,
         unknown_user,
-        rows: jobs.into_iter().map(|job| row(job, &known, now)).collect(),
+        rows,
         waiting,
         running,
         teams: known.openable(),
@@ -135,7 +140,7 @@ fn address(filter: &JobsFilter, cursor: Option<&str>) -> String {
     }
 }
 
-fn row(job: Job, teams: &Teams, now: domain::Timestamp) -> JobRow {
+fn row(t: &Messages, job: Job, teams: &Teams, now: domain::Timestamp) -> JobRow {
     let mut nodes: Vec<String> = Vec::new();
     if !job.state.terminal() {
         nodes.extend(job.placement.iter().map(|worker| worker.node.clone()));
@@ -143,7 +148,7 @@ fn row(job: Job, teams: &Teams, now: domain::Timestamp) -> JobRow {
     }
     JobRow {
         id: job.id.to_string(),
-        why: short(&job),
+        why: short(t, &job),
         cost: cost_of(job.cost.as_ref(), job.gpu_seconds),
         gpus_milli: job.gpus_milli(),
         ran_seconds: ran_seconds(&job, now),

@@ -36,8 +36,8 @@ pub async fn show_node(
     let events = nodes::events(&app, asker, &name, &PageAsk::new(Some(EVENTS_SHOWN), None)?)
         .await?
         .items;
+    let shell = visit.shell(&app, Section::Fleet).await?;
     page(&NodeView {
-        shell: visit.shell(&app, Section::Fleet).await?,
         state: Shown::node(node.intent, node.reachability),
         heard_at: node.last_heartbeat_at,
         agent_version: told(&node.agent_version),
@@ -58,10 +58,14 @@ pub async fn show_node(
         notes: notes(&node),
         work: work(&node, &teams),
         devices: devices(&node, &teams),
-        events: events.iter().filter_map(event_line).collect(),
+        events: events
+            .iter()
+            .filter_map(|event| event_line(&shell.t, event))
+            .collect(),
         actions: actions(asker, &node),
         pool: node.pool,
         name: node.name,
+        shell,
     })
 }
 
@@ -111,7 +115,7 @@ fn work(node: &Node, teams: &Teams) -> Vec<NodeWork> {
 }
 
 /// An event as a line; its mark is that of the state it led to.
-fn event_line(event: &NodeEvent) -> Option<EventLine> {
+fn event_line(t: &Messages, event: &NodeEvent) -> Option<EventLine> {
     let state = match event.subject.as_str() {
         // That it may come; whether it answers is told when it does.
         _ if event.reason == "enrolled" => Shown::note(),
@@ -125,7 +129,6 @@ fn event_line(event: &NodeEvent) -> Option<EventLine> {
             _ => Shown::note(),
         },
     };
-    let t = Messages::english();
     let device = event.data["index"]
         .as_i64()
         .map(|index| plain_text(&t.say("node.event_device").with("index", index)));
@@ -251,17 +254,20 @@ mod tests {
 
     #[test]
     fn a_node_that_was_enrolled_is_not_shown_as_lost() {
-        let line = event_line(&NodeEvent {
-            id: 1,
-            at: domain::Timestamp::UNIX_EPOCH,
-            subject: "node".into(),
-            subject_id: String::new(),
-            from: None,
-            to: "unreachable".into(),
-            actor: "admin".into(),
-            reason: "enrolled".into(),
-            data: serde_json::json!({}),
-        });
+        let line = event_line(
+            &Messages::english(),
+            &NodeEvent {
+                id: 1,
+                at: domain::Timestamp::UNIX_EPOCH,
+                subject: "node".into(),
+                subject_id: String::new(),
+                from: None,
+                to: "unreachable".into(),
+                actor: "admin".into(),
+                reason: "enrolled".into(),
+                data: serde_json::json!({}),
+            },
+        );
         let line = line.expect("a line");
         assert_eq!(
             (line.code.as_str(), line.state.tone()),

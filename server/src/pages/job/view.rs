@@ -57,7 +57,10 @@ pub async fn show_job(
             .iter()
             .map(|attempt| attempt_row(attempt, &job, shell.now))
             .collect(),
-        events: steps.iter().filter_map(event_line).collect(),
+        events: steps
+            .iter()
+            .filter_map(|event| event_line(&shell.t, event))
+            .collect(),
         costs: attempts.iter().map(cost_line).collect(),
         cost: cost_of(job.cost.as_ref(), job.gpu_seconds),
         gpu_milli_seconds: milli(job.gpu_seconds),
@@ -156,7 +159,7 @@ fn milli(gpu_seconds: Decimal) -> i64 {
 }
 
 /// A step of the job as a line.
-fn event_line(event: &Event) -> Option<EventLine> {
+fn event_line(t: &Messages, event: &Event) -> Option<EventLine> {
     let state: JobState = event.to.parse().ok()?;
     let code = match event.reason.as_str() {
         "submitted" => "submitted",
@@ -168,17 +171,16 @@ fn event_line(event: &Event) -> Option<EventLine> {
         state: Shown::job(state),
         code: code.to_owned(),
         actor: (event.actor_kind == "user").then(|| event.actor.clone()),
-        detail: detail(event),
+        detail: detail(t, event),
     })
 }
 
 /// What an event says beyond its state: how an attempt ended, in the words of the pages, else what
 /// was said with it.
-fn detail(event: &Event) -> Option<String> {
+fn detail(t: &Messages, event: &Event) -> Option<String> {
     let message = event.data["message"]
         .as_str()
         .filter(|message| !message.is_empty());
-    let t = Messages::english();
     let words = |end: AttemptEnd| web::draw::plain_text(&t.word("ended_by", end.as_str()));
     match event.reason.parse::<AttemptEnd>() {
         Ok(AttemptEnd::StartRefused | AttemptEnd::Invalid) | Err(_) if message.is_some() => {

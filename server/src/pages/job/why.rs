@@ -13,18 +13,15 @@ use crate::app::jobs::{Attempt, Job};
 const REMEDIES_MAX: usize = 3;
 
 /// The same in a few words, for lists.
-pub fn short(job: &Job) -> Option<String> {
-    let t = Messages::english();
+pub fn short(t: &Messages, job: &Job) -> Option<String> {
     match job.state {
         JobState::Queued | JobState::Suspended => {
             job.reason.as_ref()?;
-            Some(plain_text(&wait(job, None).explain(&t)))
+            Some(plain_text(&wait(job, None).explain(t)))
         }
         JobState::Failed => {
             let end = job.reason.as_deref()?.parse().ok()?;
-            Some(plain_text(
-                &ending(end, job.exit_code, None, "").explain(&t),
-            ))
+            Some(plain_text(&ending(end, job.exit_code, None, "").explain(t)))
         }
         _ => None,
     }
