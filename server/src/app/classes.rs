@@ -94,7 +94,7 @@ pub async fn create(
     }
     store::classes::insert(&mut work.tx, &new.name, new.priority, new.preemptible)
         .await
-        .map_err(|error| taken(error, &new.name))?;
+        .map_err(|error| AppError::name_taken(error, "classes_pkey", "class", &new.name))?;
     let class = find(&mut work.tx, &new.name).await?;
     let change = Change {
         after: Some(described(&class)),
@@ -193,16 +193,6 @@ fn check_priority(priority: i32) -> Result<(), AppError> {
         priority,
         format!("-{PRIORITY_MAX} to {PRIORITY_MAX}"),
     ))
-}
-
-fn taken(error: sqlx::Error, name: &Name) -> AppError {
-    if store::violated(&error) == Some("classes_pkey") {
-        return AppError::Conflict {
-            code: "name_taken",
-            message: format!("a class {name} is there already: choose another name"),
-        };
-    }
-    error.into()
 }
 
 fn in_use(error: sqlx::Error, name: &Name) -> AppError {

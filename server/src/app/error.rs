@@ -1,6 +1,7 @@
 //! What can go wrong when a person asks for something, by what the caller does about it.
 
 use domain::FieldError;
+use domain::name::Name;
 use domain::state::IllegalStep;
 
 use crate::lifecycle::LifecycleError;
@@ -133,6 +134,24 @@ impl AppError {
             what,
             name: domain::error::quote(&name.to_string()),
         }
+    }
+}
+
+impl AppError {
+    /// A name that somebody else has, where `constraint` refused it; else the error as it is.
+    pub(super) fn name_taken(
+        error: sqlx::Error,
+        constraint: &str,
+        noun: &str,
+        name: &Name,
+    ) -> Self {
+        if crate::store::violated(&error) == Some(constraint) {
+            return Self::Conflict {
+                code: "name_taken",
+                message: format!("a {noun} {name} is there already: choose another name"),
+            };
+        }
+        error.into()
     }
 }
 

@@ -75,7 +75,7 @@ pub async fn create(
     }
     store::pools::insert(&mut work.tx, PoolId::new(), &name, &policy)
         .await
-        .map_err(|error| taken(error, &name))?;
+        .map_err(|error| AppError::name_taken(error, "pool_name_taken", "pool", &name))?;
     let change = Change {
         after: Some(policy),
         ..Change::of(Action::CreatePool, format!("pool/{name}"))
@@ -179,14 +179,4 @@ fn shown(row: store::pools::Pool, drivable: &[store::pools::Drivable]) -> Result
         created_at: row.created_at,
         version: row.version,
     })
-}
-
-fn taken(error: sqlx::Error, name: &Name) -> AppError {
-    if store::violated(&error) == Some("pool_name_taken") {
-        return AppError::Conflict {
-            code: "name_taken",
-            message: format!("a pool {name} is there already: choose another name"),
-        };
-    }
-    error.into()
 }

@@ -113,7 +113,7 @@ pub async fn create(
     let hue = store::teams::free_hue(tx).await?;
     store::teams::insert(tx, id, &new.name, parent, hue)
         .await
-        .map_err(|error| taken(error, &new.name))?;
+        .map_err(|error| AppError::name_taken(error, "team_name_taken", "team", &new.name))?;
     let row = find(tx, &new.name).await?;
     let change = Change {
         team_id: Some(id),
@@ -156,7 +156,7 @@ pub async fn update(
     }
     let updated = store::teams::update(&mut tx, before.id, version, &new_name, parent)
         .await
-        .map_err(|error| taken(error, &new_name))?;
+        .map_err(|error| AppError::name_taken(error, "team_name_taken", "team", &new_name))?;
     if !updated {
         return Err(AppError::Stale {
             given: version.to_string(),
@@ -409,16 +409,6 @@ fn shown(asker: &Asker, row: store::teams::Team) -> Team {
         created_at: row.created_at,
         version: row.version,
     }
-}
-
-fn taken(error: sqlx::Error, name: &Name) -> AppError {
-    if store::violated(&error) == Some("team_name_taken") {
-        return AppError::Conflict {
-            code: "name_taken",
-            message: format!("a team {name} is there already: choose another name"),
-        };
-    }
-    error.into()
 }
 
 fn described(team: &store::teams::Team) -> serde_json::Value {

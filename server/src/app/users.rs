@@ -164,7 +164,7 @@ pub async fn create(
     };
     store::users::insert(&mut work.tx, id, &new.name, &fields)
         .await
-        .map_err(|error| taken(error, &new.name))?;
+        .map_err(|error| AppError::name_taken(error, "user_name_taken", "user", &new.name))?;
     if let Some(hash) = hash {
         store::sessions::set_password(&mut work.tx, id, &hash).await?;
     }
@@ -278,16 +278,6 @@ fn check_display_name(text: &str) -> Result<(), AppError> {
         text,
         format!("at most {DISPLAY_NAME_CHARS_MAX} printable characters"),
     ))
-}
-
-fn taken(error: sqlx::Error, name: &Name) -> AppError {
-    if store::violated(&error) == Some("user_name_taken") {
-        return AppError::Conflict {
-            code: "name_taken",
-            message: format!("a user {name} is there already: choose another name"),
-        };
-    }
-    error.into()
 }
 
 fn described(user: &store::users::User) -> serde_json::Value {

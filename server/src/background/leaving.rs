@@ -6,12 +6,12 @@ use domain::state::{AttemptEnd, AttemptState, JobState};
 
 use super::each;
 use crate::app::App;
-use crate::lifecycle::end::{Loss, Spared, lose_workers};
+use crate::lifecycle::end::lose_node;
 use crate::lifecycle::{LifecycleError, Stop, stop};
 use crate::store::attempts::{self, AttemptRow, Leaving, Preempted};
 use crate::store::events::Actor;
 use crate::store::jobs::{self, JobRow};
-use crate::store::{self, Tx, nodes};
+use crate::store::{self, Tx};
 
 /// Fences work on lost nodes, but for work that is kept: that waits for its node to answer or
 /// for a person to declare it dead.
@@ -24,24 +24,13 @@ pub async fn lost_nodes(app: &App) -> Result<(), LifecycleError> {
 
 async fn fence(app: &App, leaving: Leaving) -> Result<(), LifecycleError> {
     let mut tx = app.db.begin_system().await?;
-    // The job first, as everywhere; then the node is looked at again: it may have answered.
-    jobs::lock(&mut tx, leaving.job_id).await?;
-    let Some(node) = nodes::lock_by_name(&mut tx, &leaving.node)
-        .await?
-        .filter(|node| node.reachability == domain::state::Reachability::Lost)
-    else {
+    let (timers, node) = (&app.config.timers, &leaving.node);
+    let why = format!("node {node} was lost");
+    if !lose_node(&mut tx, timers, leaving.job_id, node, why, &Actor::System).await? {
         return Ok(());
-    };
-    let loss = Loss {
-        node_id: node.id,
-        last_heartbeat_at: node.last_heartbeat_at,
-        message: format!("node {} was lost", node.name),
-        spared: Spared::Nobody,
-    };
-    let timers = &app.config.timers;
-    lose_workers(&mut tx, timers, leaving.job_id, &loss, &Actor::System).await?;
+    }
     tx.commit().await?;
-    tracing::warn!(job.id = %leaving.job_id, node = %node.name, "work on a lost node was fenced");
+    tracing::warn!(job.id = %leaving.job_id, node = %node, "work on a lost node was fenced");
     app.wake.all();
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use domain::Timestamp;
 use domain::ids::{AssignmentId, JobId, NodeId};
 use domain::spec::{JobSpec, RetryOn};
-use domain::state::{AssignmentPhase, AttemptEnd, AttemptState, JobState};
+use domain::state::{AssignmentPhase, AttemptEnd, AttemptState, JobState, Reachability};
 use serde_json::json;
 
 use super::report::{settle, step_worker};
@@ -15,7 +15,7 @@ use crate::config::Timers;
 use crate::store::assignments::{self, Assignment};
 use crate::store::attempts::{self, AttemptRow, AttemptStep};
 use crate::store::jobs::{self, JobRow, JobStep};
-use crate::store::{self, Tx};
+use crate::store::{self, Tx, nodes};
 
 /// Most requeues that were nobody's fault; after them something is wrong with the job or the
 /// fleet, and a person should look.
@@ -241,6 +241,35 @@ pub async fn lose_workers(
         stop(tx, &mut job, &wish, actor).await?;
     }
     settle(tx, timers, &mut job, actor).await?;
+    Ok(true)
+}
+
+/// Fences a job's workers on a node that is still lost; whether it was. A node that has answered
+/// meanwhile keeps its work. `why` says it of the node, for people.
+pub async fn lose_node(
+    tx: &mut Tx,
+    timers: &Timers,
+    job: JobId,
+    node: &str,
+    why: String,
+    actor: &Actor,
+) -> Result<bool, LifecycleError> {
+    // The job first, as everywhere; then the node is looked at again.
+    jobs::lock(tx, job).await?;
+    let Some(node) = nodes::lock_by_name(tx, node)
+        .await?
+        .filter(|node| node.reachability == Reachability::Lost)
+    else {
+        return Ok(false);
+    };
+    let loss = Loss {
+        node_id: node.id,
+        // As it is now: up to there the hold was shown as charged.
+        last_heartbeat_at: node.last_heartbeat_at,
+        message: why,
+        spared: Spared::Nobody,
+    };
+    lose_workers(tx, timers, job, &loss, actor).await?;
     Ok(true)
 }
 

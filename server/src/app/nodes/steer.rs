@@ -14,11 +14,10 @@ use crate::app::audit::{self, Change};
 use crate::app::authorise::{Action, Target, authorise};
 use crate::app::idempotency::{self, Answer, Repeat};
 use crate::app::{App, AppError, Asker};
-use crate::lifecycle::end::{Loss, Spared, lose_workers};
+use crate::lifecycle::end::lose_node;
 use crate::lifecycle::nodes as steps;
 use crate::store::assignments;
 use crate::store::events::Actor;
-use crate::store::jobs;
 use crate::store::nodes::{self, NodeRow};
 
 /// Longest reason that is kept, in characters; a sentence.
@@ -195,22 +194,10 @@ async fn fence_all(app: &App, row: &NodeRow, actor: &Actor) -> Result<(), AppErr
     held.dedup();
     for job in held {
         let mut tx = app.db.begin_system().await?;
-        // The job first, as everywhere; then the node: one that has answered keeps its work.
-        jobs::lock(&mut tx, job).await?;
-        let Some(node) = nodes::lock_by_name(&mut tx, &row.name)
-            .await?
-            .filter(|node| node.reachability == Reachability::Lost)
-        else {
+        let why = format!("node {} was declared dead by {}", row.name, actor.name());
+        if !lose_node(&mut tx, &app.config.timers, job, &row.name, why, actor).await? {
             return Ok(());
-        };
-        let loss = Loss {
-            node_id: node.id,
-            // As it is now: up to there the hold was shown as charged.
-            last_heartbeat_at: node.last_heartbeat_at,
-            message: format!("node {} was declared dead by {}", row.name, actor.name()),
-            spared: Spared::Nobody,
-        };
-        lose_workers(&mut tx, &app.config.timers, job, &loss, actor).await?;
+        }
         tx.commit().await?;
     }
     Ok(())
