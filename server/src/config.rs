@@ -196,12 +196,15 @@ impl Default for Sessions {
 pub struct Limits {
     /// Event streams that are open at once: each live page has one.
     pub event_streams_per_person: usize,
+    /// Logs that are read at once, of all jobs. A node reads few to all people together.
+    pub logs_per_person: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
             event_streams_per_person: 32,
+            logs_per_person: 16,
         }
     }
 }

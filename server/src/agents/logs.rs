@@ -10,8 +10,8 @@ use tokio::sync::mpsc::error::TrySendError;
 
 use crate::app::links::{LogPiece, LogRequest};
 
-/// Most logs that are read through one session at a time; more are refused.
-const READS_MAX: usize = 256;
+/// Most logs that are read through one session at a time; more are refused. An agent reads no more.
+const READS_MAX: usize = 64;
 
 /// The reads under way, by the number that the node knows them by.
 #[derive(Debug, Default)]

@@ -13,6 +13,7 @@ use domain::ids::RequestId;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::app::streams::Kind;
 use crate::app::{App, AppError};
 use crate::front::RequestContext;
 use crate::front::context::Denied;
@@ -136,14 +137,18 @@ impl IntoResponse for AppError {
             } => {
                 headers.insert(RETRY_AFTER, HeaderValue::from(*retry_after_seconds));
             }
-            Self::TooManyStreams { open } => {
+            Self::TooManyStreams { kind, open } => {
                 problem.field = Some("streams".into());
                 problem.value = Some(open.to_string());
-                problem.remedy =
-                    Some("close a stream: one tells of everything that changes".into());
+                problem.remedy = Some(match kind {
+                    Kind::Events => "close a stream: one tells of everything that changes".into(),
+                    Kind::Logs => {
+                        "close a log that you read, or ask again when one has ended".into()
+                    }
+                });
                 headers.insert(RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
             }
-            Self::Unavailable(_) | Self::NodeAway { .. } => {
+            Self::Unavailable(_) | Self::NodeAway { .. } | Self::LogBusy { .. } => {
                 headers.insert(RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
             }
             _ => {}
@@ -216,7 +221,7 @@ fn classify(error: &AppError) -> (StatusCode, String, &'static str) {
         AppError::TooManyStreams { .. } => (
             StatusCode::TOO_MANY_REQUESTS,
             "too-many-streams",
-            "too many event streams",
+            "too many streams",
         ),
         AppError::TooBusy { .. } => (
             StatusCode::SERVICE_UNAVAILABLE,
@@ -252,6 +257,11 @@ fn classify(error: &AppError) -> (StatusCode, String, &'static str) {
             StatusCode::SERVICE_UNAVAILABLE,
             "node-away",
             "the node does not answer",
+        ),
+        AppError::LogBusy { .. } => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "log-busy",
+            "the node reads no more logs now",
         ),
         AppError::Internal(_) => (
             StatusCode::INTERNAL_SERVER_ERROR,

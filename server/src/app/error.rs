@@ -4,6 +4,7 @@ use domain::FieldError;
 use domain::name::Name;
 use domain::state::IllegalStep;
 
+use super::streams::Kind;
 use crate::lifecycle::LifecycleError;
 
 /// A refusal or a failure; `api` renders it as problem+json, `pages` as a page.
@@ -70,9 +71,11 @@ pub enum AppError {
         /// When to try again.
         retry_after_seconds: u64,
     },
-    /// As many event streams of one person are open as may be: 429.
-    #[error("{open} event streams of yours are open on this server, and no more may be: close one")]
+    /// As many streams of one person are open as may be: 429.
+    #[error("{open} {kind} of yours are open on this server, and no more may be: close one")]
     TooManyStreams {
+        /// What they tell of.
+        kind: Kind,
         /// How many.
         open: usize,
     },
@@ -81,6 +84,14 @@ pub enum AppError {
     TooBusy {
         /// When to try again.
         retry_after_seconds: u64,
+    },
+    /// The node of a log is there and does not read it to anybody now: 503 with Retry-After.
+    #[error("node {node} does not read this log now: {why}; try again soon")]
+    LogBusy {
+        /// Its name.
+        node: String,
+        /// What it says of it.
+        why: String,
     },
     /// The body came too slowly: 408.
     #[error("the body had not come within {limit_seconds} s: send it at once, or less of it")]

@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 
 use super::authorise::{Action, Target, authorise};
 use super::rights::{self, Whose};
-use super::streams::Seat;
+use super::streams::{Kind, Seat};
 use super::{App, AppError, Asker, sessions};
 use crate::store::changes::{self, Change, Position};
 
@@ -173,9 +173,8 @@ pub async fn subscribe(
     last: Option<&str>,
 ) -> Result<Subscription, AppError> {
     authorise(&asker, Action::StreamEvents, Target::Platform)?;
-    let seat = app
-        .streams
-        .take(asker.user_id, app.config.limits.event_streams_per_person)?;
+    let most = app.config.limits.event_streams_per_person;
+    let seat = app.streams.take(asker.user_id, Kind::Events, most)?;
     // Received from here on, so that nothing falls between what is replayed and what comes.
     let receiver = app.feed.sender.subscribe();
     let mut subscription = Subscription {

@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use super::authorise::Action;
 use super::links::LogPiece;
 use super::rights::Watch;
+use super::streams::{Kind, Seat};
 use super::{App, AppError, Asker, jobs, sessions};
 use crate::store::assignments::{self, LogPlace};
 use crate::store::nodes;
@@ -18,8 +19,8 @@ use crate::store::nodes;
 const TRIES_MAX: u32 = 5;
 /// Between two of them, and between looks at a log that is not there yet.
 const TRY_EVERY: Duration = Duration::from_millis(500);
-/// A node that does not begin to answer by then is taken for away.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// A node that does not begin to answer by then, however often it is asked, is taken for away.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Which log, and from where.
 #[derive(Debug, Clone, Copy)]
@@ -39,6 +40,7 @@ pub struct LogReader {
     app: App,
     asker: Asker,
     rights: Watch,
+    _seat: Seat,
     job: JobId,
     ask: LogAsk,
     place: LogPlace,
@@ -57,42 +59,55 @@ pub async fn open(
 ) -> Result<LogReader, AppError> {
     let rights = app.rights.watch(asker.user_id);
     let place = find(app, asker, job, &ask).await?;
-    let mut tries = 0;
-    loop {
-        tries += 1;
-        let answered = match begin(app, &place, ask.offset, ask.follow).await? {
-            Some(mut pieces) => {
-                tokio::time::timeout(ANSWER_TIMEOUT, first(&mut pieces, ask.follow))
-                    .await
-                    .ok()
-                    .flatten()
-                    .map(|ahead| (pieces, ahead))
-            }
-            None => None,
-        };
-        let Some((pieces, ahead)) = answered else {
-            if tries < TRIES_MAX && place.ready {
-                tokio::time::sleep(TRY_EVERY).await;
-                continue;
-            }
-            return Err(AppError::NodeAway { node: place.node });
-        };
-        if ahead == Some(LogPiece::Missing) && place.ended() {
+    let most = app.config.limits.logs_per_person;
+    let seat = app.streams.take(asker.user_id, Kind::Logs, most)?;
+    let answer = tokio::time::timeout(ANSWER_TIMEOUT, answered(app, &place, &ask)).await;
+    let Some((pieces, ahead)) = answer.ok().transpose()?.flatten() else {
+        return Err(AppError::NodeAway { node: place.node });
+    };
+    match ahead {
+        Some(LogPiece::Missing) if place.ended() => {
             let name = format!("of worker {} of attempt {}", ask.worker, place.attempt);
-            return Err(AppError::not_found("log", name));
+            Err(AppError::not_found("log", name))
         }
-        return Ok(LogReader {
+        Some(LogPiece::Broken(why)) => Err(AppError::LogBusy {
+            node: place.node,
+            why,
+        }),
+        ahead => Ok(LogReader {
             app: app.clone(),
             asker: asker.clone(),
             rights,
+            _seat: seat,
             job,
             ask,
             offset: ask.offset,
             place,
             pieces,
             ahead,
-        });
+        }),
     }
+}
+
+/// What the node answers first, as [`first`] has it, and what comes after it; nothing when it
+/// cannot be asked.
+async fn answered(
+    app: &App,
+    place: &LogPlace,
+    ask: &LogAsk,
+) -> Result<Option<(mpsc::Receiver<LogPiece>, Option<LogPiece>)>, AppError> {
+    for more in (0..TRIES_MAX).rev() {
+        if let Some(mut pieces) = begin(app, place, ask.offset, ask.follow).await?
+            && let Some(ahead) = first(&mut pieces, ask.follow).await
+        {
+            return Ok(Some((pieces, ahead)));
+        }
+        if more == 0 || !place.ready {
+            break;
+        }
+        tokio::time::sleep(TRY_EVERY).await;
+    }
+    Ok(None)
 }
 
 /// The first piece of a log; for one that is followed only what is there already, since it may

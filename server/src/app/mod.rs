@@ -64,7 +64,7 @@ pub struct App {
     pub pulse: Arc<pulse::Pulse>,
     /// Where committed changes are handed on to live pages.
     pub feed: Arc<feed::Feed>,
-    /// Who follows the feed.
+    /// Who follows the feed, and who reads logs.
     pub streams: Arc<streams::Streams>,
     /// Where changes of rights are handed on to logs that are followed.
     pub rights: Arc<rights::Board>,

@@ -1,6 +1,7 @@
-//! Who follows what: event streams are bounded by person, and so is what they read at once.
+//! Who follows what: event streams and logs are bounded by person, and so is what they read at once.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use domain::ids::UserId;
@@ -12,10 +13,10 @@ use super::AppError;
 /// teams makes all of them look, and each takes a connection, of which requests need theirs.
 const LOOKS_MAX: usize = 4;
 
-/// The event streams of one replica.
+/// The open streams of one replica, of one kind.
 #[derive(Debug)]
 pub struct Streams {
-    open: Arc<Mutex<HashMap<UserId, usize>>>,
+    open: Open,
     looks: Semaphore,
 }
 
@@ -28,25 +29,47 @@ impl Default for Streams {
     }
 }
 
+/// What a stream tells of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Everything that changes.
+    Events,
+    /// What one worker writes.
+    Logs,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Events => "event streams",
+            Self::Logs => "logs",
+        })
+    }
+}
+
 /// One person's right to one stream, until it is dropped.
 #[derive(Debug)]
 pub struct Seat {
-    open: Arc<Mutex<HashMap<UserId, usize>>>,
-    user: UserId,
+    open: Open,
+    of: (UserId, Kind),
 }
 
+/// How many streams are open, by person and kind.
+type Open = Arc<Mutex<HashMap<(UserId, Kind), usize>>>;
+
 impl Streams {
-    /// Takes one more stream of a person; refused where that has as many as it may.
-    pub fn take(&self, user: UserId, per_person_max: usize) -> Result<Seat, AppError> {
+    /// Takes one more stream of a kind of a person; refused where that has as many as it may.
+    pub fn take(&self, user: UserId, kind: Kind, per_person_max: usize) -> Result<Seat, AppError> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = open.get(&user).copied().unwrap_or(0);
+        let of = (user, kind);
+        let count = open.get(&of).copied().unwrap_or(0);
         if count >= per_person_max {
-            return Err(AppError::TooManyStreams { open: count });
+            return Err(AppError::TooManyStreams { kind, open: count });
         }
-        open.insert(user, count + 1);
+        open.insert(of, count + 1);
         Ok(Seat {
             open: Arc::clone(&self.open),
-            user,
+            of,
         })
     }
 
@@ -62,10 +85,10 @@ impl Streams {
 impl Drop for Seat {
     fn drop(&mut self) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = open.get_mut(&self.user) {
+        if let Some(count) = open.get_mut(&self.of) {
             *count -= 1;
             if *count == 0 {
-                open.remove(&self.user);
+                open.remove(&self.of);
             }
         }
     }
@@ -79,15 +102,16 @@ mod tests {
     fn a_person_has_so_many_streams_and_another_one_its_own() {
         let streams = Streams::default();
         let (ada, bob) = (UserId::new(), UserId::new());
-        let first = streams.take(ada, 2).expect("room");
-        let second = streams.take(ada, 2).expect("room");
+        let first = streams.take(ada, Kind::Events, 2).expect("room");
+        let second = streams.take(ada, Kind::Events, 2).expect("room");
         assert!(matches!(
-            streams.take(ada, 2),
-            Err(AppError::TooManyStreams { open: 2 })
+            streams.take(ada, Kind::Events, 2),
+            Err(AppError::TooManyStreams { open: 2, .. })
         ));
-        assert!(streams.take(bob, 2).is_ok());
+        assert!(streams.take(ada, Kind::Logs, 2).is_ok());
+        assert!(streams.take(bob, Kind::Events, 2).is_ok());
         drop(first);
-        assert!(streams.take(ada, 2).is_ok());
+        assert!(streams.take(ada, Kind::Events, 2).is_ok());
         drop(second);
         assert!(streams.open.lock().expect("not poisoned").is_empty());
     }

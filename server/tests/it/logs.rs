@@ -6,6 +6,7 @@ use domain::ids::{JobId, RequestId};
 use protocol::wire::{self, from_agent};
 use server::app::logs::{self, LogAsk, LogBroken, LogReader};
 use server::app::sessions::{self, SessionKind};
+use server::app::streams::Kind;
 use server::app::{AppError, feed};
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
@@ -121,6 +122,66 @@ async fn a_reader_that_falls_behind_asks_again_where_it_stopped(owner: PgPool) {
         .await;
     let all = read.await.expect("read");
     assert_eq!(all.len() as i64, second.offset + 4);
+}
+
+/// What a node says that reads as many logs as it may.
+fn busy(request: u64) -> from_agent::Message {
+    from_agent::Message::LogChunk(wire::LogChunk {
+        request,
+        offset: 0,
+        data: Vec::new(),
+        end: true,
+        error: "busy".into(),
+    })
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_node_that_reads_no_more_logs_is_told_by_a_status(owner: PgPool) {
+    let mut on = logged(owner).await;
+    let (app, asker, job) = (on.fleet.app.clone(), on.fleet.ada(), on.job);
+    let opened = tokio::spawn(async move { logs::open(&app, &asker, job, ask(0, true)).await });
+    let request = on.session.log_request().await;
+    on.session.send(busy(request.request)).await;
+    let refused = opened.await.expect("opened").err();
+    assert!(
+        matches!(&refused, Some(AppError::LogBusy { node, .. }) if node == "n1"),
+        "{refused:?}"
+    );
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn one_person_reads_so_many_logs_at_once(owner: PgPool) {
+    let mut on = logged(owner).await;
+    let app = on.fleet.app.clone();
+    let mut readers = Vec::new();
+    for _ in 0..app.config.limits.logs_per_person {
+        let (app, asker, job) = (app.clone(), on.fleet.ada(), on.job);
+        let opened = tokio::spawn(async move { logs::open(&app, &asker, job, ask(0, true)).await });
+        let request = on.session.log_request().await;
+        on.session
+            .send(chunk(request.request, 0, b"a", false))
+            .await;
+        readers.push(opened.await.expect("opened").expect("a reader"));
+    }
+    let refused = logs::open(&app, &on.fleet.ada(), on.job, ask(0, false))
+        .await
+        .err();
+    assert!(
+        matches!(
+            refused,
+            Some(AppError::TooManyStreams {
+                kind: Kind::Logs,
+                ..
+            })
+        ),
+        "{refused:?}"
+    );
+    readers.pop();
+    let (asker, job) = (on.fleet.ada(), on.job);
+    let opened = tokio::spawn(async move { logs::open(&app, &asker, job, ask(0, true)).await });
+    let request = on.session.log_request().await;
+    on.session.send(chunk(request.request, 0, b"b", true)).await;
+    assert!(opened.await.expect("opened").is_ok());
 }
 
 #[sqlx::test(migrations = "../migrations")]

@@ -67,6 +67,9 @@ pub async fn panel(
                 offset = end.offset;
             }
             Err(AppError::NodeAway { .. }) => panel.unavailable = Some("node_unreachable".into()),
+            Err(AppError::LogBusy { .. } | AppError::TooManyStreams { .. }) => {
+                panel.unavailable = Some("busy".into())
+            }
             Err(AppError::Forbidden { .. }) => panel.unavailable = Some("not_yours".into()),
             Err(AppError::NotFound { .. }) if job.state.terminal() => {
                 panel.unavailable = Some("none".into())
