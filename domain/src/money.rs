@@ -64,11 +64,39 @@ impl<'de> Deserialize<'de> for Currency {
 #[serde(deny_unknown_fields)]
 pub struct Money {
     /// The amount, a decimal as text.
-    #[serde(with = "rust_decimal::serde::str")]
+    #[serde(with = "plain")]
     #[cfg_attr(feature = "openapi", schema(value_type = String, example = "41.10"))]
     pub amount: Decimal,
     /// The currency.
     pub currency: Currency,
+}
+
+/// Amounts as they travel: digits, a point and digits, and nothing else that a reader of decimals
+/// would take (signs, exponents, underscores), so that one amount has one writing.
+mod plain {
+    use rust_decimal::Decimal;
+    pub use rust_decimal::serde::str::serialize;
+    use serde::de::{Deserialize, Deserializer, Error};
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Decimal, D::Error> {
+        let text = String::deserialize(from)?;
+        read(&text).ok_or_else(|| {
+            D::Error::custom(format_args!(
+                "{text:?} is not an amount; use digits, and a point before decimals, such as \"41.10\""
+            ))
+        })
+    }
+
+    /// Nothing where it is not written plainly, or has too many digits.
+    pub(super) fn read(text: &str) -> Option<Decimal> {
+        let size = text.strip_prefix('-').unwrap_or(text);
+        let (whole, decimals) = size.split_once('.').unwrap_or((size, "0"));
+        let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+        let amount: Decimal = (digits(whole) && digits(decimals))
+            .then(|| text.parse().ok())
+            .flatten()?;
+        (size == text || !amount.is_zero()).then_some(amount)
+    }
 }
 
 /// Rounds half away from zero, as PostgreSQL's `round(numeric)` does, and keeps the scale.
@@ -111,6 +139,20 @@ pub fn round_lines(lines: &[Decimal], decimals: u32) -> Vec<Decimal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_amount_has_one_writing() {
+        for text in ["0", "41.10", "-0.5", "1000000"] {
+            assert_eq!(plain::read(text), text.parse().ok(), "{text}");
+        }
+        for text in [
+            "", "-", "+5", ".5", "5.", "1_000", "1e1", "-0", "-0.00", "1.2.3", " 1", "NaN",
+        ] {
+            assert_eq!(plain::read(text), None, "{text:?}");
+        }
+        let refused = serde_json::from_str::<Money>(r#"{"amount": "1e1", "currency": "CNY"}"#);
+        assert!(refused.is_err_and(|e| e.to_string().contains("such as \"41.10\"")));
+    }
 
     fn dec(text: &str) -> Decimal {
         text.parse().expect("a decimal")
