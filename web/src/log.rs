@@ -145,6 +145,18 @@ fn render_line(line: &str, style: &mut Style) -> (String, bool) {
     (html, false)
 }
 
+/// A text of a job as a page may hold it: what would be hidden is written out, as `\u{1b}`.
+pub fn visible(text: &str) -> String {
+    text.chars()
+        .map(|character| match character {
+            hidden if !matches!(hidden, '\n' | '\t') && is_hidden(hidden) => {
+                hidden.escape_unicode().to_string()
+            }
+            shown => shown.to_string(),
+        })
+        .collect()
+}
+
 /// Control characters, and the marks that turn the direction of text around (they could make a line lie).
 fn is_hidden(character: char) -> bool {
     character.is_control()
@@ -297,6 +309,14 @@ mod tests {
         assert_eq!(
             shown(b"<script>alert(1)</script>\n"),
             ["&lt;script&gt;alert(1)&lt;/script&gt;"]
+        );
+    }
+
+    #[test]
+    fn what_a_command_would_hide_is_written_out() {
+        assert_eq!(
+            visible("echo '\u{1b}]0;evil\u{7}' \u{202e}a\tb\n"),
+            "echo '\\u{1b}]0;evil\\u{7}' \\u{202e}a\tb\n"
         );
     }
 

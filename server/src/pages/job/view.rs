@@ -65,10 +65,10 @@ pub async fn show_job(
         cost: cost_of(job.cost.as_ref(), job.gpu_seconds),
         gpu_milli_seconds: milli(job.gpu_seconds),
         price: prices::of_placement(&app, asker, id).await?,
-        command: job
-            .spec
-            .as_ref()
-            .map_or_else(|| "–".into(), |spec| words::join(&spec.command)),
+        command: job.spec.as_ref().map_or_else(
+            || "–".into(),
+            |spec| web::log::visible(&words::join(&spec.command)),
+        ),
         asked: asked(&shell.t, &job),
         log: log::panel(&app, &visit, &job, query.log.as_deref()).await?,
         actions: actions(asker, &job),
