@@ -25,8 +25,8 @@ pub struct Jobs {
     #[arg(long, short)]
     user: Option<String>,
     /// At most so many
-    #[arg(long, default_value_t = 50)]
-    limit: usize,
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    limit: u32,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -44,7 +44,9 @@ impl Jobs {
             .iter()
             .filter_map(|(key, value)| Some((*key, (*value).clone()?)))
             .collect();
-        let jobs = Client::found()?.list("/jobs", &query, self.limit).await?;
+        let jobs = Client::found()?
+            .list("/jobs", &query, self.limit as usize)
+            .await?;
         if self.json {
             return table::print_json(&json!({ "items": jobs }));
         }
