@@ -25,6 +25,8 @@ const SESSION_SECONDS: RangeInclusive<i64> = 1..=366 * 24 * 3_600;
 const UNIX_USER_BASE: RangeInclusive<u32> = 1_000..=2_000_000_000;
 /// Without a stream no page is live.
 const EVENT_STREAMS: RangeInclusive<usize> = 1..=10_000;
+/// An agent reads so many in all.
+const LOGS: RangeInclusive<usize> = 1..=64;
 
 impl Config {
     /// Checks what no type can; the error names the key, its value and what it may be.
@@ -55,6 +57,7 @@ impl Config {
             limits.event_streams_per_person,
             EVENT_STREAMS,
         )?;
+        within("limits.logs_per_person", limits.logs_per_person, LOGS)?;
         within("unix_user_base", self.unix_user_base, UNIX_USER_BASE)
     }
 }
@@ -138,6 +141,7 @@ mod tests {
             ("agents", "join_token_seconds", "3601"),
             ("sessions", "seconds", "0"),
             ("limits", "event_streams_per_person", "0"),
+            ("limits", "logs_per_person", "65"),
             ("", "unix_user_base", "0"),
         ] {
             let config = with(table, &format!("{key} = {value}")).expect("read");
