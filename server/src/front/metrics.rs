@@ -27,6 +27,7 @@ pub fn install() -> anyhow::Result<PrometheusHandle> {
         .install_recorder()
         .context("install the recorder of metrics")?;
     describe();
+    count_from_nothing();
     Ok(RECORDER.get_or_init(|| handle).clone())
 }
 
@@ -47,6 +48,30 @@ fn describe() {
         "allotment_scheduler_age_seconds",
         "Time since the scheduling loop last finished a round."
     );
+}
+
+/// Counters of what may never happen: one that is absent until then cannot be watched for it.
+const COUNTED_FROM_NOTHING: [&str; 14] = [
+    "allotment_agent_connections_refused",
+    "allotment_agent_facts_passed_over",
+    "allotment_agent_facts_put_off",
+    "allotment_agent_facts_refused",
+    "allotment_agent_heartbeats_put_off",
+    "allotment_agent_losses_refused",
+    "allotment_enrolments_refused",
+    "allotment_ledger_entries",
+    "allotment_ledger_entries_unpriced",
+    "allotment_log_reads_cut",
+    "allotment_scheduler_errors_total",
+    "allotment_scheduler_faults_total",
+    "allotment_scheduler_refused_total",
+    "allotment_world_differences_total",
+];
+
+fn count_from_nothing() {
+    for name in COUNTED_FROM_NOTHING {
+        metrics::counter!(name).increment(0);
+    }
 }
 
 /// Notes one request.
@@ -87,5 +112,21 @@ fn observe(app: &App) {
     }
     if let Some(age) = app.pulse.scheduler_age() {
         metrics::gauge!("allotment_scheduler_age_seconds").set(age.as_secs_f64());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_never_happened_is_counted_as_0() {
+        let shown = install().expect("a recorder").render();
+        for name in [
+            "allotment_agent_losses_refused",
+            "allotment_enrolments_refused",
+        ] {
+            assert!(shown.contains(&format!("{name} 0")), "{shown}");
+        }
     }
 }
