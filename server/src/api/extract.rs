@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::body::{Body, Bytes};
 use axum::extract::path::ErrorKind;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{FromRequest, FromRequestParts, Path, Query, RawPathParams, Request};
+use axum::extract::{FromRequest, FromRequestParts, Path, RawPathParams, Request};
 use axum::http::header::{
     AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, IF_MATCH, IF_NONE_MATCH,
 };
@@ -23,6 +23,7 @@ use crate::app::idempotency::Repeat;
 use crate::app::page::PageAsk;
 use crate::app::sessions::{self, SessionKind};
 use crate::app::{App, AppError, Asker};
+use crate::front::fields::read_query;
 use crate::front::{self, RequestContext};
 
 /// Largest body that is read; a job with all its files stays below.
@@ -142,14 +143,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for ApiQuery<T> {
     type Rejection = AppError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, AppError> {
-        match Query::<T>::try_from_uri(&parts.uri) {
-            Ok(Query(value)) => Ok(Self(value)),
-            Err(rejection) => Err(json::query_fault(
-                &rejection.body_text(),
-                parts.uri.query().unwrap_or(""),
-            )
-            .into()),
-        }
+        read_query(&parts.uri).map(Self)
     }
 }
 

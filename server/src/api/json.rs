@@ -6,6 +6,7 @@ use serde_json::Value;
 use serde_json::error::Category;
 
 use crate::app::AppError;
+use crate::front::fields::field_fault;
 
 /// Reads a body: what is not JSON is unreadable (400), what is JSON but wrong is invalid (422).
 pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, AppError> {
@@ -59,121 +60,6 @@ fn message(error: &serde_json::Error) -> String {
         Some(end) => text[..end].to_owned(),
         None => text,
     }
-}
-
-/// A fault of the query, from what axum says of it.
-pub fn query_fault(rejection: &str, query: &str) -> FieldError {
-    let text = rejection
-        .strip_prefix("Failed to deserialize query string: ")
-        .unwrap_or(rejection);
-    let (path, message) = match text.split_once(": ") {
-        Some((path, rest)) if !path.contains(' ') => (path, rest),
-        _ => ("", text),
-    };
-    field_fault(path, message, |field| {
-        query
-            .split('&')
-            .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
-            .find_map(|(key, value)| (key == field).then(|| value.to_owned()))
-    })
-}
-
-/// Turns a parser's message into field, value and remedy.
-fn field_fault(path: &str, message: &str, value_at: impl Fn(&str) -> Option<String>) -> FieldError {
-    if let Some(name) = quoted_after(message, "missing field ") {
-        let field = below(path, name);
-        return FieldError::new(field, "nothing", "a value; this field is required");
-    }
-    if let Some(name) = quoted_after(message, "duplicate field ") {
-        return FieldError::new(below(path, name), "given twice", "once only");
-    }
-    if let Some(name) = quoted_after(message, "unknown field ") {
-        let field = below(path, name);
-        let remedy = message.split_once(", expected ").map_or_else(
-            || "none: nothing is accepted here".to_owned(),
-            |(_, expected)| format!("leave it out; accepted is {}", expected.replace('`', "")),
-        );
-        let value = value_at(&field).unwrap_or_else(|| "a value".into());
-        return FieldError::new(field, value, remedy);
-    }
-    let value = value_at(path);
-    let field = if path.is_empty() { "body" } else { path };
-    // Our own types say `field: value is refused: remedy`.
-    if let Some((head, remedy)) = message.split_once(" is refused: ") {
-        let own = head.split_once(": ").map_or(head, |(_, value)| value);
-        return FieldError::new(field, value.as_deref().unwrap_or(own), remedy);
-    }
-    let expected = message
-        .split_once(", expected ")
-        .map(|(_, expected)| expected);
-    let remedy = by_kind(message)
-        .map(str::to_owned)
-        .or_else(|| expected.map(plain))
-        .unwrap_or_else(|| message.to_owned());
-    FieldError::new(field, value.as_deref().unwrap_or("a value"), remedy)
-}
-
-/// What would be accepted where a parser of times or numbers says only what it stumbled over.
-fn by_kind(message: &str) -> Option<&'static str> {
-    const TIME: &str = "a time in RFC 3339, such as 2026-10-01T00:00:00Z";
-    const WHOLE: &str = "a whole number that is neither too large nor too small";
-    const DECIMAL: &str = "a decimal number of at most 28 digits, such as 41.10";
-    const KINDS: [(&str, &str); 13] = [
-        ("premature end of input", TIME),
-        ("input contains invalid characters", TIME),
-        ("input is out of range", TIME),
-        ("input is not enough", TIME),
-        ("trailing input", TIME),
-        ("RFC 3339", TIME),
-        ("invalid digit found in string", WHOLE),
-        ("cannot parse integer from empty string", WHOLE),
-        ("number too large to fit", WHOLE),
-        ("number too small to fit", WHOLE),
-        ("a Decimal type representing", DECIMAL),
-        ("Invalid decimal", DECIMAL),
-        ("Number exceeds maximum value", DECIMAL),
-    ];
-    KINDS
-        .into_iter()
-        .find_map(|(words, remedy)| message.contains(words).then_some(remedy))
-        .or_else(|| {
-            (message == "provided string was not `true` or `false`").then_some("true or false")
-        })
-}
-
-/// What a parser expected, without the names of our types.
-fn plain(expected: &str) -> String {
-    let expected = expected.replace('`', "");
-    match expected.as_str() {
-        "u32" => format!("a whole number from 0 to {}", u32::MAX),
-        "i32" => format!("a whole number from {} to {}", i32::MIN, i32::MAX),
-        "u8" | "u16" | "u64" | "usize" => "a whole number, not negative".into(),
-        "i8" | "i16" | "i64" | "isize" => "a whole number of at most 18 digits".into(),
-        "a sequence" => "an array".into(),
-        "a map" => "an object".into(),
-        "a boolean" => "true or false".into(),
-        other if other.starts_with("struct ") => "an object".into(),
-        other => other.to_owned(),
-    }
-}
-
-fn quoted_after<'a>(message: &'a str, words: &str) -> Option<&'a str> {
-    message
-        .strip_prefix(words)?
-        .strip_prefix('`')?
-        .split('`')
-        .next()
-}
-
-fn below(path: &str, name: &str) -> String {
-    if path.is_empty() || path == name || path.ends_with(&format!(".{name}")) {
-        return if path.is_empty() {
-            name.to_owned()
-        } else {
-            path.to_owned()
-        };
-    }
-    format!("{path}.{name}")
 }
 
 /// The value at a path such as `jobs[3].per_worker.gpus`.
@@ -251,25 +137,6 @@ mod tests {
         }
         let deep = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
         assert!(read::<Value>(deep.as_bytes()).is_err());
-    }
-
-    #[test]
-    fn a_fault_of_the_query_names_its_parameter() {
-        let fault = query_fault(
-            "Failed to deserialize query string: colour: unknown field `colour`, expected `limit` or `cursor`",
-            "limit=3&colour=red",
-        );
-        assert_eq!(
-            (fault.field.as_str(), fault.value.as_str()),
-            ("colour", "red")
-        );
-        assert!(fault.remedy.contains("limit"), "{}", fault.remedy);
-        let fault = query_fault(
-            "Failed to deserialize query string: limit: invalid digit found in string",
-            "limit=x",
-        );
-        assert_eq!((fault.field.as_str(), fault.value.as_str()), ("limit", "x"));
-        assert!(fault.remedy.contains("a whole number"), "{}", fault.remedy);
     }
 
     #[test]

@@ -30,7 +30,7 @@ static NOBODYS: LazyLock<String> = LazyLock::new(|| {
 /// Checks a new password before it is set.
 pub fn check(field: &str, user: &str, password: &str) -> Result<(), AppError> {
     // The password itself is never quoted back.
-    let refused = |remedy: String| Err(AppError::invalid(field, "the password", remedy));
+    let refused = |remedy: String| Err(AppError::invalid(field, "one such as was given", remedy));
     if password.chars().count() < PASSWORD_CHARS_MIN || password.len() > PASSWORD_BYTES_MAX {
         return refused(format!(
             "at least {PASSWORD_CHARS_MIN} characters and at most {PASSWORD_BYTES_MAX} bytes"

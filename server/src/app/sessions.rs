@@ -309,7 +309,7 @@ pub async fn change_password(
         app.throttle.failed(name, address, Instant::now());
         return Err(AppError::invalid(
             "current",
-            "the password",
+            "what was given",
             "the present password",
         ));
     };

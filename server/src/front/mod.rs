@@ -1,7 +1,8 @@
-//! What pages and REST have in common: the listener, a request's id, its log line, its numbers, and the headers that guard a browser.
+//! What pages and REST have in common: the listener, how a query is read, a request's id, its log line, its numbers, and the headers that guard a browser.
 
 pub mod body;
 pub mod context;
+pub mod fields;
 pub mod headers;
 pub mod health;
 pub mod listener;

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::{Query, State};
+use axum::extract::State;
+use axum::http::Uri;
 use axum::response::Response;
 use domain::money::Money;
 use domain::name::Name;
@@ -21,6 +22,7 @@ use super::{PageError, page};
 use crate::app::jobs::{self, Job, JobFilter};
 use crate::app::page::PageAsk;
 use crate::app::{App, AppError, Asker, holdings, teams};
+use crate::front::fields::read_query;
 
 /// Jobs on a page: what a reader looks over before filtering.
 const JOBS_PER_PAGE: u32 = 50;
@@ -45,15 +47,9 @@ pub struct JobsQuery {
 pub async fn list_jobs(
     State(app): State<App>,
     visit: Visit,
-    query: Result<Query<JobsQuery>, axum::extract::rejection::QueryRejection>,
+    uri: Uri,
 ) -> Result<Response, PageError> {
-    let Query(query) = query.map_err(|error| {
-        AppError::Unreadable(domain::FieldError::new(
-            "query",
-            error.body_text(),
-            "team, state, user and cursor",
-        ))
-    })?;
+    let query: JobsQuery = read_query(&uri)?;
     let ask = PageAsk::new(Some(JOBS_PER_PAGE), query.cursor.clone())?;
     let found = match query.filter() {
         Ok(filter) => jobs::list(&app, &visit.asker, &filter, &ask).await,

@@ -220,3 +220,36 @@ async fn a_wait_is_told_in_the_words_of_the_pages(owner: PgPool) {
     );
     assert!(!page.contains(told), "{told}: {page}");
 }
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_refusal_is_a_sentence(owner: PgPool) {
+    let server = Server::start(&owner).await;
+    let admin = server.client("admin");
+    for (path, body, sentence) in [
+        (
+            "/nodes/join-tokens",
+            json!({}),
+            "pool: a missing value is refused: this field is required",
+        ),
+        (
+            "/users",
+            json!({"name": "u", "password": "short"}),
+            "password: one such as was given is refused: at least",
+        ),
+    ] {
+        let refused = admin.post(path, body).await;
+        let problem = refused.problem(StatusCode::UNPROCESSABLE_ENTITY);
+        let detail = problem["detail"].as_str().expect("a sentence");
+        assert!(detail.starts_with(sentence), "{detail}");
+    }
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_query_that_the_list_does_not_know_is_told_as_rest_tells_it(owner: PgPool) {
+    let server = Server::start(&owner).await;
+    let mut member = browser(&owner, &server, "vision-member").await;
+    let page = member.get("/jobs?foo=1").await;
+    assert_eq!(page.status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert!(page.html.contains("foo: 1 is refused:"), "{}", page.html);
+    assert!(!page.html.contains("deserialize"), "{}", page.html);
+}
