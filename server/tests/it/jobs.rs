@@ -59,7 +59,7 @@ async fn a_job_that_is_wrong_is_refused_with_field_value_and_remedy_and_nothing_
             "invalid-value",
         ),
         (gpus("NaN"), 400, "per_worker.gpus", "unreadable"),
-        (gpus("16"), 422, "per_worker", "never-fits"),
+        (gpus("16"), 422, "per_worker.gpus", "never-fits"),
         (text("\"workers\"", "0"), 422, "workers", "invalid-value"),
         (text("\"workers\"", "-3"), 422, "workers", "invalid-value"),
         (

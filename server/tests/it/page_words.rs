@@ -222,6 +222,29 @@ async fn a_wait_is_told_in_the_words_of_the_pages(owner: PgPool) {
 }
 
 #[sqlx::test(migrations = "../migrations")]
+async fn what_never_fits_names_the_field_and_the_most_that_would(owner: PgPool) {
+    let server = Server::start(&owner).await;
+    add_node(&owner, "h100", "n1", 8).await;
+    let spec = json!({"name": "a", "command": ["true"], "per_worker": {"gpus": 9}});
+    let client = server.client("vision-member");
+    let refused = client.post("/teams/vision/jobs", spec).await;
+    let problem = refused.problem(StatusCode::UNPROCESSABLE_ENTITY);
+    assert_eq!(problem["field"], "per_worker.gpus", "{problem}");
+    assert_eq!(problem["value"], "9");
+    assert_eq!(problem["remedy"], "at most 8 on one node of h100");
+    let mut member = browser(&owner, &server, "vision-member").await;
+    let form = format!(
+        "csrf={}&team=vision&name=a&kind=batch&class=normal&workers=1&share=exclusive&gpus=9&command=true",
+        token(&member.get("/submit?team=vision").await.html)
+    );
+    let page = member.post("/submit", &form).await.html;
+    assert!(
+        page.contains("aria-describedby=\"gpus-e gpus-h\""),
+        "{page}"
+    );
+}
+
+#[sqlx::test(migrations = "../migrations")]
 async fn a_refusal_is_a_sentence(owner: PgPool) {
     let server = Server::start(&owner).await;
     let admin = server.client("admin");

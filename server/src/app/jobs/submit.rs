@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use domain::FieldError;
 use domain::error::quote;
 use domain::ids::JobId;
 use domain::name::Name;
 use domain::spec::JobSpec;
 use domain::state::JobState;
+use domain::{FieldError, MilliCpu, MilliGpu};
 use engine::plan::Code;
-use engine::world::{Workload, World};
+use engine::world::{Node, Workload, World};
 use serde_json::{Value, json};
 
 use super::view::{self, Job};
@@ -250,11 +250,12 @@ fn unfit(fleet: &World, spec: &JobSpec, workload: Workload) -> Option<AppError> 
         return None;
     };
     let (code, field, remedy) = match verdict.code {
-        Code::NeverFits => (
-            "never_fits",
-            "per_worker",
-            "a request that the registered nodes could hold when they are empty",
-        ),
+        Code::NeverFits => {
+            return Some(AppError::Impossible {
+                code: "never_fits",
+                field: too_large(fleet, spec, &pools),
+            });
+        }
         Code::NoSuchHardware => (
             "no_such_hardware",
             "per_worker",
@@ -270,12 +271,53 @@ fn unfit(fleet: &World, spec: &JobSpec, workload: Workload) -> Option<AppError> 
     let value = if field == "pools" {
         pools
     } else {
-        verdict.message
+        format!("what is asked for ({})", verdict.scope)
     };
     Some(AppError::Impossible {
         code,
         field: FieldError::new(field, quote(&value), remedy),
     })
+}
+
+/// Which key of a spec asks for more than any node of its pools has, and the most that one has.
+fn too_large(fleet: &World, spec: &JobSpec, pools: &str) -> FieldError {
+    let accepted = |pool: &str| {
+        spec.pools.is_empty() || spec.pools.iter().any(|accepted| accepted.as_str() == pool)
+    };
+    let nodes = || fleet.nodes.iter().filter(|node| accepted(&node.pool));
+    let need = &spec.per_worker;
+    let most = |amount: fn(&Node) -> i64| {
+        let largest = nodes().max_by_key(|node| amount(node));
+        largest.map_or((0, pools), |node| (amount(node), node.pool.as_str()))
+    };
+    let (gpus, gpus_pool) = most(|node| MilliGpu::whole(i64::from(node.gpus)).milli());
+    let (cpus, cpus_pool) = most(|node| node.cpus.milli());
+    let (memory, memory_pool) = most(|node| node.memory_mib);
+    let refused = |key: &str, value: String, most: String, pool: &str| {
+        FieldError::new(key, value, format!("at most {most} on one node of {pool}"))
+    };
+    if need.gpus().milli() > gpus {
+        let most = MilliGpu::from_milli(gpus).to_string();
+        refused("per_worker.gpus", need.gpus().to_string(), most, gpus_pool)
+    } else if need.cpus.milli() > cpus {
+        let most = MilliCpu::from_milli(cpus).to_string();
+        refused("per_worker.cpus", need.cpus.to_string(), most, cpus_pool)
+    } else if need.memory_mib > memory {
+        let asked = need.memory_mib.to_string();
+        refused(
+            "per_worker.memory_mib",
+            asked,
+            memory.to_string(),
+            memory_pool,
+        )
+    } else {
+        // Each worker would fit; it is all of them together, or what else they ask for.
+        FieldError::new(
+            "workers",
+            spec.workers,
+            format!("as many as the nodes of {pools} could hold at once when they are empty"),
+        )
+    }
 }
 
 fn unknown_class(error: sqlx::Error, spec: &JobSpec) -> AppError {
