@@ -4,6 +4,10 @@ use protocol::report::Exited;
 
 /// Says how a process ended, to follow its worker's name: `exited with code 3`.
 pub fn exit(exited: &Exited) -> String {
+    // The node knows the limit; without its word the cause is told alone.
+    if exited.out_of_memory && !exited.message.is_empty() {
+        return format!("was {}", exited.message);
+    }
     let how = if exited.out_of_memory {
         "was killed: it used more memory than it had asked for".to_owned()
     } else {
@@ -66,6 +70,14 @@ mod tests {
             "was ended by signal 11 (SIGSEGV)"
         );
         assert!(exit(&exited(None, Some(9), true)).contains("more memory"));
+        let limited = Exited {
+            message: "killed for using more than its 512 MiB of memory".into(),
+            ..exited(None, Some(9), true)
+        };
+        assert_eq!(
+            exit(&limited),
+            "was killed for using more than its 512 MiB of memory"
+        );
         assert_eq!(signal_name(64), "64");
     }
 }
