@@ -222,6 +222,17 @@ async fn a_wait_is_told_in_the_words_of_the_pages(owner: PgPool) {
 }
 
 #[sqlx::test(migrations = "../migrations")]
+async fn who_does_not_see_all_users_is_not_told_how_many_there_are(owner: PgPool) {
+    let server = Server::start(&owner).await;
+    let mut member = browser(&owner, &server, "vision-member").await;
+    let page = member.get("/users").await.html;
+    assert!(page.contains("You may see <b>"), "{page}");
+    assert!(!page.contains("may sign in"), "{page}");
+    let mut admin = browser(&owner, &server, "admin").await;
+    assert!(admin.get("/users").await.html.contains("may sign in"));
+}
+
+#[sqlx::test(migrations = "../migrations")]
 async fn what_never_fits_names_the_field_and_the_most_that_would(owner: PgPool) {
     let server = Server::start(&owner).await;
     add_node(&owner, "h100", "n1", 8).await;
