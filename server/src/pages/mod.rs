@@ -62,7 +62,7 @@ pages! {
     "/submit/dry-run" { post submit::check_job; }
     "/teams" { get teams::list_teams; post teams::make_team; }
     "/teams/{team}" { get team::show_team; }
-    "/teams/{team}/members" { post team::add_member; }
+    "/teams/{team}/members" { get team::show_members; post team::add_member; }
     "/teams/{team}/members/{user}/remove" { post team::remove_member; }
     "/users" { get users::list_users; post users::add_user; }
     "/users/{user}/disable" { post users::disable_user; }

@@ -6,7 +6,7 @@ use domain::MilliGpu;
 use domain::name::Name;
 use serde::Deserialize;
 use web::draw::Quota;
-use web::shell::Section;
+use web::shell::{Notice, Section, Tone};
 use web::views::{MemberForm, MemberRow, QuotaRow, TeamView};
 
 use super::jobs::Teams;
@@ -53,7 +53,16 @@ async fn show(
         .iter()
         .filter_map(|team| live.get(team))
         .fold((0, 0), |(w, a), jobs| (w + jobs.waiting, a + jobs.active));
-    let shell = visit.shell(app, Section::Teams).await?;
+    let mut shell = visit.shell(app, Section::Teams).await?;
+    if let Some(refusal) = &form.error {
+        shell.notice = Some(Notice {
+            tone: Tone::Bad,
+            text: shell
+                .t
+                .say("team.not_added")
+                .nest("rule", refusal.say(&shell.t)),
+        });
+    }
     let spent = spend::of_team(app, asker, name).await?;
     page(&TeamView {
         team: known.shown(name.as_str()),
@@ -123,6 +132,11 @@ async fn quota_rows(app: &App, asker: &Asker, team: &Name) -> Result<Vec<QuotaRo
             }
         })
         .collect())
+}
+
+/// Members have no page of their own; who reloads a refused form comes by here.
+pub async fn show_members(_: Visit, Path(name): Path<String>) -> Result<Redirect, PageError> {
+    Ok(Redirect::to(&format!("/teams/{}", read_team(&name)?)))
 }
 
 /// The form that adds a member.

@@ -287,3 +287,24 @@ async fn a_query_that_the_list_does_not_know_is_told_as_rest_tells_it(owner: PgP
     assert!(page.html.contains("foo: 1 is refused:"), "{}", page.html);
     assert!(!page.html.contains("deserialize"), "{}", page.html);
 }
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_refused_member_is_told_at_the_top_and_reloading_leads_to_the_team(owner: PgPool) {
+    let server = Server::start(&owner).await;
+    let mut owns = browser(&owner, &server, "vision-owner").await;
+    let token = token(&owns.get("/teams/vision").await.html);
+    let refused = owns
+        .post(
+            "/teams/vision/members",
+            &format!("csrf={token}&user=nobody&role=member"),
+        )
+        .await;
+    let note = refused.html.find("class=\"note bad\"").expect("a note");
+    assert!(
+        note < refused.html.find("<h1").expect("a head"),
+        "at the top"
+    );
+    let again = owns.get("/teams/vision/members").await;
+    assert_eq!(again.status, StatusCode::SEE_OTHER);
+    assert_eq!(again.location.as_deref(), Some("/teams/vision"));
+}
