@@ -20,6 +20,7 @@ use super::refusal;
 use super::visit::{Posted, Visit};
 use super::{PageError, page};
 use crate::app::authorise::{Action, may};
+use crate::app::classes::Class;
 use crate::app::idempotency::Repeat;
 use crate::app::page::PageAsk;
 use crate::app::planning::DryRunVerdict;
@@ -105,13 +106,7 @@ async fn show(
                 name: pool.name.to_string(),
             })
             .collect(),
-        classes: kept
-            .into_iter()
-            .map(|class| ClassChoice {
-                name: class.name.to_string(),
-                preemptible: class.preemptible,
-            })
-            .collect(),
+        classes: choices(&kept),
         form,
         errors,
         dry_run,
@@ -120,6 +115,26 @@ async fn show(
     let mut response = page(&view)?;
     *response.status_mut() = status;
     Ok(response)
+}
+
+/// The classes in the order in which their work is looked at, each with those that come next.
+fn choices(kept: &[Class]) -> Vec<ClassChoice> {
+    let mut ordered: Vec<&Class> = kept.iter().collect();
+    ordered.sort_by_key(|class| std::cmp::Reverse(class.priority));
+    let next = |above: i32| {
+        let below = ordered.iter().map(|class| class.priority);
+        let next = below.filter(|priority| *priority < above).max();
+        let behind = ordered.iter().filter(|class| Some(class.priority) == next);
+        behind.map(|class| class.name.to_string()).collect()
+    };
+    ordered
+        .iter()
+        .map(|class| ClassChoice {
+            name: class.name.to_string(),
+            preemptible: class.preemptible,
+            before: next(class.priority),
+        })
+        .collect()
 }
 
 /// Submits the job, or shows the form again with what is wrong with it.

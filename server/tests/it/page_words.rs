@@ -308,3 +308,12 @@ async fn a_refused_member_is_told_at_the_top_and_reloading_leads_to_the_team(own
     assert_eq!(again.status, StatusCode::SEE_OTHER);
     assert_eq!(again.location.as_deref(), Some("/teams/vision"));
 }
+
+#[sqlx::test(migrations = "../migrations")]
+async fn priority_classes_say_their_order(owner: PgPool) {
+    let server = Server::start(&owner).await;
+    let mut member = browser(&owner, &server, "vision-member").await;
+    let page = member.get("/submit?team=vision").await.html;
+    assert!(page.contains("before normal"), "{page}");
+    assert!(page.contains("first to go"), "{page}");
+}

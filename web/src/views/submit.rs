@@ -49,6 +49,21 @@ pub struct ClassChoice {
     pub name: String,
     /// Whether its work may be preempted.
     pub preemptible: bool,
+    /// The classes that come next behind it in the order; empty for the last.
+    pub before: Vec<String>,
+}
+
+impl ClassChoice {
+    /// Its place in the order.
+    fn place(&self, t: &Messages) -> Phrase {
+        match (self.before.is_empty(), self.preemptible) {
+            (true, true) => t.say("submit.class_first_to_go"),
+            (true, false) => t.say("submit.class_last"),
+            (false, _) => t
+                .say("submit.class_before")
+                .with("names", self.before.join(", ")),
+        }
+    }
 }
 
 /// The fields as text, as they were typed.

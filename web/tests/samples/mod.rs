@@ -503,6 +503,11 @@ pub fn submit() -> SubmitView {
     let class = |name: &str, preemptible| ClassChoice {
         name: name.into(),
         preemptible,
+        before: if name == "batch-elastic" {
+            vec![]
+        } else {
+            vec!["batch-elastic".into()]
+        },
     };
     SubmitView {
         shell: shell(Section::Submit, "/submit?team=vision"),
