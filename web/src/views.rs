@@ -17,7 +17,7 @@ pub use error::ErrorView;
 pub use fleet::{FleetNode, FleetPool, FleetView, Held, ModeOffer};
 pub use job::{AttemptRow, CostLine, JobActions, JobView, LogChoice, LogPanel, PlacedWorker};
 pub use jobs::{JobRow, JobsFilter, JobsView};
-pub use node::{NodeAction, NodeDevice, NodeNote, NodeView, NodeWork};
+pub use node::{Leaving, NodeAction, NodeDevice, NodeNote, NodeView, NodeWork};
 pub use refusal::Refusal;
 pub use signin::SigninView;
 pub use submit::{

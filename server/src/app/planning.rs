@@ -331,6 +331,52 @@ pub async fn explain(app: &App, asker: &Asker, id: JobId) -> Result<Explanation,
     })
 }
 
+/// Who holds what a job that waits could use, as it is now; nothing of a job that does not wait.
+pub async fn holders_of(app: &App, asker: &Asker, id: JobId) -> Result<Option<Holders>, AppError> {
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let job = jobs::find(&mut tx, asker, Action::ExplainJob, id).await?;
+    tx.commit().await?;
+    if !matches!(job.state, JobState::Queued | JobState::Suspended) {
+        return Ok(None);
+    }
+    let world = live(app).await?;
+    let work = world.workload(&id.to_string());
+    Ok(work.map(|work| holders(&world, work)))
+}
+
+/// What the work on a node holds of it, by what a drain does to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leaving {
+    /// Held by preemptible work, which is placed elsewhere.
+    pub moves: MilliGpu,
+    /// Held by the rest, which ends by itself.
+    pub stays: MilliGpu,
+}
+
+/// What a drain of a node would move, and what it would leave.
+pub async fn leaving(app: &App, asker: &Asker, node: &Name) -> Result<Leaving, AppError> {
+    authorise(asker, Action::DrainNode, Target::Platform)?;
+    let world = live(app).await?;
+    let mut sum = Leaving {
+        moves: MilliGpu::ZERO,
+        stays: MilliGpu::ZERO,
+    };
+    for work in &world.workloads {
+        let class = world.classes.iter().find(|class| class.name == work.class);
+        let moves = work
+            .preemptible
+            .unwrap_or_else(|| class.is_some_and(|class| class.preemptible));
+        let here = work.placed.iter().filter(|p| p.node == node.as_str());
+        let held: MilliGpu = here.flat_map(|p| &p.devices).map(|d| d.gpus).sum();
+        *(if moves {
+            &mut sum.moves
+        } else {
+            &mut sum.stays
+        }) += held;
+    }
+    Ok(sum)
+}
+
 fn holders(world: &World, work: &Workload) -> Holders {
     let accepted = |pool: &str| work.pools.is_empty() || work.pools.iter().any(|p| p == pool);
     let nodes: Vec<_> = world

@@ -8,7 +8,7 @@ use web::draw::plain_text;
 use web::messages::Messages;
 use web::parts::{EventLine, State as Shown};
 use web::shell::Section;
-use web::views::{NodeAction, NodeDevice, NodeNote, NodeView, NodeWork};
+use web::views::{Leaving, NodeAction, NodeDevice, NodeNote, NodeView, NodeWork};
 
 use super::fleet::{cell, holder, mode_of};
 use super::jobs::Teams;
@@ -18,7 +18,7 @@ use crate::app::authorise::{Action, Target, may};
 use crate::app::idempotency::Repeat;
 use crate::app::nodes::{self, Node, NodeEvent, Reason, Wish};
 use crate::app::page::PageAsk;
-use crate::app::{App, AppError, Asker};
+use crate::app::{App, AppError, Asker, planning};
 
 /// Events on a node's page; older ones are had by REST.
 const EVENTS_SHOWN: u32 = 30;
@@ -37,7 +37,17 @@ pub async fn show_node(
         .await?
         .items;
     let shell = visit.shell(&app, Section::Fleet).await?;
+    let actions = actions(asker, &node);
+    let leaving = if actions.contains(&NodeAction::Drain) {
+        Some(planning::leaving(&app, asker, &name).await?)
+    } else {
+        None
+    };
     page(&NodeView {
+        leaving: leaving.map(|leaving| Leaving {
+            moves: leaving.moves.milli(),
+            stays: leaving.stays.milli(),
+        }),
         state: Shown::node(node.intent, node.reachability),
         heard_at: node.last_heartbeat_at,
         agent_version: told(&node.agent_version),
@@ -62,7 +72,7 @@ pub async fn show_node(
             .iter()
             .filter_map(|event| event_line(&shell.t, event))
             .collect(),
-        actions: actions(asker, &node),
+        actions,
         pool: node.pool,
         name: node.name,
         shell,

@@ -3,12 +3,14 @@
 use domain::ids::JobId;
 use domain::money::Money;
 use domain::state::JobState;
+use protocol::report::{Exited, FactKind};
 use rust_decimal::Decimal;
 use serde_json::json;
+use server::app::idempotency::Repeat;
 use server::app::{jobs, planning};
 use sqlx::PgPool;
 
-use super::fleet::Fleet;
+use super::fleet::{Fleet, told_to_end};
 use super::metering::{decimal, price};
 use super::pages::{Browser, add_person};
 use super::simulated::Clock;
@@ -112,4 +114,26 @@ async fn the_costs_of_a_jobs_runs_stand_on_its_page_and_add_up_to_its_own(owner:
 
 fn money(cost: Option<&Money>) -> Decimal {
     cost.expect("it is priced").amount
+}
+
+/// An administrator's browser.
+async fn boss(fleet: &Fleet) -> Browser {
+    add_person(&fleet.owner, "boss", Some("admin")).await;
+    let mut browser = Browser::new(&fleet.app);
+    browser.sign_in("boss").await;
+    browser
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn who_drains_a_node_reads_what_moves_and_what_stays_to_its_end(owner: PgPool) {
+    let fleet = Fleet::new(owner).await;
+    fleet.node("n1", 8).await;
+    fleet.running(1).await;
+    let spec = json!({ "name": "s", "class": "training-high", "command": ["true"], "per_worker": { "gpus": 2 } });
+    let stays = fleet.submit_spec(spec).await.expect("accepted").id;
+    fleet.turn().await;
+    fleet.run(stays).await;
+    let page = boss(&fleet).await.get("/nodes/n1").await.html;
+    let words = "Preemptible work is stopped after its grace and placed elsewhere: <b>1 GPU</b>. The rest ends by itself: <b>2 GPUs</b>.";
+    assert!(page.contains(words), "{page}");
 }

@@ -4,6 +4,7 @@ use askama::Template;
 use chrono::{DateTime, Utc};
 
 use crate::draw::{self, Device, Holder, Html};
+use crate::messages::Phrase;
 use crate::parts::{EventLine, State};
 use crate::shell::{Section, Shell};
 
@@ -45,6 +46,17 @@ pub struct NodeView {
     pub events: Vec<EventLine>,
     /// What the reader may do with it.
     pub actions: Vec<NodeAction>,
+    /// What a drain would move, where the reader may drain.
+    pub leaving: Option<Leaving>,
+}
+
+/// What the work on a node holds of it, by what a drain does to it, in thousandths of a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leaving {
+    /// Preemptible: placed elsewhere.
+    pub moves: i64,
+    /// Not preemptible: ends by itself.
+    pub stays: i64,
 }
 
 /// A warning that a message says in words.
@@ -131,6 +143,20 @@ impl NodeAction {
 const WHOLE: i64 = domain::quantity::MILLI;
 
 impl NodeView {
+    /// What an action does, for whoever is about to do it.
+    fn asks_more(&self, action: &NodeAction) -> Phrase {
+        let t = &self.shell.t;
+        let said = t
+            .word("node_ask_more", action.code())
+            .nest("held", t.gpus(self.held_milli()));
+        match self.leaving {
+            Some(leaving) => said
+                .nest("moves", t.gpus(leaving.moves))
+                .nest("stays", t.gpus(leaving.stays)),
+            None => said,
+        }
+    }
+
     fn held_milli(&self) -> i64 {
         self.devices
             .iter()

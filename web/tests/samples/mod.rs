@@ -241,6 +241,10 @@ pub fn node() -> NodeView {
             detail: Some("8 devices of the pool h100".into()),
         }],
         actions: vec![NodeAction::Cordon, NodeAction::Drain],
+        leaving: Some(Leaving {
+            moves: 4000,
+            stays: 1000,
+        }),
     }
 }
 
