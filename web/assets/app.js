@@ -123,6 +123,19 @@
     window.addEventListener("pagehide", () => source.close());
   };
 
+  /* What is said of a refused value is not said of the next one: the dry run tells what is wrong with that. */
+  document.addEventListener("input", ({ target }) => {
+    const field = target.closest?.(".field");
+    if (!field || !$(".err", field)) return;
+    $$(".err", field).forEach((element) => element.remove());
+    $$("[aria-invalid]", field).forEach((element) => {
+      element.removeAttribute("aria-invalid");
+      const left = (element.getAttribute("aria-describedby") ?? "").split(" ").filter((id) => document.getElementById(id));
+      if (left.length) element.setAttribute("aria-describedby", left.join(" ")); else element.removeAttribute("aria-describedby");
+    });
+    if (!$(".field .err")) $(".lede .bad")?.remove();
+  });
+
   document.addEventListener("change", (event) => {
     if (event.target.matches?.("select[data-submit]")) event.target.form.requestSubmit();
   });
