@@ -171,6 +171,8 @@ fn a_failure_is_told_in_words() {
             exit_code,
             signal,
             message: None,
+            suspended_by: None,
+            memory_mib: None,
         }
         .explain(&Messages::english())
         .to_string()
@@ -317,6 +319,8 @@ fn an_end_is_told_once() {
             exit_code,
             signal: None,
             message: Some(message.into()),
+            suspended_by: None,
+            memory_mib: None,
         });
         view.render().unwrap()
     };
@@ -370,4 +374,90 @@ fn what_is_refused_displaces_nobody_and_does_not_say_so() {
     dry_run.outcome = Outcome::Refused;
     dry_run.cause = Some(Cause::Refused(Refusal::default()));
     assert!(!shows(&view));
+}
+
+#[test]
+fn a_job_is_asked_about_by_what_a_cancel_would_lose() {
+    let asks = |view: &web::views::JobView| view.render().unwrap();
+    assert!(asks(&samples::job()).contains("has its grace to save"));
+    assert!(asks(&samples::waiting_job()).contains("It has not started; nothing is lost."));
+    let mut suspended = samples::job();
+    suspended.placement.clear();
+    suspended.state = domain::state::JobState::Suspended;
+    let html = asks(&suspended);
+    assert!(html.contains("It does not run now.") && !html.contains("It has not started"));
+}
+
+#[test]
+fn a_wait_without_evidence_shows_no_empty_heading() {
+    use web::views::{Wait, Why};
+    let mut view = samples::waiting_job();
+    assert!(view.render().unwrap().contains(">Evidence<"));
+    for (code, next) in [
+        ("suspended", "It stays so until somebody resumes it."),
+        ("not_yet", "when that time has come."),
+        ("dependency", "once they have ended well."),
+        ("behind_in_order", "No start can be estimated."),
+    ] {
+        view.why = Why::Waits(Wait {
+            code: code.into(),
+            ..Wait::default()
+        });
+        let html = view.render().unwrap();
+        assert!(!html.contains(">Evidence<"), "{code}");
+        assert!(html.contains(next), "{code}: {html}");
+    }
+}
+
+#[test]
+fn a_pool_that_only_its_nodes_states_close_is_called_so() {
+    use web::messages::Messages;
+    use web::views::Wait;
+    let t = Messages::english();
+    let told = |counts: &[(&str, i64)]| {
+        let wait = Wait {
+            code: "insufficient_capacity".into(),
+            scope: Some("pool l40s".into()),
+            need_milli: Some(2000),
+            have_milli: Some(0),
+            counts: counts
+                .iter()
+                .map(|(key, count)| ((*key).to_owned(), *count))
+                .collect(),
+            ..Wait::default()
+        };
+        (wait.explain(&t).to_string(), wait.figures(&t).is_some())
+    };
+    let out = |words: &str| (words.to_owned(), false);
+    assert_eq!(
+        told(&[("nodes", 2), ("cordoned", 2)]),
+        out("All nodes of pool l40s are cordoned.")
+    );
+    assert_eq!(
+        told(&[("nodes", 1), ("unreachable", 1)]),
+        out("All nodes of pool l40s are not answering.")
+    );
+    assert_eq!(
+        told(&[("nodes", 3), ("cordoned", 1), ("draining", 2)]),
+        out("All nodes of pool l40s are cordoned, draining or not answering.")
+    );
+    assert_eq!(
+        told(&[("nodes", 2), ("cordoned", 1), ("too_few_free_gpus", 1)]),
+        ("Not enough GPUs are free.".to_owned(), true)
+    );
+}
+
+#[test]
+fn a_cancelled_job_says_so_in_its_state_alone() {
+    use domain::state::{AttemptEnd, JobState};
+    let mut view = samples::failed_job();
+    view.state = JobState::Cancelled;
+    view.attempts.clear();
+    if let web::views::Why::Ended(ending) = &mut view.why {
+        ending.end = AttemptEnd::Cancelled;
+        ending.exit_code = None;
+    }
+    let html = view.render().unwrap();
+    assert!(!html.contains("It was cancelled."), "{html}");
+    assert!(!html.contains("id=\"ending\""), "{html}");
 }

@@ -222,6 +222,35 @@ async fn a_wait_is_told_in_the_words_of_the_pages(owner: PgPool) {
 }
 
 #[sqlx::test(migrations = "../migrations")]
+async fn a_pool_whose_nodes_take_no_work_is_called_so(owner: PgPool) {
+    let server = Server::start(&owner).await;
+    add_node(&owner, "h100", "n1", 8).await;
+    let admin = server.client("admin");
+    let cordoned = admin.post("/nodes/n1/cordon", json!({})).await;
+    cordoned.expect(StatusCode::OK);
+    let spec = json!({"name": "a", "command": ["true"], "per_worker": {"gpus": 1}});
+    let client = server.client("vision-member");
+    let job = client.post("/teams/vision/jobs", spec).await;
+    let job = job.expect(StatusCode::CREATED);
+    turn(&server.app).await;
+    let id = job["id"].as_str().expect("an id");
+    let mut member = browser(&owner, &server, "vision-member").await;
+    let form = format!(
+        "csrf={}&team=vision&name=a&kind=batch&class=normal&workers=1&share=exclusive&gpus=1&command=true",
+        token(&member.get("/submit?team=vision").await.html)
+    );
+    for page in [
+        member.get(&format!("/jobs/{id}")).await,
+        member.get("/jobs").await,
+        member.post("/submit/dry-run", &form).await,
+    ] {
+        let words = "All nodes of pool h100 are cordoned.";
+        assert!(page.html.contains(words), "{}", page.html);
+        assert!(!page.html.contains("Not enough GPUs"), "{}", page.html);
+    }
+}
+
+#[sqlx::test(migrations = "../migrations")]
 async fn who_does_not_see_all_users_is_not_told_how_many_there_are(owner: PgPool) {
     let server = Server::start(&owner).await;
     let mut member = browser(&owner, &server, "vision-member").await;

@@ -125,6 +125,115 @@ async fn boss(fleet: &Fleet) -> Browser {
 }
 
 #[sqlx::test(migrations = "../migrations")]
+async fn a_suspended_jobs_page_says_who_suspended_it_and_what_happens_next(owner: PgPool) {
+    let fleet = Fleet::new(owner).await;
+    fleet.node("n1", 1).await;
+    let job = fleet.running(1).await;
+    jobs::suspend(&fleet.app, &fleet.ada(), Repeat::none(), job)
+        .await
+        .expect("suspended");
+    fleet
+        .report(job, &[told_to_end(), FactKind::Released])
+        .await;
+    let page = boss(&fleet).await.get(&format!("/jobs/{job}")).await.html;
+    for words in [
+        "It was suspended by ada.",
+        "Suspended</span>. It asks for <b>1 GPU</b>.",
+        "It stays so until somebody resumes it.",
+        "It does not run now.",
+    ] {
+        assert!(page.contains(words), "{words}: {page}");
+    }
+    for words in [
+        "It was preempted",
+        "It has not started",
+        "No start can be estimated",
+    ] {
+        assert!(!page.contains(words), "{words}: {page}");
+    }
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn the_time_run_is_that_of_all_attempts(owner: PgPool) {
+    let fleet = Fleet::new(owner).await;
+    let clock = Clock::at(&fleet.owner, "2026-11-29T12:00:00Z").await;
+    fleet.node("n1", 1).await;
+    let job = fleet.running(1).await;
+    clock.pass_ms(600_000).await;
+    jobs::suspend(&fleet.app, &fleet.ada(), Repeat::none(), job)
+        .await
+        .expect("suspended");
+    fleet
+        .report(job, &[told_to_end(), FactKind::Released])
+        .await;
+    clock.pass_ms(5_400_000).await;
+    jobs::resume(&fleet.app, &fleet.ada(), Repeat::none(), job)
+        .await
+        .expect("resumed");
+    fleet.turn().await;
+    fleet.run(job).await;
+    clock.pass_ms(180_000).await;
+    let page = boss(&fleet).await.get(&format!("/jobs/{job}")).await.html;
+    assert!(page.contains("Time run: 13 min."), "{page}");
+}
+
+/// A worker that was ended by a signal.
+fn struck(signal: i32, out_of_memory: bool) -> FactKind {
+    FactKind::Exited(Exited {
+        code: None,
+        signal: Some(signal),
+        out_of_memory,
+        asked: false,
+        lost: None,
+        message: if out_of_memory {
+            "killed for using more than its 512 MiB of memory".into()
+        } else {
+            String::new()
+        },
+    })
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn the_list_says_which_signal_and_out_of_memory_says_which_limit(owner: PgPool) {
+    let fleet = Fleet::new(owner).await;
+    fleet.node("n1", 1).await;
+    let mut browser = boss(&fleet).await;
+    let job = fleet.running(1).await;
+    fleet
+        .report(job, &[struck(11, false), FactKind::Released])
+        .await;
+    let list = browser.get("/jobs").await.html;
+    assert!(list.contains("signal 11"), "{list}");
+    assert!(!list.contains("It was ended by a signal."), "{list}");
+    let spec =
+        json!({ "name": "m", "command": ["true"], "per_worker": { "gpus": 1, "memory_mib": 512 } });
+    let job = fleet.submit_spec(spec).await.expect("accepted").id;
+    fleet.turn().await;
+    fleet.run(job).await;
+    fleet
+        .report(job, &[struck(9, true), FactKind::Released])
+        .await;
+    let told = fleet.job(job).await.message;
+    assert_eq!(
+        told,
+        "worker 0 was killed for using more than its 512 MiB of memory"
+    );
+    for page in [format!("/jobs/{job}"), "/jobs".into()] {
+        let html = browser.get(&page).await.html;
+        assert!(html.contains("more than its 512 MiB of memory"), "{html}");
+    }
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn the_page_of_a_job_that_waits_counts_who_holds_what_it_could_use(owner: PgPool) {
+    let fleet = Fleet::new(owner).await;
+    let job = waiting(&fleet).await;
+    let page = boss(&fleet).await.get(&format!("/jobs/{job}")).await.html;
+    let facts = "<dt>Held by its team</dt><dd>1 GPU</dd><dt>Held by other teams</dt><dd>0 GPUs</dd><dt>Free</dt><dd>0 GPUs</dd><dt class=\"sum\">All in service</dt><dd class=\"sum\">1 GPU</dd>";
+    assert!(page.contains(facts), "{page}");
+}
+
+#[sqlx::test(migrations = "../migrations")]
 async fn who_drains_a_node_reads_what_moves_and_what_stays_to_its_end(owner: PgPool) {
     let fleet = Fleet::new(owner).await;
     fleet.node("n1", 8).await;

@@ -33,7 +33,7 @@ pub struct JobView {
     pub why: Why,
     /// All that its workers ask for, in thousandths.
     pub gpus_milli: i64,
-    /// How long it ran or has been running, in seconds, over all attempts.
+    /// How long it ran or has been running, in seconds, over all attempts; `None` if it never did.
     pub ran_seconds: Option<i64>,
     /// Where its workers are.
     pub placement: Vec<PlacedWorker>,
@@ -193,6 +193,20 @@ impl JobView {
 
     fn live(&self) -> bool {
         !self.state.terminal()
+    }
+
+    /// What a cancel would lose.
+    fn cancel_loses(&self) -> Phrase {
+        let t = &self.shell.t;
+        match (self.placement.is_empty(), self.attempts.is_empty()) {
+            (false, _) => t.say("job.cancel_running"),
+            (true, false) => t.say("job.cancel_stopped"),
+            (true, true) => t.say("job.cancel_waiting"),
+        }
+    }
+
+    fn queued(&self) -> bool {
+        self.state == JobState::Queued
     }
 
     fn nodes(&self) -> Vec<&str> {

@@ -47,11 +47,53 @@ pub struct Wait {
     pub expected_start: Option<DateTime<Utc>>,
     /// Changes that would start it.
     pub remedies: Vec<Remedy>,
+    /// Who holds what it could use, where that was looked up.
+    pub holders: Option<Holders>,
 }
 
+/// Who holds the devices that a job could use, in thousandths of a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holders {
+    /// Held by the job's own team.
+    pub own_team: i64,
+    /// Held by all others together.
+    pub other_teams: i64,
+    /// Held by nobody.
+    pub free: i64,
+    /// All that are well and on nodes that answer.
+    pub capacity: i64,
+}
+
+/// What rules a whole node out, whatever the work: keys of the counts.
+const NODE_OUT: [&str; 3] = ["cordoned", "draining", "unreachable"];
+/// Causes that are told by how much is free.
+const FOR_WANT_OF_FREE: [&str; 2] = ["insufficient_capacity", "fragmented"];
+
 impl Wait {
+    /// The state that keeps all nodes of its pool away, where that is all that does; `out` where
+    /// it is several.
+    fn nodes_out(&self) -> Option<&str> {
+        if !FOR_WANT_OF_FREE.contains(&self.code.as_str()) {
+            return None;
+        }
+        let count = |key: &str| {
+            let found = self.counts.iter().find(|(known, _)| known == key);
+            found.map_or(0, |(_, count)| *count)
+        };
+        let all = count("nodes");
+        if all == 0 || NODE_OUT.map(count).iter().sum::<i64>() != all {
+            return None;
+        }
+        let one = NODE_OUT.into_iter().find(|key| count(key) == all);
+        Some(one.unwrap_or("out"))
+    }
+
     /// The cause.
     pub fn explain(&self, t: &Messages) -> Phrase {
+        let pool = self.scope.as_deref().and_then(|text| scope(t, text));
+        if let (Some(state), Some(pool)) = (self.nodes_out(), pool) {
+            return t.word("nodes_out", state).nest("scope", pool);
+        }
         match &self.message {
             Some(message) if !t.knows("waiting", &self.code) => Phrase::literal(message),
             _ => t.word("waiting", &self.code),
@@ -60,7 +102,7 @@ impl Wait {
 
     /// The cause in figures, where they say more.
     pub fn figures(&self, t: &Messages) -> Option<Phrase> {
-        if !t.knows("waiting_more", &self.code) {
+        if !t.knows("waiting_more", &self.code) || self.nodes_out().is_some() {
             return None;
         }
         let said = t
@@ -68,6 +110,26 @@ impl Wait {
             .nest("need", t.gpus(self.need_milli?))
             .nest("have", t.gpus(self.have_milli?));
         Some(said.nest("scope", scope(t, self.scope.as_deref()?)?))
+    }
+
+    /// What happens next, as far as it is known.
+    pub fn next(&self, shell: &Shell) -> Phrase {
+        let t = &shell.t;
+        match &self.expected_start {
+            Some(at) => t.say("why.expected").nest("at", shell.moment(at)),
+            None if t.knows("why_next", &self.code) => t.word("why_next", &self.code),
+            None => t.say("why.no_estimate"),
+        }
+    }
+
+    /// Whether there is anything to show for the cause.
+    pub fn evident(&self, shell: &Shell) -> bool {
+        self.need_milli.is_some()
+            || self.have_milli.is_some()
+            || self.rank.is_some()
+            || !self.counts.is_empty()
+            || self.holders.is_some()
+            || self.binds(shell).is_some()
     }
 
     /// What binds.
@@ -143,6 +205,10 @@ pub struct Ending {
     pub signal: Option<i32>,
     /// More, as the server says it.
     pub message: Option<String>,
+    /// Who suspended the job, where that is what ended it.
+    pub suspended_by: Option<String>,
+    /// The memory that each worker had asked for, in MiB.
+    pub memory_mib: Option<i64>,
 }
 
 impl Ending {
@@ -176,7 +242,15 @@ impl Ending {
                     .nest("signal", t.word("signal", &number)),
                 None => t.say("ended.some_signal"),
             },
-            (end, _) => t.word("ended_by", end.as_str()),
+            (end, _) => match (end, &self.suspended_by, self.memory_mib) {
+                (AttemptEnd::Preempted, Some(name), _) => {
+                    t.say("ended.suspended").with("name", name)
+                }
+                (AttemptEnd::Oom, _, Some(mib)) => {
+                    t.say("ended.over_memory").nest("memory", t.memory(mib))
+                }
+                _ => t.word("ended_by", end.as_str()),
+            },
         }
     }
 
@@ -186,6 +260,7 @@ impl Ending {
             (AttemptEnd::Exit | AttemptEnd::Invalid, Some(CODE_NOT_FOUND)) => "not_found",
             (AttemptEnd::Exit | AttemptEnd::Invalid, Some(CODE_NOT_EXECUTABLE)) => "not_executable",
             (AttemptEnd::Exit, Some(0)) => return None,
+            (AttemptEnd::Preempted, _) if self.suspended_by.is_some() => return None,
             (end, _) => end.as_str(),
         };
         t.knows("advice", code).then(|| t.word("advice", code))
@@ -197,6 +272,11 @@ impl Ending {
         self.message
             .as_deref()
             .filter(|_| own && self.exit_code.is_none())
+    }
+
+    /// Whether the state says all of it already.
+    pub(super) fn told_by_state(&self) -> bool {
+        self.end == AttemptEnd::Cancelled
     }
 
     /// Whether it ended well.

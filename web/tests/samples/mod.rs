@@ -360,6 +360,8 @@ pub fn job() -> JobView {
                     exit_code: Some(143),
                     signal: None,
                     message: None,
+                    suspended_by: None,
+                    memory_mib: None,
                 }),
             },
             AttemptRow {
@@ -488,6 +490,8 @@ pub fn failed_job() -> JobView {
         exit_code: Some(127),
         signal: None,
         message: None,
+        suspended_by: None,
+        memory_mib: None,
     };
     let mut view = job();
     view.state = JobState::Failed;

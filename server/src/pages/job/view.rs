@@ -2,6 +2,7 @@
 
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
+use domain::ids::JobId;
 use domain::spec::PerWorker;
 use domain::state::{AttemptEnd, JobState};
 use domain::{MilliGpu, Timestamp};
@@ -12,16 +13,16 @@ use web::draw::Span;
 use web::messages::{Messages, Phrase};
 use web::parts::{EventLine, State as Shown};
 use web::shell::Section;
-use web::views::{AttemptRow, CostLine, JobActions, JobView, PlacedWorker};
+use web::views::{AttemptRow, CostLine, Holders, JobActions, JobView, PlacedWorker, Why};
 
-use super::super::jobs::{Teams, cost_of, ran_seconds};
+use super::super::jobs::{Teams, cost_of};
 use super::super::visit::Visit;
 use super::super::{PageError, page, words};
 use super::steer::read_id;
 use super::{log, why};
 use crate::app::authorise::{self, Action};
 use crate::app::jobs::{self, Attempt, Event, Job};
-use crate::app::{App, Asker, prices};
+use crate::app::{App, Asker, planning, prices};
 
 /// What a job's page may be asked with.
 #[derive(Debug, Default, Deserialize)]
@@ -48,14 +49,20 @@ pub async fn show_job(
     let view = JobView {
         id: id.to_string(),
         team: teams.shown(&job.team),
-        why: why::explain(&job, job.waiting.as_ref(), attempts.last()),
+        why: with_holders(
+            &app,
+            asker,
+            id,
+            why::explain(&job, job.waiting.as_ref(), attempts.last()),
+        )
+        .await?,
         gpus_milli: job.gpus_milli(),
-        ran_seconds: ran_seconds(&job, shell.now),
+        ran_seconds: ran_in_all(&attempts, shell.now),
         placement: if live { placement(&job) } else { Vec::new() },
         spans: spans(&steps, job.state, shell.now),
         attempts: attempts
             .iter()
-            .map(|attempt| attempt_row(attempt, &job, shell.now))
+            .map(|attempt| attempt_row(attempt, &job, &steps, shell.now))
             .collect(),
         events: steps
             .iter()
@@ -123,7 +130,45 @@ fn spans(steps: &[Event], state: JobState, now: Timestamp) -> Vec<Span> {
         .collect()
 }
 
-fn attempt_row(attempt: &Attempt, job: &Job, now: Timestamp) -> AttemptRow {
+/// Counts who holds what a job that waits could use.
+async fn with_holders(
+    app: &App,
+    asker: &Asker,
+    id: JobId,
+    explained: Why,
+) -> Result<Why, PageError> {
+    let Why::Waits(mut wait) = explained else {
+        return Ok(explained);
+    };
+    // What is held back by people would not start if all of it were free.
+    if wait.code != "suspended" {
+        let holders = planning::holders_of(app, asker, id).await?;
+        wait.holders = holders.map(|holders| Holders {
+            own_team: holders.own_team.milli(),
+            other_teams: holders.other_teams.milli(),
+            free: holders.free.milli(),
+            capacity: holders.capacity.milli(),
+        });
+    }
+    Ok(Why::Waits(wait))
+}
+
+/// How long all attempts ran, or have been running; nothing where none ever did.
+fn ran_in_all(attempts: &[Attempt], now: Timestamp) -> Option<i64> {
+    attempts
+        .iter()
+        .filter_map(|attempt| ran(attempt, now))
+        .reduce(|all, one| all + one)
+}
+
+fn ran(attempt: &Attempt, now: Timestamp) -> Option<i64> {
+    let until = attempt.ended_at.unwrap_or(now);
+    attempt
+        .started_at
+        .map(|at| (until - at).num_seconds().max(0))
+}
+
+fn attempt_row(attempt: &Attempt, job: &Job, steps: &[Event], now: Timestamp) -> AttemptRow {
     let present = attempt.number == job.attempt;
     let mut nodes: Vec<String> = job
         .placement
@@ -135,11 +180,9 @@ fn attempt_row(attempt: &Attempt, job: &Job, now: Timestamp) -> AttemptRow {
     AttemptRow {
         number: attempt.number.unsigned_abs(),
         started_at: attempt.started_at.or(Some(attempt.created_at)),
-        ran_seconds: attempt
-            .started_at
-            .map(|at| (attempt.ended_at.unwrap_or(now) - at).num_seconds().max(0)),
+        ran_seconds: ran(attempt, now),
         nodes,
-        ending: why::ending_of(attempt),
+        ending: why::ending_of(attempt, job, steps),
     }
 }
 

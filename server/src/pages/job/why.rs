@@ -7,7 +7,7 @@ use web::draw::plain_text;
 use web::messages::Messages;
 use web::views::{Ending, Remedy, Wait, Why};
 
-use crate::app::jobs::{Attempt, Job};
+use crate::app::jobs::{Attempt, Event, Job};
 
 /// Changes that are offered: more would be a list, not advice.
 const REMEDIES_MAX: usize = 3;
@@ -16,12 +16,27 @@ const REMEDIES_MAX: usize = 3;
 pub fn short(t: &Messages, job: &Job) -> Option<String> {
     match job.state {
         JobState::Queued | JobState::Suspended => {
-            job.reason.as_ref()?;
-            Some(plain_text(&wait(job, None).explain(t)))
+            let code = job.reason.as_ref()?;
+            // What was found last is of this wait only where its cause is the same.
+            let found = job.waiting.as_ref();
+            let found = found.filter(|found| found["code"].as_str() == Some(code));
+            Some(plain_text(&wait(job, found).explain(t)))
         }
         JobState::Failed => {
             let end = job.reason.as_deref()?.parse().ok()?;
-            Some(plain_text(&ending(end, job.exit_code, None, "").explain(t)))
+            // Which signal it was, a job's row says in words alone.
+            if end == AttemptEnd::Signal && !job.message.is_empty() {
+                return Some(job.message.clone());
+            }
+            let ending = Ending {
+                end,
+                exit_code: job.exit_code,
+                signal: None,
+                message: None,
+                suspended_by: None,
+                memory_mib: memory(job),
+            };
+            Some(plain_text(&ending.explain(t)))
         }
         _ => None,
     }
@@ -41,31 +56,56 @@ pub fn explain(job: &Job, waiting: Option<&Value>, last: Option<&Attempt>) -> Wh
             let end = end
                 .or(last.and_then(|attempt| attempt.reason))
                 .unwrap_or(fallback);
-            let signal = last.and_then(|attempt| attempt.exit_signal);
-            Why::Ended(ending(end, job.exit_code, signal, &job.message))
+            Why::Ended(Ending {
+                end,
+                exit_code: job.exit_code,
+                signal: last.and_then(|attempt| attempt.exit_signal),
+                message: said(&job.message),
+                suspended_by: None,
+                memory_mib: memory(job),
+            })
         }
         _ => Why::Nothing,
     }
 }
 
-/// How an attempt ended.
-pub fn ending_of(attempt: &Attempt) -> Option<Ending> {
+/// How an attempt of a job ended, `steps` being those of the job.
+pub fn ending_of(attempt: &Attempt, job: &Job, steps: &[Event]) -> Option<Ending> {
     let end = attempt.reason.filter(|_| attempt.ended_at.is_some())?;
-    Some(ending(
+    Some(Ending {
         end,
-        attempt.exit_code,
-        attempt.exit_signal,
-        &attempt.message,
-    ))
+        exit_code: attempt.exit_code,
+        signal: attempt.exit_signal,
+        message: said(&attempt.message),
+        suspended_by: suspender(attempt, steps),
+        memory_mib: memory(job),
+    })
 }
 
-fn ending(end: AttemptEnd, exit_code: Option<i32>, signal: Option<i32>, message: &str) -> Ending {
-    Ending {
-        end,
-        exit_code,
-        signal,
-        message: Some(message.to_owned()).filter(|message| !message.is_empty()),
+/// Who suspended the job while an attempt ran. One that policy had stopped already was preempted,
+/// whatever came after.
+fn suspender(attempt: &Attempt, steps: &[Event]) -> Option<String> {
+    let ended_at = attempt.ended_at?;
+    let stopped = |step: &&Event| {
+        let ran = [JobState::Starting, JobState::Running].map(|state| state.as_str());
+        step.to == JobState::Suspended.as_str()
+            && step.from.as_deref().is_some_and(|from| ran.contains(&from))
+            && (attempt.created_at..=ended_at).contains(&step.at)
+    };
+    if attempt.reason != Some(AttemptEnd::Preempted) {
+        return None;
     }
+    steps.iter().find(stopped).map(|step| step.actor.clone())
+}
+
+/// The memory that each of a job's workers asked for, where it asked for any.
+fn memory(job: &Job) -> Option<i64> {
+    let mib = job.spec.as_ref()?.per_worker.memory_mib;
+    Some(mib).filter(|mib| *mib > 0)
+}
+
+fn said(message: &str) -> Option<String> {
+    Some(message.to_owned()).filter(|message| !message.is_empty())
 }
 
 fn wait(job: &Job, waiting: Option<&Value>) -> Wait {
@@ -98,6 +138,7 @@ pub fn verdict(waiting: &Value) -> Wait {
         counts: counts
             .filter_map(|(code, count)| Some((code.clone(), count.as_i64()?)))
             .collect(),
+        holders: None,
         rank: waiting["rank"].as_i64(),
         expected_start: waiting["expected_start"]
             .as_str()
