@@ -87,7 +87,8 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Takes hold of the supervisor that claimed a run folder; `None` when it is gone.
+    /// Takes hold of the supervisor that claimed a run folder; `None` when it is gone. After an
+    /// error it may live: ask again.
     pub fn find(run: &RunFolder) -> io::Result<Option<Self>> {
         let Some(claim) = run.claim()? else {
             return Ok(None);
@@ -95,7 +96,7 @@ impl Supervisor {
         if claim.pid == 0 {
             return Ok(None);
         }
-        let Some(process) = Process::find(claim.pid, claim.start_ticks) else {
+        let Some(process) = Process::find(claim.pid, claim.start_ticks)? else {
             return Ok(None);
         };
         // SAFETY: the descriptor is owned by what is registered, and closed by nobody else.

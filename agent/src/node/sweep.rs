@@ -60,7 +60,7 @@ fn clear_strays(node: &Node, adopted: &[Kept]) {
         // From here on no supervisor can begin; one that had begun is ended.
         let void = run.claim_as_void().unwrap_or(false);
         if !void && let Ok(Some(claim)) = run.claim() {
-            if let Some(process) = Process::find(claim.pid, claim.start_ticks) {
+            if let Ok(Some(process)) = Process::find(claim.pid, claim.start_ticks) {
                 tracing::warn!(assignment.id = %id, "a job that the journal does not know is ended");
                 process.signal(Signal::SIGKILL);
             }

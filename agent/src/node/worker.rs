@@ -1,6 +1,7 @@
 //! One assignment from its acceptance to its release: a task that converges to what is
 //! wanted, from wherever it finds things.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,8 +16,8 @@ use crate::clock;
 use crate::journal::{Entry, FactKind, Kept, Record};
 use crate::runs::{Exit, Refusal};
 
-/// Wait before something is tried again that must not be given up: the disk is full, or a
-/// folder cannot be removed.
+/// Wait before something is tried again that must not be given up: the disk is full, a folder
+/// cannot be removed, or a file cannot be read.
 const RETRY: Duration = Duration::from_secs(1);
 /// Longest such wait.
 const RETRY_MAX: Duration = Duration::from_secs(30);
@@ -92,10 +93,12 @@ impl Worker {
         self.enter(AssignmentPhase::HandedOver);
         if kept.ended {
             self.clean().await;
-        } else if matches!(self.node.folders.run(self.id).claim(), Ok(Some(_))) {
-            self.follow(kept.started, Seen::NotYet).await;
-        } else {
-            self.run_accepted().await;
+            return;
+        }
+        let run = self.node.folders.run(self.id);
+        match self.answer("who runs a job", || run.claim()).await {
+            Some(_) => self.follow(kept.started, Seen::NotYet).await,
+            None => self.run_accepted().await,
         }
     }
 
@@ -190,7 +193,9 @@ impl Worker {
         let run = self.node.folders.run(self.id);
         self.enter(AssignmentPhase::Running);
         loop {
-            let supervisor = Supervisor::find(&run).ok().flatten();
+            let supervisor = self
+                .answer("a job's supervisor", || Supervisor::find(&run))
+                .await;
             if !started_told && let Ok(Some(started)) = run.started() {
                 let pid = i64::from(started.pid);
                 self.record(vec![Entry::Fact {
@@ -210,6 +215,22 @@ impl Worker {
         }
         self.tell_end(&run, seen).await;
         self.clean().await;
+    }
+
+    /// Asks until there is an answer: an agent that is short of descriptors, or a disk that fails,
+    /// is no end of a job.
+    async fn answer<T>(&self, what: &str, ask: impl Fn() -> io::Result<T>) -> T {
+        let mut wait = RETRY;
+        loop {
+            match ask() {
+                Ok(answer) => return answer,
+                Err(error) => {
+                    tracing::error!(assignment.id = %self.id, %error, "{what} cannot be found out; it is left alone");
+                }
+            }
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(RETRY_MAX);
+        }
     }
 
     /// Returns true when the supervisor has ended, false when it may have news.
@@ -234,9 +255,9 @@ impl Worker {
     }
 
     async fn tell_end(&self, run: &crate::runs::RunFolder, seen: Seen) {
-        let exit = match run.exit() {
-            Ok(Some(exit)) => exit,
-            Ok(None) | Err(_) => {
+        let exit = match self.answer("how a job ended", || run.exit()).await {
+            Some(exit) => exit,
+            None => {
                 while launch::kill_orphans(&self.node, run, &self.id.to_string()) {
                     tokio::time::sleep(EMPTY_CHECK).await;
                 }

@@ -62,6 +62,40 @@ async fn a_killed_agent_leaves_its_jobs_alone_and_finds_them_again() {
 }
 
 #[tokio::test]
+async fn a_claim_that_cannot_be_read_is_no_end_of_a_job() {
+    let mut agent = Agent::running().await;
+    let gate = agent.open_folder().join("gate");
+    let job = script(&format!(
+        "while [ ! -e {} ]; do sleep 0.02; done; exit 6",
+        gate.display()
+    ));
+    agent.server.desire(std::slice::from_ref(&job)).await;
+    let pid = agent.server.started(&job.id).await;
+    agent.kill();
+    let run = agent.state().join("runs").join(&job.id);
+    let claim = fs::read(run.join("claim.json")).expect("claimed");
+    // Root may read all that there is, but a folder is no file.
+    fs::remove_file(run.join("claim.json")).expect("removed");
+    fs::create_dir(run.join("claim.json")).expect("made");
+    agent.start().await;
+    let log = agent.folder.path().join("agent.log");
+    until("the agent has looked", || {
+        fs::read_to_string(&log).is_ok_and(|log| log.contains("it is left alone"))
+    })
+    .await;
+    assert!(
+        alive(pid),
+        "nothing is known of it, so that it is left alone"
+    );
+
+    fs::remove_dir(run.join("claim.json")).expect("removed");
+    fs::write(run.join("claim.json"), claim).expect("written");
+    fs::write(&gate, "").expect("opened");
+    assert_eq!(agent.server.exited(&job.id).await.code, Some(6));
+    agent.server.released(&job.id).await;
+}
+
+#[tokio::test]
 async fn an_end_that_no_agent_saw_is_told_later() {
     let mut agent = Agent::running().await;
     let job = script("sleep 0.5; exit 5");
