@@ -2,7 +2,9 @@
 //! machine, and clears away what belongs to nobody.
 
 use std::fs;
+use std::io::ErrorKind::{InvalidData, UnexpectedEof};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use domain::ids::AssignmentId;
@@ -11,12 +13,18 @@ use nix::sys::signal::Signal;
 use super::{Node, launch, workdir, worker};
 use crate::journal::{Entry, FactKind, JournalError, Kept};
 use crate::proc::Process;
+use crate::runs::RunFolder;
 
 /// Wait between two rounds of killing; nothing else goes on at that time.
 const KILL_WAIT: Duration = Duration::from_millis(20);
+/// Such rounds before the agent starts all the same, in all five seconds: what the kernel lets end
+/// is gone within one, and what hangs in a driver may hang for days.
+const KILL_ROUNDS: u32 = 250;
+/// Wait between two rounds from then on, beside all else.
+const KILL_WAIT_LONG: Duration = Duration::from_secs(5);
 
 /// Brings journal and disk to where tasks can take over; returns what is to be adopted.
-pub async fn recover(node: &Node, rebooted: bool) -> Result<Vec<Kept>, JournalError> {
+pub async fn recover(node: &Arc<Node>, rebooted: bool) -> Result<Vec<Kept>, JournalError> {
     let kept: Vec<Kept> = node.journal.state().kept.values().cloned().collect();
     if rebooted {
         for lost in &kept {
@@ -24,7 +32,9 @@ pub async fn recover(node: &Node, rebooted: bool) -> Result<Vec<Kept>, JournalEr
         }
     }
     let adopted = if rebooted { Vec::new() } else { kept };
-    clear_strays(node, &adopted);
+    for id in clear_strays(node, &adopted) {
+        tokio::spawn(outlast(Arc::clone(node), id));
+    }
     Ok(adopted)
 }
 
@@ -52,27 +62,70 @@ async fn bury_after_reboot(node: &Node, lost: &Kept) -> Result<(), JournalError>
     node.journal.append(entries).await
 }
 
-/// Removes folders of assignments that the journal does not know, and ends what runs there.
-fn clear_strays(node: &Node, adopted: &[Kept]) {
+/// Removes folders of assignments that the journal does not know, and ends what runs there;
+/// returns those that did not end.
+fn clear_strays(node: &Node, adopted: &[Kept]) -> Vec<AssignmentId> {
+    let mut stubborn = Vec::new();
     let known = |id: AssignmentId| adopted.iter().any(|kept| kept.assignment_id == id);
     for id in ids_in(&node.folders.runs()).filter(|id| !known(*id)) {
         let run = node.folders.run(id);
         // From here on no supervisor can begin; one that had begun is ended.
         let void = run.claim_as_void().unwrap_or(false);
-        if !void && let Ok(Some(claim)) = run.claim() {
-            if let Ok(Some(process)) = Process::find(claim.pid, claim.start_ticks) {
-                tracing::warn!(assignment.id = %id, "a job that the journal does not know is ended");
-                process.signal(Signal::SIGKILL);
-            }
-            while launch::kill_orphans(node, &run, &id.to_string()) {
-                std::thread::sleep(KILL_WAIT);
-            }
+        if !void {
+            tracing::warn!(assignment.id = %id, "a job that the journal does not know is ended");
+        }
+        if !void && !within_rounds(KILL_WAIT, || end_stray(node, id, &run)) {
+            tracing::warn!(
+                assignment.id = %id,
+                "a job that the journal does not know does not end, perhaps in the kernel (`ps -eo pid,stat,args`, state D); the agent starts all the same and goes on ending it"
+            );
+            stubborn.push(id);
+            continue;
         }
         warn_on_error(id, workdir::clear(run.path()));
     }
-    for id in ids_in(&node.folders.jobs()).filter(|id| !known(*id)) {
+    let lasts = |id: &AssignmentId| stubborn.contains(id);
+    for id in ids_in(&node.folders.jobs()).filter(|id| !known(*id) && !lasts(id)) {
         warn_on_error(id, workdir::clear(&node.folders.job(id)));
     }
+    stubborn
+}
+
+/// Kills what is left of a run that the journal does not know; true once nothing is.
+fn end_stray(node: &Node, id: AssignmentId, run: &RunFolder) -> bool {
+    let supervisor = match run.claim() {
+        Ok(Some(claim)) if claim.pid != 0 => Process::find(claim.pid, claim.start_ticks),
+        // A power loss left half a file; what it named did not survive that either.
+        Err(error) if matches!(error.kind(), InvalidData | UnexpectedEof) => Ok(None),
+        Ok(_) => Ok(None),
+        Err(error) => Err(error),
+    };
+    if let Ok(Some(process)) = &supervisor {
+        process.signal(Signal::SIGKILL);
+    }
+    let left = launch::kill_orphans(node, run, &id.to_string());
+    !left && matches!(supervisor, Ok(None))
+}
+
+/// Tries a bounded number of times; whether it was done at last.
+fn within_rounds(wait: Duration, mut done: impl FnMut() -> bool) -> bool {
+    for _ in 1..KILL_ROUNDS {
+        if done() {
+            return true;
+        }
+        std::thread::sleep(wait);
+    }
+    done()
+}
+
+/// Goes on ending a run that did not end when the agent started, then clears its folders away.
+async fn outlast(node: Arc<Node>, id: AssignmentId) {
+    let run = node.folders.run(id);
+    while !end_stray(&node, id, &run) {
+        tokio::time::sleep(KILL_WAIT_LONG).await;
+    }
+    warn_on_error(id, workdir::clear(run.path()));
+    warn_on_error(id, workdir::clear(&node.folders.job(id)));
 }
 
 fn ids_in(folder: &Path) -> impl Iterator<Item = AssignmentId> {
@@ -83,5 +136,32 @@ fn ids_in(folder: &Path) -> impl Iterator<Item = AssignmentId> {
 fn warn_on_error(id: AssignmentId, cleared: std::io::Result<()>) {
     if let Err(error) = cleared {
         tracing::warn!(assignment.id = %id, %error, "a stray folder is left behind");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_end_keeps_the_agent_for_so_many_rounds_and_no_longer() {
+        let mut rounds = 0;
+        let ended = within_rounds(Duration::ZERO, || {
+            rounds += 1;
+            false
+        });
+        assert!(!ended);
+        assert_eq!(rounds, KILL_ROUNDS);
+    }
+
+    #[test]
+    fn what_ends_is_waited_for_no_longer_than_that() {
+        let mut rounds = 0;
+        let ended = within_rounds(Duration::ZERO, || {
+            rounds += 1;
+            rounds == 3
+        });
+        assert!(ended);
+        assert_eq!(rounds, 3);
     }
 }
