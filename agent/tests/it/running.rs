@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use agent::supervise::cgroup::Cgroups;
 use protocol::wire;
 
 use crate::rig::{Agent, UID, alive, assignment, content, is_root, script, until, wanted};
@@ -281,19 +282,44 @@ async fn a_job_that_takes_too_much_memory_is_told_as_such() {
         );
         return;
     }
+    let gate = agent.open_folder().join("gate");
     let job = wire::Assignment {
         memory_mib: 32,
         cpus_milli: 1000,
-        ..assignment(&["python3", "-c", "x = bytearray(512 * 1024 * 1024)"])
+        ..script(&format!(
+            "while [ ! -e {} ]; do sleep 0.02; done; exec python3 -c 'x = bytearray(512 * 1024 * 1024)'",
+            gate.display()
+        ))
     };
     agent.server.desire(std::slice::from_ref(&job)).await;
+    agent.server.started(&job.id).await;
+    let groups = groups_of(&agent, &job.id);
+    assert!(
+        !groups.is_empty() && groups.iter().all(|group| group.is_dir()),
+        "{groups:?}"
+    );
+    fs::write(&gate, "").expect("opened");
     let exited = agent.server.exited(&job.id).await;
     assert!(exited.out_of_memory, "{exited:?}");
     assert_eq!(exited.signal, Some(9));
     assert!(exited.message.contains("32 MiB"), "{}", exited.message);
     agent.server.released(&job.id).await;
-    let group = format!("/sys/fs/cgroup/memory/allotment/{}", job.id);
-    assert!(!std::path::Path::new(&group).exists());
+    assert!(groups.iter().all(|group| !group.exists()), "{groups:?}");
+}
+
+/// The control groups of a job that runs, wherever this host's version has them: what its
+/// supervisor was told.
+fn groups_of(agent: &Agent, id: &str) -> Vec<std::path::PathBuf> {
+    let orders = agent.state().join("runs").join(id).join("orders.json");
+    let orders: serde_json::Value =
+        serde_json::from_slice(&fs::read(orders).expect("orders")).expect("JSON");
+    let cgroups = serde_json::from_value(orders["cgroups"].clone()).expect("an interface");
+    let parents = match cgroups {
+        Cgroups::V2 { parent } => vec![parent],
+        Cgroups::V1 { parents } => parents.into_iter().map(|parent| parent.folder).collect(),
+        Cgroups::None => Vec::new(),
+    };
+    parents.iter().map(|parent| parent.join(id)).collect()
 }
 
 #[tokio::test]
