@@ -39,10 +39,17 @@ const browser = await chromium.launch({
 let passed = 0;
 let failed = 0;
 const complaints = [];
-async function check(claim, body) {
+/** What the check that goes on expects to be refused with, and whether it was. */
+let refusal = { status: undefined, seen: false };
+/** Checks a claim. Of the answers only those with the status `refused`, if one is named, may refuse. */
+async function check(claim, body, { refused } = {}) {
   const started = Date.now();
+  refusal = { status: refused, seen: false };
+  const before = complaints.length;
   try {
     await body();
+    assert(refused === undefined || refusal.seen, `nothing was refused with status ${refused}`);
+    assert(complaints.length === before, complaints.slice(before).join("\n"));
     passed += 1;
     console.log(`ok    ${claim} (${Date.now() - started} ms)`);
   } catch (error) {
@@ -58,9 +65,15 @@ async function open(options = {}) {
   const context = await browser.newContext({ baseURL: base, viewport: DESKTOP, ...options });
   context.setDefaultTimeout(20_000);
   const page = await context.newPage();
-  const expected = /status of (40[0-9]|4[0-9]{2})/;
+  page.on("response", (answer) => {
+    if (answer.status() < 400) return;
+    if (answer.status() === refusal.status) refusal.seen = true;
+    else complaints.push(`${page.url()}: ${answer.request().method()} ${answer.url()} was answered ${answer.status()}`);
+  });
+  // The browser tells of a refusal once more, in words of its own.
+  const told = /^Failed to load resource: the server responded with a status of/;
   page.on("console", (message) => {
-    if (message.type() === "error" && !expected.test(message.text())) complaints.push(`${page.url()}: ${message.text()}`);
+    if (message.type() === "error" && !told.test(message.text())) complaints.push(`${page.url()}: ${message.text()}`);
   });
   page.on("pageerror", (error) => complaints.push(`${page.url()}: ${error.message}`));
   return page;
@@ -97,7 +110,7 @@ await check("a wrong password is refused in words and keeps the name", async () 
   await page.getByRole("button", { name: "Sign in" }).click();
   await page.getByRole("alert").waitFor();
   assert((await page.getByLabel("Name", { exact: true }).inputValue()) === member.name, "the name was lost");
-});
+}, { refused: 401 });
 await check("a page asked for without a session leads to the sign-in and then to that page", async () => {
   await page.goto("/fleet");
   assert(new URL(page.url()).pathname === "/signin", `at ${page.url()}`);
@@ -195,7 +208,7 @@ await check("a wrong value keeps what was typed and says what is wrong beside it
   await page.locator("#gpus[aria-invalid=true]").waitFor();
   assert((await page.getByLabel("GPUs per worker").inputValue()) === "1000000000000", "the value was lost");
   assert(/GPUs per worker: /.test(await page.locator("#gpus-e").innerText()), await page.locator("#gpus-e").innerText());
-});
+}, { refused: 422 });
 await check("the team's page shows quota, spend and members", async () => {
   await page.goto(`/teams/${member.team}`);
   assert((await page.locator("svg.qbar").count()) >= 1, "no quota");
@@ -206,7 +219,7 @@ await check("another team's page is not there", async () => {
   const answer = await page.goto(`/teams/${other.team}`);
   assert(answer.status() === 404, `status ${answer.status()}`);
   assert((await page.locator("h1").count()) === 1, "no page of its own");
-});
+}, { refused: 404 });
 await check("a member sees its team mates among the users and no form to add one", async () => {
   await page.goto("/users");
   await page.getByRole("row", { name: new RegExp(owner.name) }).waitFor();
@@ -248,8 +261,9 @@ await check("signing in and submitting work without scripts", async () => {
   assert((await plain.locator("[data-state]").count()) === 1, "no state on the page");
 });
 
+const NOWHERE = "/nowhere";
 // Every page, as an administrator sees it, and what a member sees of teams and of a wrong form.
-const addresses = ["/fleet", nodeAddress, "/jobs", "/jobs?user=nobody", jobAddress, failedAddress, `/submit?team=${member.team}`, `/teams/${ROOT}`, `/teams/${member.team}`, "/teams", "/users", "/nowhere"];
+const addresses = ["/fleet", nodeAddress, "/jobs", "/jobs?user=nobody", jobAddress, failedAddress, `/submit?team=${member.team}`, `/teams/${ROOT}`, `/teams/${member.team}`, "/teams", "/users", NOWHERE];
 const visitor = await open();
 await signIn(visitor, member);
 /** A folder that gets a picture of each page, when it is named. */
@@ -268,7 +282,7 @@ for (const theme of ["light", "dark"]) {
         assert(over <= 0, `${over} px too wide`);
         const { violations } = await new AxeBuilder({ page: reader }).analyze();
         assert(violations.length === 0, violations.map((v) => `${v.id}: ${v.nodes.map((n) => n.html.slice(0, 160)).join(" | ")}`).join("\n"));
-      });
+      }, { refused: address === NOWHERE ? 404 : undefined });
     }
   }
 }
