@@ -1,5 +1,6 @@
 //! `allotment-server`: the control plane's one binary.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -102,11 +103,14 @@ async fn run(command: Command) -> anyhow::Result<()> {
             Ok(())
         }
         Command::Openapi => {
-            print!(
-                "{}",
-                api::document().to_yaml().context("write the document")?
-            );
-            Ok(())
+            let document = api::document().to_yaml().context("make the document")?;
+            let mut stdout = std::io::stdout();
+            let written = stdout.write_all(document.as_bytes());
+            match written.and_then(|()| stdout.flush()) {
+                // Who reads it, such as `head`, has seen enough.
+                Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+                written => written.context("write the document"),
+            }
         }
     }
 }

@@ -137,3 +137,16 @@ fn the_document_says_what_names_and_currencies_must_be() {
         );
     }
 }
+
+#[test]
+fn the_document_is_printed_to_whom_reads_no_further() {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let printed = std::process::Command::new(env!("CARGO_BIN_EXE_allotment-server"))
+        .arg("openapi")
+        .stdout(writer)
+        .output()
+        .expect("it runs");
+    let said = String::from_utf8_lossy(&printed.stderr);
+    assert!(printed.status.success() && said.is_empty(), "{said}");
+}
