@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
+use domain::ids::RepeatKey;
 use reqwest::{Method, Response};
 use serde_json::Value;
 
@@ -14,27 +15,43 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Rows asked for at a time; the server's own bound is 500.
 const PAGE_ROWS: usize = 200;
 
+/// Longest silence of a server that owes an answer: it gives up on its own work before that.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// Tries of one request whose answer was lost: one loss is a restart or a router's, two are a
+/// server that is away.
+const TRIES: u32 = 2;
+
 /// A client of one server, as one person.
 pub struct Client {
     http: reqwest::Client,
+    /// For streams, whose news may be long in coming.
+    patient: reqwest::Client,
     login: Login,
+    silence_max: Duration,
+}
+
+/// A request that can be sent again as it is.
+struct Request<'a> {
+    method: Method,
+    url: reqwest::Url,
+    body: Option<&'a Value>,
+    /// By it the server knows a repeat; for what makes or changes something.
+    key: Option<RepeatKey>,
 }
 
 impl Client {
     /// A client that asks as `login` says.
     pub fn new(login: Login) -> Result<Self, Failure> {
-        let mut builder = reqwest::Client::builder()
-            .connect_timeout(CONNECT_TIMEOUT)
-            .user_agent(concat!("allot/", env!("CARGO_PKG_VERSION")));
-        if let Ok(path) = std::env::var("ALLOTMENT_CA") {
-            let pem =
-                std::fs::read(&path).with_context(|| format!("read the CA certificate {path}"))?;
-            let authority = reqwest::Certificate::from_pem(&pem)
-                .with_context(|| format!("CA certificate {path}"))?;
-            builder = builder.add_root_certificate(authority);
-        }
-        let http = builder.build().context("make an HTTP client")?;
-        Ok(Self { http, login })
+        Self::with_silence(login, SILENCE_MAX)
+    }
+
+    fn with_silence(login: Login, silence_max: Duration) -> Result<Self, Failure> {
+        Ok(Self {
+            http: http(Some(silence_max))?,
+            patient: http(None)?,
+            login,
+            silence_max,
+        })
     }
 
     /// A client as the environment or the kept log-in says.
@@ -44,12 +61,25 @@ impl Client {
 
     /// Reads `path` below /api/v1.
     pub async fn get(&self, path: &str, query: &[(&str, String)]) -> Result<Value, Failure> {
-        json(self.send(Method::GET, path, query, None).await?).await
+        let request = Request {
+            method: Method::GET,
+            url: self.url(path, query)?,
+            body: None,
+            key: None,
+        };
+        self.answer(&request).await
     }
 
-    /// Sends `body` to `path` below /api/v1; a repeat after a lost answer does nothing twice.
+    /// Sends `body` to `path` below /api/v1; once more under the same key where the answer was
+    /// lost, so that nothing is done twice.
     pub async fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
-        json(self.send(Method::POST, path, &[], Some(body)).await?).await
+        let request = Request {
+            method: Method::POST,
+            url: self.url(path, &[])?,
+            body: Some(body),
+            key: Some(RepeatKey::new()),
+        };
+        self.answer(&request).await
     }
 
     /// Reads a list to its end, or to `most` rows.
@@ -77,52 +107,123 @@ impl Client {
         Ok(items)
     }
 
-    /// Opens `path` as a stream.
+    /// Opens `path`, to be read as it comes.
     pub async fn open(&self, path: &str, query: &[(&str, String)]) -> Result<Response, Failure> {
-        self.send(Method::GET, path, query, None).await
+        let request = Request {
+            method: Method::GET,
+            url: self.url(path, query)?,
+            body: None,
+            key: None,
+        };
+        let sent = self.send(&self.http, &request).await;
+        granted(sent.map_err(|error| self.away(&error))?).await
     }
 
-    async fn send(
-        &self,
-        method: Method,
-        path: &str,
-        query: &[(&str, String)],
-        body: Option<&Value>,
-    ) -> Result<Response, Failure> {
+    /// Opens `path` as a stream, which may be silent for as long as it likes once it is open.
+    pub async fn follow(&self, path: &str, query: &[(&str, String)]) -> Result<Response, Failure> {
+        let request = Request {
+            method: Method::GET,
+            url: self.url(path, query)?,
+            body: None,
+            key: None,
+        };
+        let opened = tokio::time::timeout(self.silence_max, self.send(&self.patient, &request));
+        match opened.await {
+            Ok(sent) => granted(sent.map_err(|error| self.away(&error))?).await,
+            Err(_) => Err(Failure::Away(format!(
+                "{} does not answer within {} s",
+                self.login.url,
+                self.silence_max.as_secs()
+            ))),
+        }
+    }
+
+    fn url(&self, path: &str, query: &[(&str, String)]) -> Result<reqwest::Url, Failure> {
         let mut url = reqwest::Url::parse(&format!("{}/api/v1{path}", self.login.url))
             .map_err(|e| Failure::Words(format!("{} is not an address: {e}", self.login.url)))?;
         if !query.is_empty() {
             url.query_pairs_mut().extend_pairs(query);
         }
-        let mut request = self.http.request(method.clone(), url);
+        Ok(url)
+    }
+
+    /// The whole answer to a request, which is sent once more where the answer was lost.
+    async fn answer(&self, request: &Request<'_>) -> Result<Value, Failure> {
+        let mut tries = 0;
+        let text = loop {
+            tries += 1;
+            let lost = match self.send(&self.http, request).await {
+                Ok(response) => match granted(response).await?.text().await {
+                    Ok(text) => break text,
+                    Err(lost) => lost,
+                },
+                Err(lost) => lost,
+            };
+            // Who cannot be reached, or was silent for so long, is so a moment later too.
+            if tries == TRIES || lost.is_connect() || lost.is_timeout() {
+                return Err(self.away(&lost));
+            }
+        };
+        if text.is_empty() {
+            return Ok(Value::Null);
+        }
+        Ok(serde_json::from_str(&text).context("the answer is not JSON")?)
+    }
+
+    async fn send(
+        &self,
+        http: &reqwest::Client,
+        request: &Request<'_>,
+    ) -> Result<Response, reqwest::Error> {
+        let mut sent = http.request(request.method.clone(), request.url.clone());
         if !self.login.token.is_empty() {
-            request = request.bearer_auth(&self.login.token);
+            sent = sent.bearer_auth(&self.login.token);
         }
-        if method == Method::POST {
-            request = request.header("Idempotency-Key", uuid::Uuid::new_v4().to_string());
+        if let Some(key) = &request.key {
+            sent = sent.header("Idempotency-Key", key.to_string());
         }
-        if let Some(body) = body {
-            request = request.json(body);
+        if let Some(body) = request.body {
+            sent = sent.json(body);
         }
-        let response = request
-            .send()
-            .await
-            .map_err(|e| Failure::Away(format!("{} does not answer: {e}", self.login.url)))?;
-        let status = response.status();
-        if status.is_success() {
-            return Ok(response);
+        sent.send().await
+    }
+
+    fn away(&self, error: &reqwest::Error) -> Failure {
+        let url = &self.login.url;
+        if error.is_timeout() && !error.is_connect() {
+            let seconds = self.silence_max.as_secs();
+            return Failure::Away(format!("{url} does not answer within {seconds} s"));
         }
-        let text = response.text().await.unwrap_or_default();
-        Err(from_problem(status.as_u16(), &text))
+        Failure::Away(format!("{url} does not answer: {error}"))
     }
 }
 
-async fn json(response: Response) -> Result<Value, Failure> {
-    let text = response.text().await.context("the answer broke off")?;
-    if text.is_empty() {
-        return Ok(Value::Null);
+fn http(silence_max: Option<Duration>) -> Result<reqwest::Client, Failure> {
+    let mut builder = reqwest::Client::builder()
+        .connect_timeout(CONNECT_TIMEOUT)
+        .user_agent(concat!("allot/", env!("CARGO_PKG_VERSION")));
+    if let Some(silence_max) = silence_max {
+        builder = builder.read_timeout(silence_max);
     }
-    Ok(serde_json::from_str(&text).context("the answer is not JSON")?)
+    if let Ok(path) = std::env::var("ALLOTMENT_CA") {
+        let pem =
+            std::fs::read(&path).with_context(|| format!("read the CA certificate {path}"))?;
+        let authority = reqwest::Certificate::from_pem(&pem)
+            .with_context(|| format!("CA certificate {path}"))?;
+        builder = builder.add_root_certificate(authority);
+    }
+    Ok(builder.build().context("make an HTTP client")?)
+}
+
+/// The answer where it grants what was asked, else the refusal in words.
+async fn granted(response: Response) -> Result<Response, Failure> {
+    let status = response.status();
+    if status.is_success() {
+        return Ok(response);
+    }
+    // A refusal whose words are lost is told by its number.
+    let text = response.text().await.unwrap_or_default();
+    Err(from_problem(status.as_u16(), &text))
 }
 
 /// One part of a path, with everything escaped that could make it two.
@@ -140,7 +241,129 @@ pub fn part(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::part;
+    use serde_json::json;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    /// A server that does with each connection as it is told.
+    struct Listener {
+        socket: TcpListener,
+        client: Client,
+    }
+
+    impl Listener {
+        async fn open() -> Self {
+            Self::patient_for(SILENCE_MAX).await
+        }
+
+        async fn patient_for(silence_max: Duration) -> Self {
+            let _ = rustls::crypto::ring::default_provider().install_default();
+            let socket = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let url = format!("http://{}", socket.local_addr().expect("an address"));
+            let token = "token".to_owned();
+            let client = Client::with_silence(Login { url, token }, silence_max).expect("a client");
+            Self { socket, client }
+        }
+
+        /// Takes the next request, head and short body, and leaves it unanswered.
+        async fn take(&self) -> (TcpStream, String) {
+            let (mut stream, _) = self.socket.accept().await.expect("a connection");
+            let mut text = String::new();
+            while !(text.contains("\r\n\r\n") && (text.starts_with("GET") || text.ends_with('}'))) {
+                let mut bytes = [0; 4096];
+                let read = stream.read(&mut bytes).await.expect("a request");
+                assert!(read > 0, "it broke off: {text}");
+                text.push_str(std::str::from_utf8(&bytes[..read]).expect("text"));
+            }
+            (stream, text)
+        }
+    }
+
+    const SHORT: Duration = Duration::from_millis(200);
+    const DONE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n{\"id\": \"j1\"}";
+
+    fn key(request: &str) -> &str {
+        let line = |line: &&str| line.to_ascii_lowercase().starts_with("idempotency-key:");
+        request.lines().find(line).expect("a key")
+    }
+
+    #[tokio::test]
+    async fn a_request_whose_answer_was_lost_is_sent_once_more_under_the_same_key() {
+        let listener = Listener::open().await;
+        let serve = async {
+            let (closed, first) = listener.take().await;
+            drop(closed);
+            let (mut stream, second) = listener.take().await;
+            stream.write_all(DONE).await.expect("answered");
+            (first, second)
+        };
+        let body = json!({"name": "digits"});
+        let (told, (first, second)) = tokio::join!(listener.client.post("/jobs", &body), serve);
+        assert_eq!(told.expect("done")["id"], "j1");
+        assert_eq!(key(&first), key(&second));
+    }
+
+    #[tokio::test]
+    async fn two_requests_have_two_keys() {
+        let listener = Listener::open().await;
+        let body = json!({"name": "digits"});
+        let mut keys = Vec::new();
+        for _ in 0..2 {
+            let serve = async {
+                let (mut stream, request) = listener.take().await;
+                stream.write_all(DONE).await.expect("answered");
+                key(&request).to_owned()
+            };
+            let (told, key) = tokio::join!(listener.client.post("/jobs", &body), serve);
+            told.expect("done");
+            keys.push(key);
+        }
+        assert_ne!(keys[0], keys[1]);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_loses_two_answers_is_away() {
+        let listener = Listener::open().await;
+        let serve = async {
+            drop(listener.take().await);
+            drop(listener.take().await);
+        };
+        let body = json!({"name": "digits"});
+        let (told, ()) = tokio::join!(listener.client.post("/jobs", &body), serve);
+        assert!(matches!(told, Err(Failure::Away(_))), "{told:?}");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_silent_does_not_hang_a_command() {
+        let listener = Listener::patient_for(SHORT).await;
+        let client = &listener.client;
+        let (asked, _held) = tokio::join!(client.get("/jobs", &[]), listener.take());
+        assert!(matches!(asked, Err(Failure::Away(_))), "{asked:?}");
+        let (opened, _held) = tokio::join!(client.open("/jobs/j1/logs", &[]), listener.take());
+        assert!(matches!(opened, Err(Failure::Away(_))), "{opened:?}");
+        let (opened, _held) = tokio::join!(client.follow("/jobs/j1/logs", &[]), listener.take());
+        assert!(matches!(opened, Err(Failure::Away(_))), "{opened:?}");
+    }
+
+    #[tokio::test]
+    async fn a_stream_may_be_silent_for_longer_than_an_answer() {
+        let listener = Listener::patient_for(SHORT).await;
+        let head = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n";
+        let serve = async {
+            let (mut stream, _) = listener.take().await;
+            stream.write_all(head).await.expect("opened");
+            stream
+        };
+        let (opened, mut stream) =
+            tokio::join!(listener.client.follow("/jobs/j1/logs", &[]), serve);
+        let opened = opened.expect("open");
+        // The passing of time itself is what is tested.
+        tokio::time::sleep(2 * SHORT).await;
+        stream.write_all(b"ok").await.expect("written");
+        assert_eq!(opened.text().await.expect("read"), "ok");
+    }
 
     #[test]
     fn a_part_of_a_path_stays_one_part() {

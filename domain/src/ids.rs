@@ -74,6 +74,8 @@ id! {
     JoinTokenId,
     /// One request, quoted in errors and logs.
     RequestId,
+    /// What a client names a request by (`Idempotency-Key`), so that a repeat does nothing twice.
+    RepeatKey,
     /// One enrolment of a machine as a node; its certificates name it.
     EnrolmentId,
     /// One life of an agent process.

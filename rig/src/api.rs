@@ -106,7 +106,7 @@ impl Api {
 
     /// Makes, under a key of its own.
     pub async fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
-        let key = uuid::Uuid::now_v7().to_string();
+        let key = domain::ids::RepeatKey::new().to_string();
         self.call(Method::POST, path, Some(body), Some(&key))
             .await
             .and_then(Answer::success)

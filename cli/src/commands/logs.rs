@@ -46,9 +46,13 @@ impl Logs {
         if let Some(attempt) = self.attempt {
             query.push(("attempt", attempt.to_string()));
         }
-        let response = Client::found()?
-            .open(&format!("/jobs/{}/logs", part(&self.id)), &query)
-            .await?;
+        let client = Client::found()?;
+        let path = format!("/jobs/{}/logs", part(&self.id));
+        let response = if self.follow {
+            client.follow(&path, &query).await?
+        } else {
+            client.open(&path, &query).await?
+        };
         if self.json {
             let text = response.text().await.context("the log broke off")?;
             return table::print_json(
