@@ -8,6 +8,8 @@ use std::time::Duration;
 use rig::up_file::UpFile;
 use rig::wait;
 
+use crate::support::skip;
+
 /// A whole start, on a machine that is busy with other tests.
 const UP_BOUND: Duration = Duration::from_secs(180);
 
@@ -307,8 +309,7 @@ fn too_little_room_on_the_disk_is_one_sentence_and_a_failure() {
         .unwrap()
         .state;
     let Some(disk) = SmallDisk::at(&state) else {
-        println!("skipped: this user may mount no disk");
-        return;
+        return skip("this user may mount no disk");
     };
     let up = checkout.up(&["--port", "0"]).output().unwrap();
     refused(&up, &[&state.display().to_string(), "2048 MiB are needed"]);
