@@ -9,11 +9,11 @@ mod record;
 mod state;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use domain::ids::{AssignmentId, AttemptId};
 use protocol::desired::Epoch;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use file::JournalFile;
 pub use history::{Holding, history};
@@ -24,6 +24,9 @@ use crate::clock;
 
 /// Most requests that are written as one group; bounds the memory of a burst.
 const GROUP_MAX: usize = 256;
+/// Requests that wait for the writing thread: four groups. Who comes later waits until a group is
+/// on disk, so that a slow disk costs time and no memory.
+const QUEUE_MAX: usize = 4 * GROUP_MAX;
 
 /// Why the journal cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -133,7 +136,7 @@ impl Journal {
         beginning.into_iter().for_each(|record| state.apply(record));
 
         let (numbers, last_fact) = watch::channel(state.next_fact - 1);
-        let (requests, queue) = mpsc::channel();
+        let (requests, queue) = mpsc::channel(QUEUE_MAX);
         let state = Arc::new(Mutex::new(state));
         let writer = Writer {
             path: path.to_owned(),
@@ -143,7 +146,7 @@ impl Journal {
         };
         std::thread::Builder::new()
             .name("journal".to_owned())
-            .spawn(move || writer.run(&queue))
+            .spawn(move || writer.run(queue))
             .map_err(|source| JournalError::File {
                 path: path.to_owned(),
                 source,
@@ -166,12 +169,13 @@ impl Journal {
         };
         self.requests
             .send(request)
+            .await
             .map_err(|_| JournalError::Closed)?;
         written.await.map_err(|_| JournalError::Closed)?
     }
 
-    /// Notes that the server knows all facts up to one. Not synced: at worst they are sent
-    /// again.
+    /// Notes that the server knows all facts up to one. Not synced, and left out where the queue
+    /// is full: the next one says it too, and at worst facts are sent again.
     pub fn acknowledge(&self, up_to: u64) {
         let request = Request {
             entries: vec![Entry::Record(Record::Acknowledged { up_to })],
@@ -179,7 +183,7 @@ impl Journal {
             done: None,
         };
         // Closed only when the agent ends.
-        let _ = self.requests.send(request);
+        let _ = self.requests.try_send(request);
     }
 
     /// Takes note of an epoch; false where a higher one was seen before.
@@ -217,11 +221,10 @@ struct Writer {
 }
 
 impl Writer {
-    fn run(mut self, queue: &mpsc::Receiver<Request>) {
-        while let Ok(first) = queue.recv() {
-            let mut group = vec![first];
-            group.extend(queue.try_iter().take(GROUP_MAX - 1));
-            self.write(group);
+    fn run(mut self, mut queue: mpsc::Receiver<Request>) {
+        let mut group = Vec::new();
+        while queue.blocking_recv_many(&mut group, GROUP_MAX) > 0 {
+            self.write(std::mem::take(&mut group));
         }
     }
 

@@ -110,3 +110,31 @@ async fn an_epoch_once_seen_never_falls() {
     let (journal, _) = Journal::open(&path, "boot").expect("opened");
     assert!(!journal.admit(epoch(1, 900)).await.expect("read"));
 }
+
+#[tokio::test]
+async fn more_than_may_wait_is_written_whole_and_in_order() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (journal, _) = Journal::open(&folder.path().join("journal"), "boot").expect("opened");
+    let (id, attempt) = (AssignmentId::new(), AttemptId::new());
+    let mut waiting = tokio::task::JoinSet::new();
+    let many = 3 * QUEUE_MAX;
+    for _ in 0..many {
+        let journal = journal.clone();
+        waiting.spawn(async move {
+            let entry = Entry::fact(id, attempt, FactKind::Accepted);
+            journal.append(vec![entry]).await
+        });
+    }
+    assert!(
+        journal.requests.capacity() <= QUEUE_MAX && journal.requests.max_capacity() == QUEUE_MAX
+    );
+    while let Some(written) = waiting.join_next().await {
+        written.expect("no panic").expect("written");
+    }
+    let facts = journal.facts_after(0, 2 * many);
+    let numbers: Vec<u64> = facts.iter().map(|fact| fact.number).collect();
+    assert_eq!(
+        numbers,
+        (1..=u64::try_from(many).expect("few")).collect::<Vec<_>>()
+    );
+}
