@@ -9,7 +9,8 @@ use serde::Deserialize;
 /// More would not fit the process table of a development machine.
 pub const MACHINES_MAX: usize = 2_000;
 
-/// The models that `nvml-sim-machine` knows, with their pools by default.
+/// The models that `nvml-sim-machine` knows. It stands alone, so that the names stand there too; an
+/// end-to-end test compares the two.
 pub const MODELS: [&str; 7] = [
     "dgx-a100",
     "dgx-h100",

@@ -391,3 +391,18 @@ async fn in_the_foreground_a_crashed_child_ends_the_product_with_its_name_and_lo
         "all of it is stopped"
     );
 }
+
+#[test]
+fn the_models_of_a_list_are_those_that_are_simulated() {
+    let refused = Command::new(binary("nvml-sim-machine"))
+        .args(["--model", "none-of-them"])
+        .output()
+        .unwrap();
+    let said = said(&refused);
+    let known = said
+        .split_once("possible values: ")
+        .and_then(|(_, rest)| rest.split_once(']'))
+        .unwrap_or_else(|| panic!("it names what it knows: {said}"));
+    let known: Vec<&str> = known.0.split(", ").collect();
+    assert_eq!(known, rig::agents_file::MODELS);
+}
