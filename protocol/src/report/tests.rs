@@ -1,0 +1,79 @@
+use super::*;
+
+fn device(index: u32, uuid: &str) -> wire::Device {
+    wire::Device {
+        uuid: uuid.into(),
+        index,
+        product_name: "NVIDIA H100 80GB HBM3".into(),
+        memory_mib: 81_559,
+        pci_bus_id: String::new(),
+        health: "healthy".into(),
+        health_reason: String::new(),
+    }
+}
+
+fn inventory(devices: Vec<wire::Device>) -> wire::Inventory {
+    wire::Inventory {
+        devices,
+        cgroup: "none".into(),
+        ..Default::default()
+    }
+}
+
+#[test]
+fn an_inventory_that_names_a_device_twice_is_refused() {
+    assert!(Inventory::check(inventory(vec![device(0, "GPU-a"), device(1, "GPU-b")])).is_ok());
+    assert!(Inventory::check(inventory(vec![device(0, "GPU-a"), device(0, "GPU-b")])).is_err());
+    assert!(Inventory::check(inventory(vec![device(0, "GPU-a"), device(1, "GPU-a")])).is_err());
+    assert!(Inventory::check(inventory(vec![device(0, "../x")])).is_err());
+}
+
+#[test]
+fn a_clique_names_each_present_device_at_most_once() {
+    let mut machine = inventory(vec![device(0, "GPU-a"), device(1, "GPU-b")]);
+    machine.nvlink = vec![wire::Clique {
+        indices: vec![0, 1],
+    }];
+    assert!(Inventory::check(machine.clone()).is_ok());
+    machine.nvlink.push(wire::Clique { indices: vec![1] });
+    assert!(Inventory::check(machine.clone()).is_err());
+    machine.nvlink = vec![wire::Clique { indices: vec![7] }];
+    assert!(Inventory::check(machine).is_err());
+}
+
+#[test]
+fn words_that_are_not_known_yet_are_left_out() {
+    let mut machine = inventory(vec![]);
+    machine.sharing = vec!["exclusive".into(), "quantum".into()];
+    let checked = Inventory::check(machine).expect("well-formed");
+    assert_eq!(checked.sharing, vec![SharingMode::Exclusive]);
+}
+
+#[test]
+fn a_fact_without_a_kind_or_with_number_zero_is_refused() {
+    let fact = wire::Fact {
+        number: 1,
+        assignment_id: AssignmentId::new().to_string(),
+        attempt_id: AttemptId::new().to_string(),
+        at_micros: 0,
+        kind: None,
+    };
+    assert_eq!(
+        check_fact(fact.clone()),
+        Err(Malformed::Missing("fact.kind"))
+    );
+    let zero = wire::Fact {
+        number: 0,
+        kind: Some(wire::fact::Kind::Released(wire::Released {})),
+        ..fact
+    };
+    assert!(check_fact(zero).is_err());
+}
+
+#[test]
+fn texts_of_a_node_are_short_and_printable() {
+    let long = format!("a\r\n{}", "x".repeat(2000));
+    let kept = text(long);
+    assert_eq!(kept.chars().count(), TEXT_CHARS_MAX);
+    assert!(!kept.contains('\n'));
+}
