@@ -88,6 +88,7 @@ fn every_message_is_used_and_every_used_message_exists() {
     let sources: Vec<String> = [
         files("templates", "html"),
         files("src", "rs"),
+        files("src/draw", "rs"),
         files("src/views", "rs"),
         // The server says words too: what was refused, what was done.
         files("../server/src/pages", "rs"),
