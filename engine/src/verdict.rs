@@ -103,7 +103,7 @@ fn one(
     Waiting {
         workload: facts.row.name.clone(),
         code: verdict.code,
-        message: words::message(index, work, pool, &verdict, need, have),
+        message: words::message(cycle, work, pool, &verdict, need, have),
         scope: verdict.scope,
         need,
         have,

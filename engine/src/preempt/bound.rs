@@ -1,5 +1,7 @@
 //! What room would cost at least, and whether there could be any: cheap tests before a search.
 
+use std::rc::Rc;
+
 use rustc_hash::FxHashMap;
 
 use super::Right;
@@ -148,24 +150,32 @@ impl Search<'_> {
 
     /// How many workers each node of a site could hold by its free devices as the ledger stands,
     /// by domain; nothing where that is not how room is told.
-    pub(super) fn supply(&self, ledger: &Ledger<'_, '_>, site: Option<&[usize]>) -> Option<Supply> {
+    pub(super) fn supply(
+        &self,
+        ledger: &mut Ledger<'_, '_>,
+        site: Option<&[usize]>,
+    ) -> Option<Supply> {
         let count = self.devices(ledger)?;
         let index = ledger.index;
-        let nodes = site.unwrap_or(&index.pools[self.newcomer.pool].nodes);
-        let fit = |node: &usize| place::fit(index, self.newcomer.work, *node, false).is_ok();
-        let able: Vec<usize> = nodes.iter().copied().filter(fit).collect();
+        let (work, pool) = (self.newcomer.work, self.newcomer.pool);
+        let all = index.pools[pool].nodes.len();
+        let able = match site.filter(|site| site.len() < all) {
+            None => place::nodes_able(ledger, work, pool),
+            Some(site) => {
+                let fit = |node: &usize| place::fit(index, work, *node, false).is_ok();
+                Rc::new(site.iter().copied().filter(fit).collect())
+            }
+        };
         let domains = self.domains(index, &able);
         let mut supply = Supply {
             count,
-            free: FxHashMap::default(),
-            domain: FxHashMap::default(),
+            free: FxHashMap::with_capacity_and_hasher(able.len(), Default::default()),
             sums: vec![0; domains.len()],
         };
         for (at, domain) in domains.iter().enumerate() {
             for &node in domain {
                 let free = devices_free(ledger, node, Sight::Later);
-                supply.free.insert(node, free);
-                supply.domain.insert(node, at);
+                supply.free.insert(node, (at, free));
                 supply.sums[at] += i64::from(free.count_ones() / count);
             }
         }
@@ -176,12 +186,29 @@ impl Search<'_> {
 /// Room in workers, were all of a set of victims gone.
 pub(super) struct Supply {
     count: u32,
-    free: FxHashMap<usize, u64>,
-    domain: FxHashMap<usize, usize>,
+    /// The domain of each node, and what is free on it.
+    free: FxHashMap<usize, (usize, u64)>,
     sums: Vec<i64>,
 }
 
 impl Supply {
+    /// Whether some domain may hold so many workers.
+    pub fn may_hold(&self, workers: u32) -> bool {
+        self.sums.iter().any(|&sum| sum >= i64::from(workers))
+    }
+
+    /// Looks again at the nodes of some slots, as the ledger stands.
+    pub fn look_again(&mut self, ledger: &Ledger<'_, '_>, slots: &[Rc<Slot>]) {
+        for slot in slots {
+            let Some((domain, before)) = self.free.get_mut(&slot.node) else {
+                continue;
+            };
+            let now = devices_free(ledger, slot.node, Sight::Later);
+            let before = std::mem::replace(before, now).count_ones() / self.count;
+            self.sums[*domain] += i64::from(now.count_ones() / self.count) - i64::from(before);
+        }
+    }
+
     /// Whether so many workers may still have room if one of the victims stayed.
     pub fn spares(&self, ledger: &Ledger<'_, '_>, unit: &Unit, workers: u32) -> bool {
         let mut lost = vec![0; self.sums.len()];
@@ -190,8 +217,7 @@ impl Supply {
             *stays.entry(slot.node).or_default() |= devices_of(slot);
         }
         for (node, devices) in stays {
-            let (Some(&free), Some(&domain)) = (self.free.get(&node), self.domain.get(&node))
-            else {
+            let Some(&(domain, free)) = self.free.get(&node) else {
                 continue;
             };
             let less = free & !devices;
@@ -207,7 +233,7 @@ pub(super) fn devices_of(slot: &Slot) -> u64 {
     slot.parts.iter().fold(0, |all, part| all | bit(part.index))
 }
 
-fn held_on(slots: &[std::rc::Rc<Slot>], node: usize) -> u64 {
+fn held_on(slots: &[Rc<Slot>], node: usize) -> u64 {
     let here = slots.iter().filter(|slot| slot.node == node);
     here.fold(0, |all, slot| all | devices_of(slot))
 }

@@ -137,30 +137,41 @@ impl Search<'_> {
         left + unit.amount > index.pools[pool].rows[victim.team].guaranteed
     }
 
-    /// The next step of harm: of the borrower with the highest share, its lowest
+    /// Whether the newcomer is in its team's guarantee as things stand.
+    fn inside(&self, ledger: &Ledger<'_, '_>) -> bool {
+        let own = ledger.index.works[self.newcomer.work].team;
+        quota::in_guarantee(ledger, self.newcomer.pool, own, self.newcomer.amount)
+    }
+
+    /// The next step of harm on some nodes: of the borrower with the highest share, its lowest
     /// priority, the least cost, the latest start, the name.
-    pub(super) fn next_unit(
+    pub(super) fn next_on(
         &self,
         ledger: &mut Ledger<'_, '_>,
-        site: Option<&[usize]>,
+        nodes: &[usize],
         taken: &[Unit],
         spare: bool,
     ) -> Option<Unit> {
-        let own = ledger.index.works[self.newcomer.work].team;
-        let inside = quota::in_guarantee(ledger, self.newcomer.pool, own, self.newcomer.amount);
-        // Equal amounts of one team and priority are rightful or not together.
-        let mut known: FxHashMap<(usize, Amount, i64), bool> = FxHashMap::default();
-        if let Some(nodes) = site {
-            let mut options = self.options(ledger, nodes, taken, inside);
-            options.sort_unstable_by(|a, b| (a.0.first, &a.1).cmp(&(b.0.first, &b.1)));
-            return options.into_iter().find_map(|(flock, member)| {
-                self.take(ledger, member, flock.right, taken, spare, &mut known)
-            });
-        }
-        let mut flocks: Vec<Flock> = (0..self.herd.teams.len())
-            .filter_map(|team| self.flock(ledger, team, inside))
-            .collect();
-        self.uneven(ledger, &mut flocks);
+        let mut known = Known::default();
+        let inside = self.inside(ledger);
+        let mut options = self.options(ledger, nodes, taken, inside);
+        options.sort_unstable_by(|a, b| (a.0.first, &a.1).cmp(&(b.0.first, &b.1)));
+        options.into_iter().find_map(|(flock, member)| {
+            self.take(ledger, member, flock.right, taken, spare, &mut known)
+        })
+    }
+
+    /// The next step of harm in the whole pool, in the same order.
+    pub(super) fn next_anywhere(
+        &self,
+        ledger: &mut Ledger<'_, '_>,
+        front: &mut Front,
+        taken: &[Unit],
+        spare: bool,
+    ) -> Option<Unit> {
+        let mut known = Known::default();
+        self.look_again(ledger, front, taken);
+        let mut flocks: Vec<Flock> = front.flocks.iter().flatten().copied().collect();
         flocks.sort_unstable_by_key(|flock| flock.first);
         let shrunk = taken.iter().filter(|t| t.keep > 0);
         let shrunk = shrunk.map(|t| (t.victim, t.right));
@@ -174,6 +185,32 @@ impl Search<'_> {
                 let shrunk = self.shrunk(ledger, alike, &shrunk);
                 self.next_of(ledger, alike, shrunk, taken, spare, &mut known)
             })
+    }
+
+    /// Looks again at the teams of which something may have changed with the last step: a victim
+    /// changes what its own tree holds, and that decides of other trees only beside the newcomer.
+    fn look_again(&self, ledger: &mut Ledger<'_, '_>, front: &mut Front, taken: &[Unit]) {
+        let index = ledger.index;
+        let tree = |team: usize| index.teams[team].path.last().copied();
+        let inside = self.inside(ledger);
+        let own = tree(index.works[self.newcomer.work].team);
+        let changed = taken
+            .last()
+            .map(|unit| tree(index.works[unit.victim].team))
+            .filter(|changed| *changed != own && front.inside == Some(inside));
+        front.inside = Some(inside);
+        front.flocks.resize(self.herd.teams.len(), None);
+        let stale = |&team: &usize| changed.is_none_or(|changed| tree(team) == changed);
+        let teams: Vec<usize> = (0..self.herd.teams.len()).filter(stale).collect();
+        let mut flocks = Vec::with_capacity(teams.len());
+        for team in teams {
+            front.flocks[team] = None;
+            flocks.extend(self.flock(ledger, team, inside));
+        }
+        self.uneven(ledger, &mut flocks);
+        for flock in flocks {
+            front.flocks[flock.team] = Some(flock);
+        }
     }
 
     /// What a team may lose, and by which right.
@@ -229,7 +266,7 @@ impl Search<'_> {
         begun: Vec<(Member, Right)>,
         taken: &[Unit],
         spare: bool,
-        known: &mut FxHashMap<(usize, Amount, i64), bool>,
+        known: &mut Known,
     ) -> Option<Unit> {
         let mut begun = begun.into_iter().peekable();
         let mut ahead: Vec<(std::slice::Iter<'_, Member>, Right)> = alike
@@ -276,7 +313,7 @@ impl Search<'_> {
         right: Right,
         taken: &[Unit],
         spare: bool,
-        known: &mut FxHashMap<(usize, Amount, i64), bool>,
+        known: &mut Known,
     ) -> Option<Unit> {
         let team = ledger.index.works[member.work].team;
         let unit = Unit {
@@ -404,6 +441,18 @@ impl Search<'_> {
         teams.dedup();
         teams.into_iter().map(|t| self.undercut_of(ledger, t)).sum()
     }
+}
+
+/// Whether a step is rightful, by team, amount and priority: equal ones are or are not together.
+type Known = FxHashMap<(usize, Amount, i64), bool>;
+
+/// What the teams of a pool may lose, as of the last step that was taken over it.
+#[derive(Debug, Default)]
+pub(super) struct Front {
+    /// Whether the newcomer was in its guarantee then; nothing before the first look.
+    inside: Option<bool>,
+    /// By team.
+    flocks: Vec<Option<Flock>>,
 }
 
 /// A team that may lose something.

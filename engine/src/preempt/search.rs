@@ -2,7 +2,10 @@
 
 use std::rc::Rc;
 
+use rustc_hash::FxHashMap;
+
 use super::bound::Supply;
+use super::choice::Front;
 use super::{Herd, Right, Room, Rules, Victim};
 use crate::index::{Amount, Index, Need};
 use crate::ledger::{Ledger, Sight, Slot, View};
@@ -337,12 +340,29 @@ impl<'a> Search<'a> {
         if site.is_none() && self.too_many(ledger) {
             return (units, slots);
         }
+        let mut front = Front::default();
+        // A place for a gang is looked for only where there are devices enough.
+        let mut supply = match self.newcomer.workers {
+            0 | 1 => None,
+            _ => self.supply(ledger, site),
+        };
         while slots.is_none() && units.len() < UNITS_MAX {
-            let Some(unit) = self.next_unit(ledger, site, &units, spare) else {
+            let next = match site {
+                Some(nodes) => self.next_on(ledger, nodes, &units, spare),
+                None => self.next_anywhere(ledger, &mut front, &units, spare),
+            };
+            let Some(unit) = next else {
                 break;
             };
+            let gone = ledger.slots(unit.victim)[unit.keep..].to_vec();
             ledger.release(unit.victim, unit.keep);
             units.push(unit);
+            if let Some(supply) = &mut supply {
+                supply.look_again(ledger, &gone);
+                if !supply.may_hold(self.newcomer.workers) {
+                    continue;
+                }
+            }
             slots = self.room(ledger, &units, site);
         }
         (units, slots)
@@ -411,7 +431,7 @@ impl<'a> Search<'a> {
                 if let Some(slots) = self.fits(ledger, 1, Some(&site)) {
                     break Some(slots);
                 }
-                let Some(unit) = self.next_unit(ledger, Some(&site), units, spare) else {
+                let Some(unit) = self.next_on(ledger, &site, units, spare) else {
                     break None;
                 };
                 ledger.release(unit.victim, unit.keep);
@@ -458,10 +478,12 @@ impl<'a> Search<'a> {
                 continue;
             }
             let mut fewer = units.clone();
-            fewer.remove(at);
+            let spared = fewer.remove(at);
             if let Some(found) = self.with(ledger, &fewer, site) {
                 (units, slots) = (fewer, found);
-                supply = self.supply_without(ledger, &units, site);
+                if let Some(supply) = &mut supply {
+                    Self::stays(ledger, supply, &units, &spared);
+                }
             }
         }
         let mark = ledger.mark();
@@ -496,6 +518,17 @@ impl<'a> Search<'a> {
         let supply = self.supply(ledger, site);
         ledger.rollback(mark);
         supply
+    }
+
+    /// The same room after one victim less.
+    fn stays(ledger: &mut Ledger<'_, '_>, supply: &mut Supply, units: &[Unit], spared: &Unit) {
+        let held = ledger.slots(spared.victim).to_vec();
+        let mark = ledger.mark();
+        for unit in units {
+            ledger.release(unit.victim, unit.keep);
+        }
+        supply.look_again(ledger, &held);
+        ledger.rollback(mark);
     }
 
     /// Room with exactly these units taken in their order, each rightfully.
@@ -545,13 +578,23 @@ impl<'a> Search<'a> {
 
     /// Whether every unit is rightful in the end for a newcomer of that amount.
     fn all_rightful(&self, ledger: &mut Ledger<'_, '_>, units: &[Unit], amount: Amount) -> bool {
+        let mut inside: FxHashMap<usize, bool> = FxHashMap::default();
+        let mut even: FxHashMap<usize, bool> = FxHashMap::default();
+        let mut out: FxHashMap<(usize, i64, Amount), bool> = FxHashMap::default();
         units.iter().all(|unit| {
-            let team = ledger.index.works[unit.victim].team;
+            let facts = &ledger.index.works[unit.victim];
+            let (team, priority) = (facts.team, facts.priority);
             match unit.right {
                 Right::Priority => true,
-                Right::Reclaim => self.inside_against(ledger, team, amount),
+                Right::Reclaim => *inside
+                    .entry(team)
+                    .or_insert_with(|| self.inside_against(ledger, team, amount)),
                 Right::Share => {
-                    self.stays_out(ledger, unit) && self.evens_out(ledger, team, amount)
+                    *out.entry((team, priority, unit.amount))
+                        .or_insert_with(|| self.stays_out(ledger, unit))
+                        && *even
+                            .entry(team)
+                            .or_insert_with(|| self.evens_out(ledger, team, amount))
                 }
             }
         })

@@ -1,6 +1,7 @@
 //! Nodes by the first reason for which they do not do, and what is free in sum.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use domain::sharing::SharingMode;
 use rustc_hash::FxHashMap;
@@ -17,6 +18,8 @@ use crate::plan::Code;
 pub(crate) struct Counted {
     nodes: FxHashMap<(usize, usize, bool), BTreeMap<String, u64>>,
     free: FxHashMap<(usize, usize), (i64, i64, i64)>,
+    /// What is said of the nodes that are out.
+    pub(super) out: FxHashMap<(usize, usize), Rc<str>>,
 }
 
 /// Each node of the pool is counted once, under the first reason that holds for one worker.

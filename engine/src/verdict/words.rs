@@ -1,8 +1,11 @@
 //! The sentence that tells a verdict to people.
 
+use std::rc::Rc;
+
 use domain::MilliGpu;
 
 use super::Verdict;
+use crate::cycle::Cycle;
 use crate::index::Index;
 use crate::place;
 use crate::plan::Code;
@@ -10,22 +13,30 @@ use crate::world::NodeState;
 
 /// One factual sentence: what binds, what is needed, what there is, and which nodes are out.
 pub(super) fn message(
-    index: &Index<'_>,
+    cycle: &mut Cycle<'_, '_>,
     work: usize,
     pool: Option<usize>,
     verdict: &Verdict,
     need: MilliGpu,
     have: MilliGpu,
 ) -> String {
-    let binding = binding(index, work, pool, verdict, need, have);
+    let binding = binding(cycle.index, work, pool, verdict, need, have);
     let for_want_of_nodes = matches!(
         verdict.code,
         Code::Topology | Code::Fragmented | Code::PreemptionNotAllowed | Code::InsufficientCapacity
     );
     match pool.filter(|_| for_want_of_nodes) {
-        Some(pool) => binding + &nodes_out(index, work, pool),
+        Some(pool) => binding + &told_nodes_out(cycle, work, pool),
         None => binding,
     }
+}
+
+/// What is said of nodes that are out: the same for equal workers.
+fn told_nodes_out(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize) -> Rc<str> {
+    let index = cycle.index;
+    let key = (pool, index.works[work].form);
+    let out = cycle.counted.out.entry(key);
+    Rc::clone(out.or_insert_with(|| nodes_out(index, work, pool).into()))
 }
 
 /// The nodes of a pool that would do but for their state, to be added to a sentence: whoever sees
