@@ -3,8 +3,10 @@
 mod bound;
 mod choice;
 mod herd;
+mod hope;
 mod rules;
 mod search;
+mod single;
 
 use std::rc::Rc;
 

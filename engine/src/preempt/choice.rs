@@ -138,7 +138,7 @@ impl Search<'_> {
     }
 
     /// Whether the newcomer is in its team's guarantee as things stand.
-    fn inside(&self, ledger: &Ledger<'_, '_>) -> bool {
+    pub(super) fn inside(&self, ledger: &Ledger<'_, '_>) -> bool {
         let own = ledger.index.works[self.newcomer.work].team;
         quota::in_guarantee(ledger, self.newcomer.pool, own, self.newcomer.amount)
     }
@@ -214,7 +214,12 @@ impl Search<'_> {
     }
 
     /// What a team may lose, and by which right.
-    fn flock(&self, ledger: &mut Ledger<'_, '_>, team: usize, inside: bool) -> Option<Flock> {
+    pub(super) fn flock(
+        &self,
+        ledger: &mut Ledger<'_, '_>,
+        team: usize,
+        inside: bool,
+    ) -> Option<Flock> {
         if self.herd.teams[team].is_empty() {
             return None;
         }
@@ -462,7 +467,7 @@ pub(super) struct Flock {
     /// highest borrower share.
     first: (bool, Reverse<i128>),
     team: usize,
-    right: Right,
+    pub(super) right: Right,
 }
 
 /// Whether a service keeps its least replicas without one more.

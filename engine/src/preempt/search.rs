@@ -6,6 +6,7 @@ use rustc_hash::FxHashMap;
 
 use super::bound::Supply;
 use super::choice::Front;
+use super::hope::Hope;
 use super::{Herd, Right, Room, Rules, Victim};
 use crate::index::{Amount, Index, Need};
 use crate::ledger::{Ledger, Sight, Slot, View};
@@ -199,16 +200,31 @@ impl<'a> Search<'a> {
                 *best = Some(found);
             }
         };
+        let single = self.single(ledger);
         for spare_guarantees in [true, false] {
+            // The least that any site costs that was tried, where that is told for single devices.
+            let mut least_tried = i128::MAX;
             for (least, node) in &sites {
                 let rank = nodes.partition_point(|n| n < node);
                 if beaten(&best, *least, rank) {
                     break;
                 }
+                if let Some(single) = &single {
+                    match self.device_least(ledger, single, *node) {
+                        Some(sure) if !beaten(&best, sure, rank) => {
+                            least_tried = least_tried.min(sure);
+                        }
+                        _ => continue,
+                    }
+                }
                 if self.could_hold_all(ledger, *node) {
                     let found = self.greedy(ledger, Some(&[*node]), rank, spare_guarantees);
                     keep(&mut best, found);
                 }
+            }
+            // Room found over the pool is on some node, and costs no less than there.
+            if single.is_some() && beaten(&best, least_tried, nodes.len()) {
+                continue;
             }
             for (least, at, domain) in &domains {
                 let rank = nodes.len() + 1 + at;
@@ -341,11 +357,8 @@ impl<'a> Search<'a> {
             return (units, slots);
         }
         let mut front = Front::default();
-        // A place for a gang is looked for only where there are devices enough.
-        let mut supply = match self.newcomer.workers {
-            0 | 1 => None,
-            _ => self.supply(ledger, site),
-        };
+        // A place is looked for only where there is something for it.
+        let mut hope = Hope::of(self, ledger, site);
         while slots.is_none() && units.len() < UNITS_MAX {
             let next = match site {
                 Some(nodes) => self.next_on(ledger, nodes, &units, spare),
@@ -357,13 +370,9 @@ impl<'a> Search<'a> {
             let gone = ledger.slots(unit.victim)[unit.keep..].to_vec();
             ledger.release(unit.victim, unit.keep);
             units.push(unit);
-            if let Some(supply) = &mut supply {
-                supply.look_again(ledger, &gone);
-                if !supply.may_hold(self.newcomer.workers) {
-                    continue;
-                }
+            if hope.rises(self, ledger, &gone) {
+                slots = self.room(ledger, &units, site);
             }
-            slots = self.room(ledger, &units, site);
         }
         (units, slots)
     }
@@ -600,7 +609,7 @@ impl<'a> Search<'a> {
         })
     }
 
-    fn fits(
+    pub(super) fn fits(
         &self,
         ledger: &mut Ledger<'_, '_>,
         workers: u32,

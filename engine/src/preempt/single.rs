@@ -1,0 +1,71 @@
+//! What one whole device costs at least on each node: who all would have to leave it.
+
+use super::Right;
+use super::search::Search;
+use crate::index::bit;
+use crate::ledger::{Ledger, Sight, View};
+use crate::place::devices_free;
+
+/// By which right each team may lose something to a newcomer that asks for one whole device.
+pub(super) struct Single {
+    rights: Vec<Option<Right>>,
+}
+
+impl Search<'_> {
+    /// Whether the newcomer asks for one whole device that is nowhere free, and who may give one.
+    pub(super) fn single(&self, ledger: &mut Ledger<'_, '_>) -> Option<Single> {
+        let one = self.newcomer.workers == 1 && self.devices(ledger) == Some(1);
+        if !one || self.fits(ledger, 1, None).is_some() {
+            return None;
+        }
+        let inside = self.inside(ledger);
+        // Who does not borrow now does not with less either.
+        let right = |team| Some(self.flock(ledger, team, inside)?.right);
+        let rights = (0..self.herd.teams.len()).map(right).collect();
+        Some(Single { rights })
+    }
+
+    /// The least that it costs to have a device of a node free; nothing where none can be.
+    pub(super) fn device_least(
+        &self,
+        ledger: &Ledger<'_, '_>,
+        single: &Single,
+        node: usize,
+    ) -> Option<i128> {
+        if devices_free(ledger, node, Sight::Later) != 0 {
+            return Some(0);
+        }
+        let loads = &ledger.spaces[node].loads[View::Later as usize];
+        // Per device: who stands there and may leave, and what their first steps cost.
+        let mut there = vec![(0_u32, 0_i128); loads.len()];
+        for &work in self.herd.on_node.get(&node)? {
+            let facts = &ledger.index.works[work];
+            let open = single.rights[facts.team];
+            if !open.is_some_and(|right| self.is_candidate(ledger, work, right)) {
+                continue;
+            }
+            let slots = ledger.slots(work);
+            // What is shrunk already may cost less than it did.
+            let whole = slots.len() == facts.row.placed.len();
+            let cost = if whole { self.herd.cost_of(work) } else { 0 };
+            let mut counted = 0;
+            for part in slots
+                .iter()
+                .filter(|slot| slot.node == node)
+                .flat_map(|slot| &slot.parts)
+            {
+                let Some((sharers, sum)) = there.get_mut(part.index as usize) else {
+                    continue;
+                };
+                *sharers += 1;
+                if counted & bit(part.index) == 0 {
+                    counted |= bit(part.index);
+                    *sum += cost;
+                }
+            }
+        }
+        let emptied = there.iter().zip(loads);
+        let emptied = emptied.filter(|((sharers, _), load)| *sharers == load.sharers);
+        emptied.map(|((_, sum), _)| *sum).min()
+    }
+}
