@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
 
-use super::herd::{Member, keep};
+use super::herd::{Herd, Member, keep, untouched};
 use super::search::{Search, Unit};
 use super::{Right, cost};
 use crate::index::{Amount, Index};
@@ -152,7 +152,7 @@ impl Search<'_> {
         taken: &[Unit],
         spare: bool,
     ) -> Option<Unit> {
-        let mut known = Known::default();
+        let mut known = Known::of(&self.herd);
         let inside = self.inside(ledger);
         let mut options = self.options(ledger, nodes, taken, inside);
         options.sort_unstable_by(|a, b| (a.0.first, &a.1).cmp(&(b.0.first, &b.1)));
@@ -169,7 +169,7 @@ impl Search<'_> {
         taken: &[Unit],
         spare: bool,
     ) -> Option<Unit> {
-        let mut known = Known::default();
+        let mut known = Known::of(&self.herd);
         self.look_again(ledger, front, taken);
         let mut flocks: Vec<Flock> = front.flocks.iter().flatten().copied().collect();
         flocks.sort_unstable_by_key(|flock| flock.first);
@@ -289,8 +289,8 @@ impl Search<'_> {
                 (Some((_, at)), _) => {
                     let (rest, right) = &mut ahead[at];
                     let member = rest.next()?;
-                    let whole = ledger.index.works[member.work].row.placed.len();
-                    if ledger.slots(member.work).len() != whole
+                    if known.refuses(member, *right)
+                        || !untouched(ledger, member.work)
                         || !self.is_candidate(ledger, member.work, *right)
                     {
                         continue;
@@ -330,9 +330,7 @@ impl Search<'_> {
         };
         let rightful = self.open(ledger, team, &unit, taken)
             && (right == Right::Priority
-                || *known
-                    .entry((team, unit.amount, member.priority))
-                    .or_insert_with(|| self.rightful(ledger, team, &unit, spare)));
+                || known.tells(member.kind, || self.rightful(ledger, team, &unit, spare)));
         rightful.then_some(unit)
     }
 
@@ -380,13 +378,15 @@ impl Search<'_> {
             return None;
         }
         let keep = keep(slots.len(), facts.row.workers_least() as usize);
+        let amount = slots[keep..].iter().map(|s| s.amount).sum();
         Some(Member {
             priority: facts.priority,
             cost: cost(index, work, &slots[keep..]),
             started: Reverse(facts.row.started.map_or(0, |t| t.timestamp_micros())),
             work,
             keep,
-            amount: slots[keep..].iter().map(|s| s.amount).sum(),
+            amount,
+            kind: self.herd.kind(facts.team, facts.priority, amount),
         })
     }
 
@@ -448,8 +448,27 @@ impl Search<'_> {
     }
 }
 
-/// Whether a step is rightful, by team, amount and priority: equal ones are or are not together.
-type Known = FxHashMap<(usize, Amount, i64), bool>;
+/// Whether steps of other teams are rightful as things stand, by their kind.
+struct Known(Vec<Option<bool>>);
+
+impl Known {
+    fn of(herd: &Herd) -> Self {
+        Self(vec![None; herd.kinds()])
+    }
+
+    /// Whether a step is known not to be rightful.
+    fn refuses(&self, member: &Member, right: Right) -> bool {
+        right != Right::Priority && member.kind.is_some_and(|kind| self.0[kind] == Some(false))
+    }
+
+    /// Whether steps of a kind are rightful, found out when it is first asked.
+    fn tells(&mut self, kind: Option<usize>, find: impl FnOnce() -> bool) -> bool {
+        match kind {
+            Some(kind) => *self.0[kind].get_or_insert_with(find),
+            None => find(),
+        }
+    }
+}
 
 /// What the teams of a pool may lose, as of the last step that was taken over it.
 #[derive(Debug, Default)]

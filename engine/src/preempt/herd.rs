@@ -10,6 +10,7 @@ use rustc_hash::FxHashMap;
 
 use super::bound::devices_of;
 use super::cost;
+use super::single::device_least;
 use crate::index::Amount;
 use crate::ledger::{Ledger, Sight, Standing};
 use crate::place::devices_free;
@@ -25,7 +26,12 @@ pub(crate) struct Member {
     /// What stays after that step, and what goes.
     pub keep: usize,
     pub amount: Amount,
+    /// Its kind, where others of the herd are of it.
+    pub kind: Option<usize>,
 }
+
+/// What makes steps rightful or not together: team, priority and amount.
+type Kind = (usize, i64, Amount);
 
 /// The work of one pool.
 #[derive(Debug)]
@@ -43,6 +49,10 @@ pub(crate) struct Herd {
     pub devices_on: FxHashMap<usize, u64>,
     /// The most devices that any node has free, were it all gone.
     pub emptied_most: u32,
+    /// Nodes with the least cost of a whole device there, the least first; those on which no
+    /// device could be free are left out.
+    devices: Vec<(i128, usize)>,
+    kinds: FxHashMap<Kind, usize>,
 }
 
 impl Herd {
@@ -64,6 +74,7 @@ impl Herd {
         let mut devices_most = 1;
         let mut devices_on: FxHashMap<usize, u64> = FxHashMap::default();
         let mut costs: FxHashMap<usize, i128> = FxHashMap::default();
+        let mut kinds: FxHashMap<Kind, usize> = FxHashMap::default();
         for (work, facts) in index.works.iter().enumerate() {
             let slots = ledger.slots(work);
             let here = slots
@@ -77,13 +88,17 @@ impl Herd {
                 continue;
             }
             let keep = keep(slots.len(), facts.row.workers_least() as usize);
+            let amount = slots[keep..].iter().map(|s| s.amount).sum();
+            let fresh = kinds.len();
+            let kind = kinds.entry((facts.team, facts.priority, amount));
             let member = Member {
                 priority: facts.priority,
                 cost: cost(index, work, &slots[keep..]),
                 started: Reverse(facts.row.started.map_or(0, |t| t.timestamp_micros())),
                 work,
                 keep,
-                amount: slots[keep..].iter().map(|s| s.amount).sum(),
+                amount,
+                kind: Some(*kind.or_insert(fresh)),
             };
             let devices = slots[keep..]
                 .iter()
@@ -112,7 +127,7 @@ impl Herd {
             let there = devices_on.get(node).copied().unwrap_or(0);
             (devices_free(ledger, *node, Sight::Later) | there).count_ones()
         });
-        Self {
+        let mut herd = Self {
             emptied_most: emptied.max().unwrap_or(0),
             devices_on,
             teams,
@@ -120,13 +135,54 @@ impl Herd {
             cheapest,
             costs,
             devices_most,
-        }
+            devices: Vec::new(),
+            kinds,
+        };
+        let nodes = herd.on_node.keys();
+        let least =
+            nodes.filter_map(|&node| Some((device_least(ledger, &herd, node, &|_| true)?, node)));
+        herd.devices = least.collect();
+        herd.devices.sort_unstable();
+        herd
+    }
+
+    /// Nodes with what a whole device costs there at least, the least first. What has been
+    /// disturbed since may be had for the least of its steps.
+    pub fn devices(&self, ledger: &Ledger<'_, '_>) -> Vec<(i128, usize)> {
+        let disturbed = |node: usize| {
+            let there = self.on_node.get(&node).into_iter().flatten();
+            there.copied().any(|work| !untouched(ledger, work))
+        };
+        let steps = self.cheapest.iter().filter(|(_, node)| disturbed(*node));
+        let mut steps: FxHashMap<usize, i128> = steps.map(|&(cost, node)| (node, cost)).collect();
+        let whole = self.devices.iter();
+        let mut sites: Vec<(i128, usize)> = whole
+            .map(|&(least, node)| (steps.remove(&node).unwrap_or(least), node))
+            .collect();
+        sites.extend(steps.into_iter().map(|(node, cost)| (cost, node)));
+        sites.sort_unstable();
+        sites
+    }
+
+    /// How many kinds of steps there are.
+    pub fn kinds(&self) -> usize {
+        self.kinds.len()
+    }
+
+    /// The kind of a step.
+    pub fn kind(&self, team: usize, priority: i64, amount: Amount) -> Option<usize> {
+        self.kinds.get(&(team, priority, amount)).copied()
     }
 
     /// What the first step of a workload costs.
     pub fn cost_of(&self, work: usize) -> i128 {
         self.costs.get(&work).copied().unwrap_or(0)
     }
+}
+
+/// Whether nothing was taken from a workload in this plan.
+pub(super) fn untouched(ledger: &Ledger<'_, '_>, work: usize) -> bool {
+    ledger.slots(work).len() == ledger.index.works[work].row.placed.len()
 }
 
 /// The workers that stay when a workload of so many loses the next: at its least it loses all.

@@ -190,7 +190,11 @@ impl<'a> Search<'a> {
     /// none can cost less than what has been found.
     fn best(&self, ledger: &mut Ledger<'_, '_>) -> Option<Room> {
         let nodes = &ledger.index.pools[self.newcomer.pool].nodes;
-        let sites = self.sites(ledger);
+        let single = self.single(ledger);
+        let sites = match &single {
+            Some(_) => self.herd.devices(ledger),
+            None => self.sites(ledger),
+        };
         let domains = self.domain_sites(ledger);
         let mut best: Option<Outcome> = None;
         let keep = |best: &mut Option<Outcome>, found: Option<Outcome>| {
@@ -200,7 +204,6 @@ impl<'a> Search<'a> {
                 *best = Some(found);
             }
         };
-        let single = self.single(ledger);
         for spare_guarantees in [true, false] {
             // The least that any site costs that was tried, where that is told for single devices.
             let mut least_tried = i128::MAX;

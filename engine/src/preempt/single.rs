@@ -1,6 +1,7 @@
 //! What one whole device costs at least on each node: who all would have to leave it.
 
 use super::Right;
+use super::herd::{Herd, untouched};
 use super::search::Search;
 use crate::index::bit;
 use crate::ledger::{Ledger, Sight, View};
@@ -32,40 +33,51 @@ impl Search<'_> {
         single: &Single,
         node: usize,
     ) -> Option<i128> {
-        if devices_free(ledger, node, Sight::Later) != 0 {
-            return Some(0);
-        }
-        let loads = &ledger.spaces[node].loads[View::Later as usize];
-        // Per device: who stands there and may leave, and what their first steps cost.
-        let mut there = vec![(0_u32, 0_i128); loads.len()];
-        for &work in self.herd.on_node.get(&node)? {
-            let facts = &ledger.index.works[work];
-            let open = single.rights[facts.team];
-            if !open.is_some_and(|right| self.is_candidate(ledger, work, right)) {
-                continue;
-            }
-            let slots = ledger.slots(work);
-            // What is shrunk already may cost less than it did.
-            let whole = slots.len() == facts.row.placed.len();
-            let cost = if whole { self.herd.cost_of(work) } else { 0 };
-            let mut counted = 0;
-            for part in slots
-                .iter()
-                .filter(|slot| slot.node == node)
-                .flat_map(|slot| &slot.parts)
-            {
-                let Some((sharers, sum)) = there.get_mut(part.index as usize) else {
-                    continue;
-                };
-                *sharers += 1;
-                if counted & bit(part.index) == 0 {
-                    counted |= bit(part.index);
-                    *sum += cost;
-                }
-            }
-        }
-        let emptied = there.iter().zip(loads);
-        let emptied = emptied.filter(|((sharers, _), load)| *sharers == load.sharers);
-        emptied.map(|((_, sum), _)| *sum).min()
+        device_least(ledger, &self.herd, node, &|work| {
+            let right = single.rights[ledger.index.works[work].team];
+            right.is_some_and(|right| self.is_candidate(ledger, work, right))
+        })
     }
+}
+
+/// The least that it costs to have a device of a node free, where only some work may leave;
+/// nothing where none can be.
+pub(super) fn device_least(
+    ledger: &Ledger<'_, '_>,
+    herd: &Herd,
+    node: usize,
+    leaves: &dyn Fn(usize) -> bool,
+) -> Option<i128> {
+    if devices_free(ledger, node, Sight::Later) != 0 {
+        return Some(0);
+    }
+    let loads = &ledger.spaces[node].loads[View::Later as usize];
+    // Per device: who stands there and may leave, and what their first steps cost.
+    let mut there = vec![(0_u32, 0_i128); loads.len()];
+    for &work in herd.on_node.get(&node)? {
+        if !leaves(work) {
+            continue;
+        }
+        // What is shrunk already may cost less than it did.
+        let cost = if untouched(ledger, work) {
+            herd.cost_of(work)
+        } else {
+            0
+        };
+        let here = ledger.slots(work).iter().filter(|slot| slot.node == node);
+        let mut counted = 0;
+        for part in here.flat_map(|slot| &slot.parts) {
+            let Some((sharers, sum)) = there.get_mut(part.index as usize) else {
+                continue;
+            };
+            *sharers += 1;
+            if counted & bit(part.index) == 0 {
+                counted |= bit(part.index);
+                *sum += cost;
+            }
+        }
+    }
+    let emptied = there.iter().zip(loads);
+    let emptied = emptied.filter(|((sharers, _), load)| *sharers == load.sharers);
+    emptied.map(|((_, sum), _)| *sum).min()
 }
