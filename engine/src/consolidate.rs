@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use crate::index::{Amount, Need};
 use crate::ledger::{Ledger, Sight, Slot};
-use crate::place::{self, Query, place};
+use crate::place::{self, Query, Stock, place, sizes};
 use crate::preempt::{self, Rules};
 use crate::quota;
 use crate::start;
@@ -36,17 +36,14 @@ pub(crate) fn find(
     rules: &Rules,
 ) -> Option<Moves> {
     let index = ledger.index;
-    let row = index.works[work].row;
     if !matches!(index.works[work].need, Need::Whole(_)) || rules.delayed(index, work) {
         return None;
     }
-    (row.workers_least()..=row.workers)
-        .rev()
-        .find_map(|workers| {
-            let amount = index.charge_least(work, pool) * Amount::from(workers);
-            quota::allowed(ledger, work, pool, amount).ok()?;
-            Search::of(ledger, work, pool, workers, rules)?.best(ledger)
-        })
+    sizes(ledger, work, pool, Stock::Emptied).find_map(|workers| {
+        let amount = index.charge_least(work, pool) * Amount::from(workers);
+        quota::allowed(ledger, work, pool, amount).ok()?;
+        Search::of(ledger, work, pool, workers, rules)?.best(ledger)
+    })
 }
 
 /// What is looked for, and who may move.

@@ -20,7 +20,7 @@ use crate::bookings::{self, Bookings};
 use crate::index::{Amount, Index};
 use crate::ledger::{Ledger, Sight, Slot, Standing};
 use crate::order::Picker;
-use crate::place::{Gang, Query, place};
+use crate::place::{Gang, Query, Stock, place, sizes};
 use crate::plan::{DevicePlace, Nomination, Plan, Preemption, Reason, Resize, Start, WorkerPlace};
 use crate::preempt;
 use crate::quota;
@@ -311,7 +311,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
             return None;
         }
         let mut failed = Timestamp::MIN_UTC;
-        for workers in (facts.row.workers_least()..=facts.row.workers).rev() {
+        for workers in sizes(&mut self.ledger, work, pool, Stock::Free) {
             if let Some(slots) = start::room_of(&mut self.ledger, work, pool, workers) {
                 failed = end;
                 if let Some(slots) = self.let_pass(work, pool, slots, end) {

@@ -10,6 +10,7 @@ mod look;
 mod price;
 mod ranking;
 mod score;
+mod sizes;
 
 use std::rc::Rc;
 
@@ -27,6 +28,7 @@ pub(crate) use domains::domains_of;
 pub(crate) use exact::stands_free;
 pub(crate) use instance::{could_have, instances_free, slices_free};
 pub(crate) use price::Prices;
+pub(crate) use sizes::{Stock, sizes};
 
 /// What is asked of a placement.
 #[derive(Debug, Clone, Copy)]

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use crate::index::{Amount, Index};
 use crate::ledger::{Ledger, Sight, Slot};
-use crate::place::{Query, gang, place};
+use crate::place::{Query, Stock, gang, place, sizes};
 use crate::quota;
 use crate::world::PoolState;
 
@@ -20,10 +20,7 @@ pub(crate) fn room_now(
     work: usize,
     pool: usize,
 ) -> Option<Vec<Rc<Slot>>> {
-    let row = ledger.index.works[work].row;
-    (row.workers_least()..=row.workers)
-        .rev()
-        .find_map(|workers| room_of(ledger, work, pool, workers))
+    sizes(ledger, work, pool, Stock::Free).find_map(|workers| room_of(ledger, work, pool, workers))
 }
 
 /// Room for so many of its workers.

@@ -5,8 +5,9 @@ mod worlds;
 use chrono::TimeZone;
 use domain::{MilliCpu, MilliGpu};
 use engine::check::violations;
+use engine::rig::{Rig, noon};
 use engine::statement::{Starved, statements};
-use engine::world::World;
+use engine::world::{Workload, World};
 use proptest::prelude::*;
 use worlds::dice::Dice;
 use worlds::rich::rich;
@@ -101,7 +102,7 @@ fn stretched(mut world: World, bytes: &[u8]) -> World {
             work.started = Some(year(1970));
         }
         if far(&mut dice) && waits && work.nominated.is_none() {
-            // An elastic gang is tried with every number of workers: large ones take long.
+            // An elastic gang is tried with every number that the nodes may hold: parts are many.
             work.workers = if work.min_workers.is_some() {
                 64
             } else {
@@ -129,6 +130,16 @@ fn stretched(mut world: World, bytes: &[u8]) -> World {
         world.cycle_seconds = CENTURY;
     }
     world
+}
+
+/// Each number of workers from the largest on was tried on all nodes, which took minutes.
+#[test]
+fn the_largest_elastic_gang_starts_with_what_there_is() {
+    let mut gang = Workload::waiting("gang", "a", 1, noon());
+    (gang.workers, gang.min_workers) = (16_384, Some(1));
+    let plan = Rig::new().nodes(100, 8).team("a", 8).work(gang).plan();
+    assert_eq!(plan.starts.len(), 1);
+    assert_eq!(plan.starts[0].workers, 800);
 }
 
 proptest! {

@@ -10,7 +10,7 @@ use super::hope::Hope;
 use super::{Herd, Right, Room, Rules, Victim};
 use crate::index::{Amount, Index, Need};
 use crate::ledger::{Ledger, Sight, Slot, View};
-use crate::place::{self, Query, place};
+use crate::place::{self, Query, Stock, place};
 use crate::quota;
 
 /// Most steps that are taken in the order of harm over a whole pool, or on one node: where so
@@ -57,9 +57,9 @@ fn each_way(
     if rules.delayed(ledger.index, work) {
         return None;
     }
-    let row = ledger.index.works[work].row;
+    let sizes = place::sizes(ledger, work, pool, Stock::Emptied);
     for rights in WAYS {
-        for workers in (row.workers_least()..=row.workers).rev() {
+        for workers in sizes.clone() {
             let amount = ledger.index.charge_least(work, pool) * Amount::from(workers);
             let newcomer = Newcomer {
                 work,

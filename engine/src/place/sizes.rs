@@ -1,0 +1,94 @@
+//! With how many workers an elastic gang is tried: with none that all nodes together could not hold.
+
+use std::iter::Rev;
+use std::ops::RangeInclusive;
+
+use rustc_hash::FxHashMap;
+
+use super::{devices_free, host_free, nodes_able};
+use crate::index::{DEVICE, Need};
+use crate::ledger::{Ledger, Sight};
+
+/// What the nodes are taken to have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stock {
+    /// What is free for a start.
+    Free,
+    /// All that is theirs, as if whatever stands there could leave.
+    Emptied,
+}
+
+/// The numbers of workers that a gang may have room with, the largest first. Larger ones than by
+/// these have none: each node holds no more workers than its sums say, and a domain no more than
+/// its nodes.
+pub(crate) fn sizes(
+    ledger: &mut Ledger<'_, '_>,
+    work: usize,
+    pool: usize,
+    stock: Stock,
+) -> Rev<RangeInclusive<u32>> {
+    let row = ledger.index.works[work].row;
+    let least = row.workers_least();
+    let most = if least < row.workers {
+        let ceiling = u32::try_from(ceiling(ledger, work, pool, stock));
+        row.workers.min(ceiling.unwrap_or(u32::MAX))
+    } else {
+        row.workers
+    };
+    (least..=most).rev()
+}
+
+fn ceiling(ledger: &mut Ledger<'_, '_>, work: usize, pool: usize, stock: Stock) -> i64 {
+    let index = ledger.index;
+    let able = nodes_able(ledger, work, pool);
+    let each = able.iter().map(|&node| on_node(ledger, work, node, stock));
+    let Some(label) = &index.works[work].row.topology.require else {
+        return each.fold(0, i64::saturating_add);
+    };
+    let domains = index.domains.get(label.as_str());
+    let mut sums: FxHashMap<usize, i64> = FxHashMap::default();
+    for (&node, workers) in able.iter().zip(each) {
+        if let Some(domain) = domains.and_then(|of| of[node]) {
+            let sum = sums.entry(domain).or_default();
+            *sum = sum.saturating_add(workers);
+        }
+    }
+    sums.into_values().max().unwrap_or(0)
+}
+
+/// How many workers a node holds at most.
+fn on_node(ledger: &Ledger<'_, '_>, work: usize, node: usize, stock: Stock) -> i64 {
+    let index = ledger.index;
+    let (facts, machine) = (&index.works[work], &index.nodes[node]);
+    let (cpus, memory) = match stock {
+        Stock::Free => host_free(ledger, node, Sight::Start),
+        Stock::Emptied => (machine.row.cpus.milli(), machine.row.memory_mib),
+    };
+    let by = |there: i64, each: i64| {
+        if each > 0 {
+            there.max(0) / each
+        } else {
+            i64::MAX
+        }
+    };
+    let devices = i64::from(machine.row.gpus);
+    let by_devices = match facts.need {
+        Need::Nothing => i64::MAX,
+        Need::Whole(count) => {
+            let there = match stock {
+                Stock::Free => devices_free(ledger, node, Sight::Start).count_ones().into(),
+                Stock::Emptied => devices,
+            };
+            by(there, count.into())
+        }
+        Need::Part { milli, .. } => by(DEVICE, milli).saturating_mul(devices),
+        Need::Instances { count, profile } => {
+            let profile = index.profile(profile, node);
+            let each = profile.map_or(0, |profile| by(DEVICE, profile.milli()));
+            by(each.saturating_mul(devices), count.into())
+        }
+    };
+    by_devices
+        .min(by(cpus, facts.cpus))
+        .min(by(memory, facts.memory))
+}
