@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
 
-use super::herd::{Herd, Member, keep, untouched};
+use super::herd::{Known, Member, keep, untouched};
 use super::search::{Search, Unit};
 use super::{Right, cost};
 use crate::index::{Amount, Index};
@@ -445,28 +445,6 @@ impl Search<'_> {
         teams.sort_unstable();
         teams.dedup();
         teams.into_iter().map(|t| self.undercut_of(ledger, t)).sum()
-    }
-}
-
-/// Whether steps of other teams are rightful as things stand, by their kind.
-struct Known(Vec<Option<bool>>);
-
-impl Known {
-    fn of(herd: &Herd) -> Self {
-        Self(vec![None; herd.kinds()])
-    }
-
-    /// Whether a step is known not to be rightful.
-    fn refuses(&self, member: &Member, right: Right) -> bool {
-        right != Right::Priority && member.kind.is_some_and(|kind| self.0[kind] == Some(false))
-    }
-
-    /// Whether steps of a kind are rightful, found out when it is first asked.
-    fn tells(&mut self, kind: Option<usize>, find: impl FnOnce() -> bool) -> bool {
-        match kind {
-            Some(kind) => *self.0[kind].get_or_insert_with(find),
-            None => find(),
-        }
     }
 }
 

@@ -9,8 +9,8 @@ use std::rc::Rc;
 use rustc_hash::FxHashMap;
 
 use super::bound::devices_of;
-use super::cost;
 use super::single::device_least;
+use super::{Right, cost};
 use crate::index::Amount;
 use crate::ledger::{Ledger, Sight, Standing};
 use crate::place::devices_free;
@@ -177,6 +177,28 @@ impl Herd {
     /// What the first step of a workload costs.
     pub fn cost_of(&self, work: usize) -> i128 {
         self.costs.get(&work).copied().unwrap_or(0)
+    }
+}
+
+/// Whether steps of other teams are rightful as things stand, by their kind.
+pub(super) struct Known(Vec<Option<bool>>);
+
+impl Known {
+    pub fn of(herd: &Herd) -> Self {
+        Self(vec![None; herd.kinds()])
+    }
+
+    /// Whether a step is known not to be rightful.
+    pub fn refuses(&self, member: &Member, right: Right) -> bool {
+        right != Right::Priority && member.kind.is_some_and(|kind| self.0[kind] == Some(false))
+    }
+
+    /// Whether steps of a kind are rightful, found out when it is first asked.
+    pub fn tells(&mut self, kind: Option<usize>, find: impl FnOnce() -> bool) -> bool {
+        match kind {
+            Some(kind) => *self.0[kind].get_or_insert_with(find),
+            None => find(),
+        }
     }
 }
 
