@@ -132,7 +132,7 @@ pub async fn events(
     Ok(page::cut(ask, "event", events, |event: &Event| event.id))
 }
 
-/// The steps of a job itself, in order: the last [`STEPS_MAX`] of them. Those of its attempts and
+/// The steps of a job itself, in order: the last 500 of them. Those of its attempts and
 /// workers, of which a large gang has thousands, are left out.
 pub async fn steps(app: &App, asker: &Asker, id: JobId) -> Result<Vec<Event>, AppError> {
     let mut tx = app.db.begin_person(&asker.scope()).await?;
