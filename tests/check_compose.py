@@ -86,7 +86,10 @@ def structures(source):
         r"#\[derive\(([^)]*)\)\][^{;]*?pub struct (\w+) \{(.*?)\n\}", source, re.S
     ):
         if "Deserialize" in attributes:
-            found[name] = dict(re.findall(r"^    pub (\w+): (.+?),$", body, re.M))
+            fields = re.findall(
+                r'^(?:    #\[serde\((?:rename = "(\w+)")?[^\n]*\)\]\n)?    pub (\w+): (.+?),$', body, re.M
+            )
+            found[name] = {renamed or field: kind for renamed, field, kind in fields}
     return found
 
 
