@@ -140,7 +140,14 @@ impl Client {
 
     fn url(&self, path: &str, query: &[(&str, String)]) -> Result<reqwest::Url, Failure> {
         let mut url = reqwest::Url::parse(&format!("{}/api/v1{path}", self.login.url))
-            .map_err(|e| Failure::Words(format!("{} is not an address: {e}", self.login.url)))?;
+            .ok()
+            .filter(|url| ["http", "https"].contains(&url.scheme()))
+            .ok_or_else(|| {
+                Failure::Words(format!(
+                    "{} is not a server's address; write one such as http://127.0.0.1:8080",
+                    self.login.url
+                ))
+            })?;
         if !query.is_empty() {
             url.query_pairs_mut().extend_pairs(query);
         }
@@ -194,7 +201,12 @@ impl Client {
             let seconds = self.silence_max.as_secs();
             return Failure::Away(format!("{url} does not answer within {seconds} s"));
         }
-        Failure::Away(format!("{url} does not answer: {error}"))
+        // The innermost cause says what happened; those around it repeat the address.
+        let causes = std::iter::successors(Some(error as &dyn std::error::Error), |e| e.source());
+        let cause = causes.last().map_or_else(String::new, ToString::to_string);
+        Failure::Away(format!(
+            "{url} does not answer: {cause}; check the address, and that the server runs"
+        ))
     }
 }
 

@@ -15,7 +15,7 @@ use crate::table::{print_json, print_line};
 /// The largest file that is read, in bytes; the engine refuses more.
 const FILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
-/// Plans a scenario file with the engine, without a server
+/// Plan a scenario file with the engine, without a server
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  allot plan examples/scenario.yaml --table\n  allot plan examples/scenario.yaml --cycles 10 --json"

@@ -14,7 +14,7 @@ use engine::world::Strategy;
 use crate::failure::Failure;
 use seeds::Seeds;
 
-/// Replays a trace of work through the engine, without a server
+/// Replay a trace of work through the engine, without a server
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  allot simulate cluster.yaml --trace jobs.csv --html report.html\n  allot simulate --openb nodes.csv pods.csv --strategy least_fragmentation --seeds 42..51 --ratio 1.3 --json"

@@ -49,7 +49,7 @@ pub fn print(rows: &[Value], columns: &[Column], empty: &str) -> Result<(), Fail
         .set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(columns.iter().map(|(head, _)| *head));
     for row in rows {
-        table.add_row(columns.iter().map(|(_, path)| text(at(row, path))));
+        table.add_row(columns.iter().map(|(_, path)| shown(row, path)));
     }
     for (index, (_, path)) in columns.iter().enumerate() {
         if rows.iter().any(|row| at(row, path).is_number())
@@ -64,6 +64,20 @@ pub fn print(rows: &[Value], columns: &[Column], empty: &str) -> Result<(), Fail
 /// The value at a dotted path.
 pub fn at<'a>(row: &'a Value, path: &str) -> &'a Value {
     path.split('.').fold(row, |value, key| &value[key])
+}
+
+/// The value at a dotted path as people read it; of a moment whole seconds.
+pub fn shown(row: &Value, path: &str) -> String {
+    let value = at(row, path);
+    let moment = path == "at" || path.ends_with("_at") || path.ends_with("expected_start");
+    match value
+        .as_str()
+        .filter(|_| moment)
+        .and_then(|time| time.split_once('.'))
+    {
+        Some((seconds, _)) => format!("{}Z", plain(seconds)),
+        None => text(value),
+    }
 }
 
 /// A value as people read it; control characters of others' texts are shown, not obeyed.
@@ -93,6 +107,15 @@ mod tests {
     #[test]
     fn a_foreign_text_moves_no_cursor() {
         assert_eq!(text(&json!("a\u{1b}[2Jb\u{202e}")), "a\u{fffd}[2Jb\u{fffd}");
+    }
+
+    #[test]
+    fn a_moment_is_shown_in_whole_seconds() {
+        let row =
+            json!({"created_at": "2026-11-30T13:16:27.082278Z", "name": "a.b", "ended_at": null});
+        assert_eq!(shown(&row, "created_at"), "2026-11-30T13:16:27Z");
+        assert_eq!(shown(&row, "name"), "a.b");
+        assert_eq!(shown(&row, "ended_at"), "–");
     }
 
     #[test]

@@ -101,7 +101,7 @@ impl Job {
             ("cost", "cost"),
         ];
         for (label, path) in lines {
-            table::print_line(&format!("{label:<12} {}", text(at(&job, path))))?;
+            table::print_line(&format!("{label:<12} {}", table::shown(&job, path)))?;
         }
         for worker in job["placement"].as_array().into_iter().flatten() {
             let devices: Vec<String> = worker["devices"]
@@ -215,11 +215,11 @@ impl Explain {
         ];
         for (label, path) in lines {
             if !at(waiting, path).is_null() {
-                table::print_line(&format!("{label:<10} {}", text(at(waiting, path))))?;
+                table::print_line(&format!("{label:<10} {}", table::shown(waiting, path)))?;
             }
         }
         if let Some(counts) = waiting["counts"].as_object() {
-            for (filter, count) in counts {
+            for (filter, count) in sifted(counts) {
                 table::print_line(&format!(
                     "{:>8}  {}",
                     text(count),
@@ -239,6 +239,16 @@ impl Explain {
         }
         Ok(())
     }
+}
+
+/// Counts of nodes: all that were looked at first, then what ruled most of them out.
+fn sifted(counts: &serde_json::Map<String, Value>) -> Vec<(&String, &Value)> {
+    let mut counts: Vec<_> = counts.iter().collect();
+    counts.sort_by_key(|(key, count)| {
+        let most = std::cmp::Reverse(count.as_u64());
+        (key.as_str() != "nodes", most)
+    });
+    counts
 }
 
 /// The keys and values of an object, as people read them.

@@ -39,13 +39,13 @@ pub struct SpecFlags {
     #[arg(long = "file", value_name = "[NAME=]PATH")]
     pub files: Vec<String>,
     /// Workers, placed all or none
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub workers: Option<u32>,
     /// Elastic: the least workers it starts with
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub min_workers: Option<u32>,
     /// Devices per worker, or a fraction under 1
-    #[arg(long, short = 'g')]
+    #[arg(long, short = 'g', allow_negative_numbers = true)]
     pub gpus: Option<String>,
     /// Device model it needs
     #[arg(long)]
@@ -60,7 +60,7 @@ pub struct SpecFlags {
     #[arg(long = "sharing", value_name = "MODE")]
     pub sharing: Vec<String>,
     /// CPU cores per worker
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub cpus: Option<String>,
     /// Host memory per worker, such as 512GiB or a number of MiB
     #[arg(long, value_name = "SIZE")]
@@ -105,7 +105,7 @@ pub struct SpecFlags {
     #[arg(long, value_name = "DURATION")]
     pub restart: Option<String>,
     /// Most further attempts
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub retries: Option<u32>,
     /// failure or time_limit; may be repeated [default with --retries: failure]
     #[arg(long = "retry-on", value_name = "END")]
@@ -162,14 +162,14 @@ impl SpecFlags {
             }
         }
         let durations = [
-            ("time_limit_seconds", &self.time_limit),
-            ("predicted_seconds", &self.predicted),
-            ("checkpoint_seconds", &self.checkpoint),
-            ("restart_seconds", &self.restart),
+            ("--time-limit", "time_limit_seconds", &self.time_limit),
+            ("--predicted", "predicted_seconds", &self.predicted),
+            ("--checkpoint", "checkpoint_seconds", &self.checkpoint),
+            ("--restart", "restart_seconds", &self.restart),
         ];
-        for (key, value) in durations {
+        for (flag, key, value) in durations {
             if let Some(value) = value {
-                spec.insert(key.into(), json!(seconds(value)?));
+                spec.insert(key.into(), json!(seconds(flag, value)?));
             }
         }
         if let Some(preemptible) = self.preemptible {
@@ -193,12 +193,12 @@ impl SpecFlags {
                 object(spec, "per_worker").insert(key.into(), number(key, value)?);
             }
         }
-        for (key, value) in [
-            ("gpu_memory_mib", &self.gpu_memory),
-            ("memory_mib", &self.memory),
+        for (flag, key, value) in [
+            ("--gpu-memory", "gpu_memory_mib", &self.gpu_memory),
+            ("--memory", "memory_mib", &self.memory),
         ] {
             if let Some(value) = value {
-                object(spec, "per_worker").insert(key.into(), json!(mib(value)?));
+                object(spec, "per_worker").insert(key.into(), json!(mib(flag, value)?));
             }
         }
         for (key, value) in [
@@ -242,11 +242,10 @@ impl SpecFlags {
 /// beside it. The key `team`, which a spec does not have, is returned apart.
 pub fn read(path: &Path) -> Result<(Map<String, Value>, Option<String>), Failure> {
     let text = read_text(path)?;
-    let value: Value = serde_saphyr::from_str(&text)
-        .map_err(|e| Failure::Refused(format!("{}: {e}", path.display())))?;
+    let value: Value = serde_saphyr::from_str(&text).map_err(|error| unreadable(path, &error))?;
     let Value::Object(mut spec) = value else {
         return Err(Failure::Refused(format!(
-            "{}: a spec is a mapping of keys",
+            "{}: this is no spec; write one key with its value on a line, such as name: digits",
             path.display()
         )));
     };
@@ -271,8 +270,28 @@ pub fn read(path: &Path) -> Result<(Map<String, Value>, Option<String>), Failure
     Ok((spec, team))
 }
 
+/// A file that is no YAML, told by its place: a parser's own words speak of its types.
+fn unreadable(path: &Path, error: &serde_saphyr::Error) -> Failure {
+    let place = error.location().map_or_else(String::new, |at| {
+        format!(", line {}, column {}", at.line(), at.column())
+    });
+    Failure::Refused(format!(
+        "{}{place}: this is not YAML as a spec is written; write one key with its value on a line, such as name: digits",
+        path.display()
+    ))
+}
+
 fn read_text(path: &Path) -> Result<String, Failure> {
-    fs::read_to_string(path).map_err(|e| Failure::Refused(format!("{}: {e}", path.display())))
+    fs::read_to_string(path).map_err(|error| {
+        let why = match error.kind() {
+            std::io::ErrorKind::NotFound => "there is no such file".to_owned(),
+            _ => error.to_string(),
+        };
+        Failure::Refused(format!(
+            "{}: {why}; name a text file that you may read",
+            path.display()
+        ))
+    })
 }
 
 fn object<'a>(spec: &'a mut Map<String, Value>, key: &str) -> &'a mut Map<String, Value> {
@@ -296,19 +315,19 @@ fn number(flag: &str, text: &str) -> Result<Value, Failure> {
 }
 
 /// Seconds of `90`, `90s`, `30m`, `12h` or `2d`.
-fn seconds(text: &str) -> Result<i64, Failure> {
+fn seconds(flag: &str, text: &str) -> Result<i64, Failure> {
     scaled(text, &[("s", 1), ("m", 60), ("h", 3600), ("d", 86_400)]).ok_or_else(|| {
         Failure::Words(format!(
-            "{text} is not a duration such as 90s, 30m, 12h or 2d"
+            "{flag}: {text} is not a duration such as 90s, 30m, 12h or 2d"
         ))
     })
 }
 
 /// MiB of `32768`, `512MiB`, `64GiB` or `2TiB`.
-fn mib(text: &str) -> Result<i64, Failure> {
+fn mib(flag: &str, text: &str) -> Result<i64, Failure> {
     scaled(text, &[("MiB", 1), ("GiB", 1024), ("TiB", 1024 * 1024)]).ok_or_else(|| {
         Failure::Words(format!(
-            "{text} is not a size such as 32768, 512MiB, 64GiB or 2TiB"
+            "{flag}: {text} is not a size such as 32768, 512MiB, 64GiB or 2TiB"
         ))
     })
 }
@@ -329,12 +348,36 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_file_that_is_no_spec_is_told_by_its_place_and_what_to_write() {
+        let path = std::env::temp_dir().join(format!("allot-spec-{}.yaml", std::process::id()));
+        let told = |text: &str| {
+            fs::write(&path, text).expect("it can be written");
+            let failure = read(&path).expect_err("it is no spec").to_string();
+            fs::remove_file(&path).expect("it was there");
+            failure
+        };
+        for text in [": : bad", "a: [1", "just words"] {
+            let failure = told(text);
+            assert!(failure.contains("such as name: digits"), "{failure}");
+            assert!(!failure.contains("Option<"), "{failure}");
+            assert_eq!(failure.lines().count(), 1, "{failure}");
+        }
+        assert!(told("a: [1").contains("line "));
+        let missing = read(&path).expect_err("it is gone").to_string();
+        assert!(missing.contains("there is no such file"), "{missing}");
+    }
+
+    #[test]
     fn durations_and_sizes_are_read_in_the_units_that_people_use() {
+        let seconds = |text| seconds("--time-limit", text);
+        let mib = |text| mib("--memory", text);
         assert_eq!(seconds("12h").ok(), Some(43_200));
         assert_eq!(seconds("90").ok(), Some(90));
         assert!(seconds("1.5h").is_err() && seconds("h").is_err());
         assert_eq!(mib("512GiB").ok(), Some(524_288));
         assert!(mib("9999999999999TiB").is_err() && mib("512GB").is_err());
+        let told = seconds("1x").expect_err("no such unit").to_string();
+        assert!(told.starts_with("--time-limit: 1x is not"), "{told}");
     }
 
     #[test]
