@@ -211,7 +211,7 @@ await check("a wrong value keeps what was typed and says what is wrong beside it
 }, { refused: 422 });
 await check("the team's page shows quota, spend and members", async () => {
   await page.goto(`/teams/${member.team}`);
-  assert((await page.locator("svg.qbar").count()) >= 1, "no quota");
+  assert((await page.locator(".plots, .qbar").count()) >= 1, "no quota");
   await page.getByRole("row", { name: `${owner.name} owner` }).waitFor();
   await page.getByRole("heading", { name: /^Spent in/ }).waitFor();
 });
