@@ -7,6 +7,8 @@
 
   /** At most one repaint of a page in this time. */
   const REPAINT_MS = 1000;
+  /** What tells an age is asked for again after this time, though nothing has happened. */
+  const AGE_MS = 5000;
   /** Lines that the log keeps on the page; older ones are in the download. */
   const LOG_LINES_MAX = 5000;
 
@@ -95,6 +97,7 @@
     nouns.split(" ").forEach((noun) => source.addEventListener(noun, concerns));
     source.addEventListener("reset", changed);
     document.addEventListener("visibilitychange", () => { if (!document.hidden) changed(); });
+    setInterval(() => { if (region()?.matches("[data-ages]")) changed(); }, AGE_MS);
     window.addEventListener("pagehide", () => source.close());
   };
 

@@ -164,7 +164,7 @@ await check("the job's page shows its timeline, attempt, placement and cost", as
   assert((await page.locator("svg.tl rect").count()) >= 2, "no spans in the timeline");
   await page.getByRole("heading", { name: "What happened" }).waitFor();
   assert((await page.locator(".events li").count()) >= 3, "fewer than three events");
-  await page.getByText("Attempt 1", { exact: true }).waitFor();
+  await page.locator(".attempts").getByText("Attempt 1", { exact: true }).waitFor();
   const cost = await page.locator(".ledger .sum td").first().innerText();
   assert(/[¥€$][0-9.,]+/.test(cost), `the cost reads ${cost}`);
   assert((await page.locator("#log li").count()) === 6, "the log has not six lines");

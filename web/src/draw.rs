@@ -6,6 +6,7 @@ mod timeline;
 
 use std::fmt::Write as _;
 
+pub(crate) use devices::device;
 pub use devices::{Device, Holder, Share, devices};
 pub use quota::{Quota, SQUARES_MAX, quota_bar, squares};
 pub use timeline::{Span, span_class, timeline};

@@ -228,7 +228,11 @@ impl Messages {
         let exact = at.format("%Y-%m-%dT%H:%M:%SZ").to_string();
         Phrase::markup("<time datetime=\"{exact}\" title=\"{title}\" data-moment>{shown}</time>")
             .with("exact", exact)
-            .with("title", at.format("%Y-%m-%d %H:%M:%S UTC"))
+            .nest(
+                "title",
+                self.say("time.exact")
+                    .with("at", at.format("%Y-%m-%d %H:%M:%S")),
+            )
             .nest("shown", shown)
     }
 

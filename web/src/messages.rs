@@ -45,10 +45,16 @@ impl<T: Whole + ?Sized> Whole for &T {
 impl Messages {
     /// The English words.
     pub fn english() -> Self {
-        static ENTRIES: OnceLock<BTreeMap<String, Entry>> = OnceLock::new();
+        static WORDS: OnceLock<Messages> = OnceLock::new();
+        *WORDS.get_or_init(|| Self::read("en", ENGLISH))
+    }
+
+    /// The words of a language's file, which are kept until the process ends: JSON, by key a text or
+    /// one for each grammatical number.
+    pub fn read(language: &'static str, file: &str) -> Self {
         Self {
-            language: "en",
-            entries: ENTRIES.get_or_init(|| parse(ENGLISH)),
+            language,
+            entries: Box::leak(Box::new(parse(file))),
         }
     }
 
@@ -121,6 +127,12 @@ impl Phrase {
             arguments: vec![("text", escape(text))],
             markup: false,
         }
+    }
+
+    /// Several phrases as one, with commas between.
+    pub fn list(parts: impl IntoIterator<Item = Self>) -> Self {
+        let parts: Vec<String> = parts.into_iter().map(|part| part.to_string()).collect();
+        Self::markup("{parts}").nest("parts", crate::draw::Html(parts.join(", ")))
     }
 
     /// HTML of our own making with places for arguments; only this crate's sources may write it.
@@ -205,7 +217,7 @@ pub fn escape(text: &str) -> String {
 
 fn parse(text: &str) -> BTreeMap<String, Entry> {
     let file: BTreeMap<String, Value> =
-        serde_json::from_str(text).expect("the tests parse the embedded message file");
+        serde_json::from_str(text).expect("the tests parse each message file");
     file.into_iter()
         .map(|(key, value)| (key, entry(value)))
         .collect()

@@ -174,6 +174,6 @@ pub struct EventLine {
     pub code: String,
     /// Who did it, when a person did.
     pub actor: Option<String>,
-    /// The cause or the particulars, as a sentence.
-    pub detail: Option<String>,
+    /// The cause or the particulars.
+    pub detail: Option<Phrase>,
 }

@@ -4,6 +4,7 @@ mod samples;
 
 use askama::Template as _;
 use samples::HOSTILE;
+use web::messages::Phrase;
 
 fn attribute<'a>(tag: &'a str, name: &str) -> Option<&'a str> {
     let start = tag.find(&format!(" {name}=\""))? + name.len() + 3;
@@ -22,12 +23,12 @@ fn tags<'a>(html: &'a str, kind: &str) -> Vec<&'a str> {
 fn names_and_texts_that_people_chose_are_escaped_everywhere() {
     let mut jobs = samples::jobs();
     jobs.rows[0].name = HOSTILE.into();
-    jobs.rows[1].why = Some(HOSTILE.into());
+    jobs.rows[1].why = Some(Phrase::literal(HOSTILE));
     jobs.filter.user = HOSTILE.into();
     let mut job = samples::job();
     job.name = HOSTILE.into();
     job.command = HOSTILE.into();
-    job.events[0].detail = Some(HOSTILE.into());
+    job.events[0].detail = Some(Phrase::literal(HOSTILE));
     job.log.lines = web::log::render(HOSTILE.as_bytes());
     let mut fleet = samples::fleet();
     fleet.pools[0].nodes[0].devices[0].shares = vec![samples::share(
@@ -37,7 +38,7 @@ fn names_and_texts_that_people_chose_are_escaped_everywhere() {
         domain::sharing::SharingMode::Exclusive,
     )];
     let mut error = samples::error(422);
-    error.detail = Some(HOSTILE.into());
+    error.detail = Some(Phrase::literal(HOSTILE));
     for html in [
         jobs.render().unwrap(),
         job.render().unwrap(),
@@ -247,15 +248,10 @@ fn a_refused_field_is_marked_and_keeps_what_was_typed() {
     for words in [
         "<b>GPUs per worker</b>: “1e12” is not accepted. Write a whole number of devices up to 64",
         "<b>Pool</b>: The team has no quota in an acceptable pool.",
-        "said by the server",
+        "<b>node</b>: “n9” is not accepted.",
     ] {
         assert!(html.contains(words), "{words}: {html}");
     }
-    assert_eq!(
-        html.matches("said by the server").count(),
-        1,
-        "where no words are known"
-    );
 }
 
 #[test]
@@ -265,7 +261,6 @@ fn a_wait_is_told_by_its_code_and_numbers() {
     let t = Messages::english();
     let wait = |code: &str, scope: &str| Wait {
         code: code.into(),
-        message: Some("said by the engine".into()),
         scope: Some(scope.into()),
         need_milli: Some(2000),
         have_milli: Some(500),
@@ -278,10 +273,6 @@ fn a_wait_is_told_by_its_code_and_numbers() {
     assert_eq!(
         told(&wait("insufficient_capacity", "pool h100")),
         "Not enough GPUs are free. It needs <b>2 GPUs</b>; free in pool h100: <b>0.5 GPU</b>."
-    );
-    assert_eq!(
-        told(&wait("not_built_yet", "pool h100")),
-        "said by the engine"
     );
     let shell = samples::shell(web::shell::Section::Jobs, "/jobs");
     let binds = |scope: &str| {
@@ -354,10 +345,10 @@ fn an_end_is_told_once() {
 fn a_job_that_has_ended_has_a_cost_and_no_cost_so_far() {
     let html = samples::failed_job().render().unwrap();
     assert!(
-        html.contains("It cost") && !html.to_lowercase().contains("so far"),
+        html.contains("and cost <b>") && !html.to_lowercase().contains("so far"),
         "{html}"
     );
-    assert!(samples::job().render().unwrap().contains("Cost so far"));
+    assert!(samples::job().render().unwrap().contains("</b> so far."));
 }
 
 #[test]
@@ -370,6 +361,11 @@ fn what_is_refused_displaces_nobody_and_does_not_say_so() {
         dry_run: sample.dry_run,
     };
     assert!(shows(&view));
+    let told = view.render().unwrap();
+    assert!(
+        told.contains("id=\"submit-words\" hx-swap-oob=\"true\">Submit, and wait until about"),
+        "the button says what it leads to: {told}"
+    );
     let dry_run = view.dry_run.as_mut().unwrap();
     dry_run.outcome = Outcome::Refused;
     dry_run.cause = Some(Cause::Refused(Refusal::default()));
@@ -460,4 +456,52 @@ fn a_cancelled_job_says_so_in_its_state_alone() {
     let html = view.render().unwrap();
     assert!(!html.contains("It was cancelled."), "{html}");
     assert!(!html.contains("id=\"ending\""), "{html}");
+}
+
+#[test]
+fn nodes_are_counted_as_they_are_sifted_the_most_first() {
+    let html = samples::waiting_job().render().unwrap();
+    let evidence = html.split(">Evidence<").nth(1).unwrap();
+    let places: Vec<usize> = [
+        "Nodes looked at",
+        "Too few free GPUs",
+        "Unreachable",
+        "Cordoned",
+        "Not shared as it asks",
+    ]
+    .iter()
+    .map(|words| {
+        evidence
+            .find(words)
+            .unwrap_or_else(|| panic!("{words}: {evidence}"))
+    })
+    .collect();
+    assert!(places.is_sorted(), "{places:?}");
+}
+
+#[test]
+fn an_expected_start_is_told_as_an_estimate_and_a_kept_time_as_it_is() {
+    use web::views::Wait;
+    let shell = samples::shell(web::shell::Section::Jobs, "/jobs");
+    let next = |code: &str| {
+        let wait = Wait {
+            code: code.into(),
+            expected_start: Some(samples::now()),
+            ..Wait::default()
+        };
+        wait.next(&shell).to_string()
+    };
+    assert!(next("insufficient_capacity").starts_with("Expected to start about <b>"));
+    let kept = next("not_yet");
+    assert!(
+        kept.starts_with("It takes its place in the order at <b>"),
+        "{kept}"
+    );
+}
+
+#[test]
+fn a_job_that_never_ran_is_not_said_to_have_ended() {
+    let html = samples::doomed_job().render().unwrap();
+    assert!(html.contains("It never ran: a job that it follows did not end well."));
+    assert!(!html.contains("The command ended."), "{html}");
 }

@@ -6,9 +6,14 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 use super::PageError;
+use super::query::Checked;
 
 /// Sends one asset.
-pub async fn send(Path(path): Path<String>, headers: HeaderMap) -> Result<Response, PageError> {
+pub async fn send(
+    _: Checked,
+    Path(path): Path<String>,
+    headers: HeaderMap,
+) -> Result<Response, PageError> {
     let asset = web::assets::find(&path).ok_or(PageError::status(StatusCode::NOT_FOUND))?;
     let etag = format!("\"{}\"", asset.hash);
     let cache = if asset.immutable {

@@ -9,9 +9,11 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 use domain::Timestamp;
 use web::Template as _;
+use web::messages::{Messages, Phrase};
 use web::shell::Section;
 use web::views::ErrorView;
 
+use super::told;
 use super::visit::{self, Known};
 use crate::app::{App, AppError};
 use crate::front::RequestContext;
@@ -20,6 +22,8 @@ use crate::front::RequestContext;
 #[derive(Debug)]
 pub struct PageError {
     cause: Cause,
+    /// What its page says, where the cause alone does not. Boxed, since most errors have none.
+    detail: Option<Box<Phrase>>,
 }
 
 #[derive(Debug)]
@@ -32,32 +36,43 @@ enum Cause {
 impl PageError {
     /// A refusal that is told by its status alone.
     pub fn status(status: StatusCode) -> Self {
+        Cause::Status(status).into()
+    }
+
+    /// The same error, told in these words.
+    pub fn told(self, words: Phrase) -> Self {
         Self {
-            cause: Cause::Status(status),
+            detail: Some(Box::new(words)),
+            ..self
+        }
+    }
+}
+
+impl From<Cause> for PageError {
+    fn from(cause: Cause) -> Self {
+        Self {
+            cause,
+            detail: None,
         }
     }
 }
 
 impl From<AppError> for PageError {
     fn from(error: AppError) -> Self {
-        Self {
-            cause: Cause::App(error),
-        }
+        Cause::App(error).into()
     }
 }
 
 impl From<web::RenderError> for PageError {
     fn from(error: web::RenderError) -> Self {
-        Self {
-            cause: Cause::Render(error),
-        }
+        Cause::Render(error).into()
     }
 }
 
 /// What the layer writes on the error's page; travels as an extension of the response.
 #[derive(Debug, Clone, Default)]
 struct Told {
-    detail: Option<String>,
+    detail: Option<Phrase>,
 }
 
 impl IntoResponse for PageError {
@@ -69,7 +84,7 @@ impl IntoResponse for PageError {
                     AppError::Unavailable(source) => tracing::warn!("database away: {source}"),
                     _ => {}
                 }
-                let detail = tells(&error).then(|| error.to_string());
+                let detail = told::detail(&Messages::english(), &error);
                 // The API's answer has the right status and headers; only its body is another.
                 (error.into_response(), detail)
             }
@@ -79,20 +94,11 @@ impl IntoResponse for PageError {
             }
             Cause::Status(status) => (status.into_response(), None),
         };
-        response.extensions_mut().insert(Told { detail });
+        response.extensions_mut().insert(Told {
+            detail: self.detail.map(|words| *words).or(detail),
+        });
         response
     }
-}
-
-/// Whether an error's own sentence helps a person beyond what the status says.
-fn tells(error: &AppError) -> bool {
-    !matches!(
-        error,
-        AppError::Internal(_)
-            | AppError::Unavailable(_)
-            | AppError::Unauthenticated
-            | AppError::NotFound { .. }
-    )
 }
 
 /// Layer: gives each refused request its page; who is not signed in is led to the sign-in.
@@ -102,7 +108,8 @@ pub async fn render(State(_): State<App>, mut request: Request, next: Next) -> R
     let asked = Asked::of(&request);
     let response = next.run(request).await;
     let status = response.status();
-    let finished = response.headers().contains_key(CONTENT_TYPE)
+    // What the framework refuses by itself, such as a path that is no UTF-8, is bare text.
+    let finished = response.headers().get(CONTENT_TYPE).is_some_and(is_html)
         && response.extensions().get::<Told>().is_none();
     if !(status.is_client_error() || status.is_server_error()) || finished {
         return response;
@@ -182,6 +189,10 @@ impl Asked {
             }
         }
     }
+}
+
+fn is_html(kind: &HeaderValue) -> bool {
+    kind.as_bytes().starts_with(b"text/html")
 }
 
 /// The type of every page.

@@ -29,7 +29,6 @@ const JOBS_PER_PAGE: u32 = 50;
 
 /// What the list is filtered by, and where it goes on.
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct JobsQuery {
     #[serde(default)]
     team: String,
@@ -38,9 +37,6 @@ pub struct JobsQuery {
     #[serde(default)]
     user: String,
     cursor: Option<String>,
-    /// What a form of another page did.
-    #[serde(default, rename = "done")]
-    _done: Option<String>,
 }
 
 /// Shows the jobs that the asker may see.

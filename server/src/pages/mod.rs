@@ -1,10 +1,10 @@
 //! The pages: handlers that call `app` and render the views of the `web` crate.
 
-use axum::Router;
 use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::MethodRouter;
+use axum::{Extension, Router};
 use tower_http::catch_panic::CatchPanicLayer;
 use web::Template;
 
@@ -17,12 +17,14 @@ pub mod form;
 mod job;
 mod jobs;
 mod node;
+mod query;
 mod refusal;
 mod signin;
 mod spend;
 mod submit;
 mod team;
 mod teams;
+mod told;
 mod users;
 mod visit;
 pub mod words;
@@ -31,40 +33,45 @@ use fault::PageError;
 use signin::Nothing;
 
 macro_rules! pages {
-    ($($path:literal { $($method:ident $handler:expr;)+ })+) => {
+    ($($path:literal $([$($known:literal)+])? { $($method:ident $handler:expr;)+ })+) => {
         /// Method and path of every page; a test walks them all and fails on one that is new to it.
         pub const ROUTES: &[(&str, &str)] = &[$($((stringify!($method), $path),)+)+];
 
         fn routes() -> Router<App> {
-            Router::new()$(.route($path, MethodRouter::new()$(.$method($handler))+))+
+            Router::new()$(.route(
+                $path,
+                MethodRouter::new()
+                    $(.$method($handler))+
+                    .route_layer(Extension(query::Known(&[$($($known),+)?]))),
+            ))+
         }
     };
 }
 
 pages! {
-    "/" { get || async { Redirect::to("/jobs") }; }
-    "/signin" { get signin::show_signin; post signin::sign_in; }
+    "/" { get |_: query::Checked| async { Redirect::to("/jobs") }; }
+    "/signin" ["next"] { get signin::show_signin; post signin::sign_in; }
     "/signout" { post signin::sign_out; }
     "/theme" { post signin::choose_theme; }
     "/fleet" { get fleet::show_fleet; }
-    "/nodes/{node}" { get node::show_node; }
+    "/nodes/{node}" ["done"] { get node::show_node; }
     "/nodes/{node}/cordon" { post node::cordon_node; }
     "/nodes/{node}/uncordon" { post node::uncordon_node; }
     "/nodes/{node}/drain" { post node::drain_node; }
     "/nodes/{node}/declare-lost" { post node::declare_node_lost; }
-    "/jobs" { get jobs::list_jobs; }
-    "/jobs/{job}" { get job::show_job; }
-    "/jobs/{job}/log/stream" { get job::log::stream_log; }
+    "/jobs" ["team" "state" "user" "cursor" "done"] { get jobs::list_jobs; }
+    "/jobs/{job}" ["log" "done"] { get job::show_job; }
+    "/jobs/{job}/log/stream" ["attempt" "worker" "offset"] { get job::log::stream_log; }
     "/jobs/{job}/cancel" { post job::cancel_job; }
     "/jobs/{job}/suspend" { post job::suspend_job; }
     "/jobs/{job}/resume" { post job::resume_job; }
-    "/submit" { get submit::show_submit; post submit::submit_job; }
+    "/submit" ["team" "like"] { get submit::show_submit; post submit::submit_job; }
     "/submit/dry-run" { post submit::check_job; }
-    "/teams" { get teams::list_teams; post teams::make_team; }
-    "/teams/{team}" { get team::show_team; }
+    "/teams" ["done"] { get teams::list_teams; post teams::make_team; }
+    "/teams/{team}" ["done"] { get team::show_team; }
     "/teams/{team}/members" { get team::show_members; post team::add_member; }
     "/teams/{team}/members/{user}/remove" { post team::remove_member; }
-    "/users" { get users::list_users; post users::add_user; }
+    "/users" ["cursor" "done"] { get users::list_users; post users::add_user; }
     "/users/{user}/disable" { post users::disable_user; }
     "/users/{user}/enable" { post users::enable_user; }
     "/assets/{*path}" { get assets::send; }

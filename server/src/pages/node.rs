@@ -4,8 +4,7 @@ use axum::extract::{Path, State};
 use axum::response::{Redirect, Response};
 use domain::name::Name;
 use domain::state::{DeviceHealth, NodeIntent, Reachability};
-use web::draw::plain_text;
-use web::messages::Messages;
+use web::messages::{Messages, Phrase};
 use web::parts::{EventLine, State as Shown};
 use web::shell::Section;
 use web::views::{Leaving, NodeAction, NodeDevice, NodeNote, NodeView, NodeWork};
@@ -68,10 +67,7 @@ pub async fn show_node(
         notes: notes(&node),
         work: work(&node, &teams),
         devices: devices(&node, &teams),
-        events: events
-            .iter()
-            .filter_map(|event| event_line(&shell.t, event))
-            .collect(),
+        events: event_lines(&shell.t, &node.name, &events),
         actions,
         pool: node.pool,
         name: node.name,
@@ -124,8 +120,29 @@ fn work(node: &Node, teams: &Teams) -> Vec<NodeWork> {
         .collect()
 }
 
-/// An event as a line; its mark is that of the state it led to.
-fn event_line(t: &Messages, event: &NodeEvent) -> Option<EventLine> {
+/// Events as lines, the newest first; what happened to several devices alike is one line.
+fn event_lines(t: &Messages, node: &str, events: &[NodeEvent]) -> Vec<EventLine> {
+    let mut groups: Vec<&[NodeEvent]> = Vec::new();
+    let alike = |a: &NodeEvent, b: &NodeEvent| {
+        let what =
+            |event: &NodeEvent| (event.to.clone(), event.reason.clone(), event.actor.clone());
+        index(a).is_some() && index(b).is_some() && what(a) == what(b)
+    };
+    groups.extend(events.chunk_by(alike));
+    let lines = groups.into_iter();
+    lines
+        .filter_map(|group| event_line(t, node, group))
+        .collect()
+}
+
+/// The index of the device that an event is about.
+fn index(event: &NodeEvent) -> Option<i64> {
+    event.data["index"].as_i64()
+}
+
+/// Events that are alike as a line; its mark is that of the state they led to.
+fn event_line(t: &Messages, node: &str, group: &[NodeEvent]) -> Option<EventLine> {
+    let event = group.first()?;
     let state = match event.subject.as_str() {
         // That it may come; whether it answers is told when it does.
         _ if event.reason == "enrolled" => Shown::note(),
@@ -139,14 +156,6 @@ fn event_line(t: &Messages, event: &NodeEvent) -> Option<EventLine> {
             _ => Shown::note(),
         },
     };
-    let device = event.data["index"]
-        .as_i64()
-        .map(|index| plain_text(&t.say("node.event_device").with("index", index)));
-    let said = event.data["message"].as_str().map(str::to_owned);
-    let reason = told(&event.reason)
-        .filter(|reason| reason != "enrolled")
-        .map(|reason| plain_text(&t.word("node_reason", &reason)));
-    let detail: Vec<String> = [device, said.or(reason)].into_iter().flatten().collect();
     Some(EventLine {
         at: event.at,
         state,
@@ -155,10 +164,36 @@ fn event_line(t: &Messages, event: &NodeEvent) -> Option<EventLine> {
         } else {
             event.to.clone()
         },
+        // What the node itself or the product did is told without a name.
         actor: Some(event.actor.clone())
-            .filter(|actor| actor != "allotment" && actor != "scheduler"),
-        detail: Some(detail.join(": ")).filter(|detail| !detail.is_empty()),
+            .filter(|actor| ![node, "allotment", "scheduler"].contains(&actor.as_str())),
+        detail: detail(t, group),
     })
+}
+
+/// Which devices it is about, and why it came. A reason without a word of its own is a person's
+/// or a driver's.
+fn detail(t: &Messages, group: &[NodeEvent]) -> Option<Phrase> {
+    let mut indices: Vec<i64> = group.iter().filter_map(index).collect();
+    indices.sort_unstable();
+    let named: Vec<String> = indices.iter().map(i64::to_string).collect();
+    let devices = (!named.is_empty()).then(|| {
+        t.count("node.event_devices", named.len())
+            .with("indices", named.join(", "))
+    });
+    let why = match group.first()?.reason.as_str() {
+        "" | "enrolled" => None,
+        code if t.knows("node_reason", code) => Some(t.word("node_reason", code)),
+        text => Some(Phrase::literal(text)),
+    };
+    match (devices, why) {
+        (Some(devices), Some(why)) => Some(
+            t.say("node.event_because")
+                .nest("devices", devices)
+                .nest("why", why),
+        ),
+        (devices, why) => devices.or(why),
+    }
 }
 
 /// What the reader may do with the node as it is.
@@ -262,27 +297,66 @@ fn read_node(text: &str) -> Result<Name, AppError> {
 mod tests {
     use super::*;
 
+    fn event(subject: &str, to: &str, reason: &str, data: serde_json::Value) -> NodeEvent {
+        NodeEvent {
+            id: 1,
+            at: domain::Timestamp::UNIX_EPOCH,
+            subject: subject.into(),
+            subject_id: String::new(),
+            from: None,
+            to: to.into(),
+            actor: "n1".into(),
+            reason: reason.into(),
+            data,
+        }
+    }
+
     #[test]
     fn a_node_that_was_enrolled_is_not_shown_as_lost() {
-        let line = event_line(
-            &Messages::english(),
-            &NodeEvent {
-                id: 1,
-                at: domain::Timestamp::UNIX_EPOCH,
-                subject: "node".into(),
-                subject_id: String::new(),
-                from: None,
-                to: "unreachable".into(),
-                actor: "admin".into(),
-                reason: "enrolled".into(),
-                data: serde_json::json!({}),
-            },
-        );
-        let line = line.expect("a line");
+        let enrolled = [event(
+            "node",
+            "unreachable",
+            "enrolled",
+            serde_json::json!({}),
+        )];
+        let lines = event_lines(&Messages::english(), "n1", &enrolled);
+        let line = lines.first().expect("a line");
         assert_eq!(
             (line.code.as_str(), line.state.tone()),
             ("enrolled", "muted")
         );
         assert_eq!(line.detail, None, "it is said once");
+        assert_eq!(line.actor, None, "its page has its name already");
+    }
+
+    #[test]
+    fn what_happened_to_devices_alike_is_told_once() {
+        let seen = |index: i64| {
+            let data = serde_json::json!({ "index": index });
+            event("device", "healthy", "first_seen", data)
+        };
+        let suspect = event(
+            "device",
+            "suspect",
+            "row remapping",
+            serde_json::json!({ "index": 1 }),
+        );
+        let events = [suspect, seen(2), seen(1), seen(0)];
+        let lines = event_lines(&Messages::english(), "n1", &events);
+        let details: Vec<String> = lines
+            .iter()
+            .map(|line| {
+                line.detail
+                    .as_ref()
+                    .map_or_else(String::new, Phrase::to_string)
+            })
+            .collect();
+        assert_eq!(
+            details,
+            [
+                "device 1: row remapping",
+                "devices 0, 1, 2: seen for the first time"
+            ]
+        );
     }
 }

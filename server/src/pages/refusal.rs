@@ -13,16 +13,14 @@ pub fn of(error: AppError, field_of: impl Fn(&str) -> String) -> Result<Refusal,
             code: Some(code.to_owned()),
             ..of_value(&fault, field_of(&fault.field))
         }),
-        AppError::Conflict { code, message } => Ok(Refusal {
+        AppError::Conflict { code, .. } => Ok(Refusal {
             field: field_of(code),
             code: Some(code.to_owned()),
             value: String::new(),
-            message,
         }),
         AppError::NotFound { what: "user", name } => Ok(Refusal {
             field: field_of("user"),
             code: Some("unknown_user".to_owned()),
-            message: format!("no user {name:?} is here"),
             value: name,
         }),
         other => Err(other),
@@ -41,6 +39,5 @@ pub fn of_value(fault: &FieldError, field: String) -> Refusal {
         value: value.to_owned(),
         field,
         code: None,
-        message: fault.to_string(),
     }
 }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use axum::Extension;
-use axum::extract::{Query, Request, State};
+use axum::extract::{Request, State};
 use axum::http::header::{RETRY_AFTER, SET_COOKIE};
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Redirect, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -14,11 +14,13 @@ use web::messages::{Messages, Phrase};
 use web::shell::Section;
 use web::views::SigninView;
 
+use super::query::Checked;
 use super::visit::{self, Posted, THEME_COOKIE, Visit, cookie};
 use super::{PageError, page};
 use crate::app::sessions::{self, LogIn, SessionKind};
 use crate::app::{App, AppError, clock};
 use crate::front::RequestContext;
+use crate::front::fields::read_query;
 
 /// The cookie that ties a sign-in form to the browser that asked for it: there is no session yet.
 const FORM_COOKIE: &str = "allotment-signin";
@@ -38,9 +40,11 @@ pub struct SigninQuery {
 /// Shows the sign-in form.
 pub async fn show_signin(
     State(app): State<App>,
-    Query(query): Query<SigninQuery>,
+    _: Checked,
+    uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, PageError> {
+    let query: SigninQuery = read_query(&uri)?;
     form(&app, &headers, visit::back(&query.next), "", None).await
 }
 
@@ -57,6 +61,7 @@ struct Typed {
 /// Signs in and leads to where the person wanted to go.
 pub async fn sign_in(
     State(app): State<App>,
+    _: Checked,
     Extension(context): Extension<Arc<RequestContext>>,
     request: Request,
 ) -> Result<Response, PageError> {

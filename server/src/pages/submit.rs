@@ -1,6 +1,7 @@
 //! The submit form: shown, checked by a dry run while it is filled in, and sent.
 
-use axum::extract::{Query, State};
+use axum::extract::State;
+use axum::http::Uri;
 use axum::response::{IntoResponse, Redirect, Response};
 use domain::money::Money;
 use domain::name::Name;
@@ -25,6 +26,7 @@ use crate::app::idempotency::Repeat;
 use crate::app::page::PageAsk;
 use crate::app::planning::DryRunVerdict;
 use crate::app::{App, AppError, classes, jobs, planning, pools};
+use crate::front::fields::read_query;
 
 /// Seconds in an hour.
 const HOUR: i64 = 3600;
@@ -46,8 +48,9 @@ pub struct SubmitQuery {
 pub async fn show_submit(
     State(app): State<App>,
     visit: Visit,
-    Query(query): Query<SubmitQuery>,
+    uri: Uri,
 ) -> Result<Response, PageError> {
+    let query: SubmitQuery = read_query(&uri)?;
     let form = match query.like.as_str() {
         "" => SubmitForm::default(),
         id => jobs::get(&app, &visit.asker, super::job::read_id(id)?)

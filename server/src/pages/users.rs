@@ -1,6 +1,7 @@
 //! The users' page: the list, adding one, disabling and enabling.
 
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
+use axum::http::Uri;
 use axum::response::{IntoResponse, Redirect, Response};
 use domain::name::Name;
 use serde::Deserialize;
@@ -15,6 +16,7 @@ use crate::app::idempotency::Repeat;
 use crate::app::page::PageAsk;
 use crate::app::users::{self, NewUser, UserPatch};
 use crate::app::{App, AppError};
+use crate::front::fields::read_query;
 
 /// Where in the list to go on.
 #[derive(Debug, Default, Deserialize)]
@@ -25,9 +27,10 @@ pub struct ListQuery {
 /// Shows the users that the asker may know.
 pub async fn list_users(
     State(app): State<App>,
-    Query(query): Query<ListQuery>,
     visit: Visit,
+    uri: Uri,
 ) -> Result<Response, PageError> {
+    let query: ListQuery = read_query(&uri)?;
     show(&app, &visit, query.cursor, UserForm::default()).await
 }
 

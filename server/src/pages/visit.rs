@@ -13,6 +13,7 @@ use web::messages::Messages;
 use web::shell::{Notice, Reader, Section, Shell, Theme, Tone};
 
 use super::fault::PageError;
+use super::query::Checked;
 use crate::app::authorise::{Action, may_somewhere};
 use crate::app::sessions::{self, SessionKind};
 use crate::app::{App, AppError, Asker, clock};
@@ -62,6 +63,7 @@ impl FromRequestParts<App> for Visit {
         if let Some(known) = parts.extensions.get::<Arc<Known>>() {
             let _ = known.reader.set(reader.clone());
         }
+        Checked::from_request_parts(parts, app).await?;
         Ok(Self {
             theme: theme_of(&parts.headers),
             live: parts.headers.contains_key(LIVE_HEADER),
@@ -174,8 +176,8 @@ pub async fn read_form<T: DeserializeOwned>(request: Request) -> Result<(String,
     Ok((token, fields))
 }
 
-/// Undoes the percent-encoding of a form.
-fn decode(text: &[u8]) -> Result<String, PageError> {
+/// Undoes the percent-encoding of a form or an address.
+pub fn decode(text: &[u8]) -> Result<String, PageError> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.iter();
     while let Some(byte) = rest.next() {
@@ -203,11 +205,11 @@ fn unreadable(what: &str) -> PageError {
 
 /// The refusal of a form whose token is not this session's.
 pub fn forged() -> PageError {
-    AppError::Forbidden {
+    let error = AppError::Forbidden {
         action: "sending this form",
         needs: "the page's own token: load the page again and repeat",
-    }
-    .into()
+    };
+    PageError::from(error).told(Messages::english().say("error_detail.forged"))
 }
 
 /// Compares without telling by its time where two tokens differ.

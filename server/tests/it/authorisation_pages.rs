@@ -27,6 +27,8 @@ struct Reader {
 struct Answered {
     status: StatusCode,
     location: String,
+    /// What it shows; of a stream, which need not end, nothing.
+    html: String,
 }
 
 impl Reader {
@@ -64,12 +66,23 @@ impl Reader {
         let request = request.body(Body::from(form.to_owned()));
         let answer = self.router.clone().oneshot(request.expect("a request"));
         let answer = answer.await.expect("the router always answers");
-        let location = answer.headers().get(LOCATION);
-        Answered {
-            status: answer.status(),
-            location: location.map_or_else(String::new, |value| {
+        let (parts, body) = answer.into_parts();
+        let text = |name| {
+            parts.headers.get(name).map_or_else(String::new, |value| {
                 value.to_str().expect("ASCII").to_owned()
-            }),
+            })
+        };
+        let page = text(CONTENT_TYPE).starts_with("text/html");
+        let html = if page {
+            let bytes = body.collect().await.expect("a page").to_bytes();
+            String::from_utf8(bytes.to_vec()).expect("UTF-8")
+        } else {
+            String::new()
+        };
+        Answered {
+            status: parts.status,
+            location: text(LOCATION),
+            html,
         }
     }
 
@@ -219,6 +232,52 @@ async fn no_page_but_the_sign_in_shows_anything_to_who_is_not_signed_in(owner: P
             "{method} {path}: {} {}",
             answered.status,
             answered.location
+        );
+    }
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn no_page_takes_a_parameter_that_it_does_not_know(owner: PgPool) {
+    let walk = Walk::prepare(owner).await;
+    for (method, path) in ROUTES {
+        let reader = Reader::come(&walk.ground, "admin").await;
+        let form = format!("csrf={}&{}", reader.csrf, fields(path));
+        let address = walk.address(path);
+        let mark = if address.contains('?') { '&' } else { '?' };
+        let address = format!("{address}{mark}colour=red");
+        let answered = reader.send(method, &address, &form).await;
+        assert_eq!(
+            answered.status,
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "{method} {address}"
+        );
+        assert!(
+            answered.html.contains("<b>colour</b>"),
+            "{method} {address}: {}",
+            answered.html
+        );
+    }
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn an_address_that_is_no_utf_8_gets_a_page_that_says_so(owner: PgPool) {
+    let walk = Walk::prepare(owner).await;
+    for (method, path) in ROUTES.iter().filter(|(_, path)| path.contains('{')) {
+        let reader = Reader::come(&walk.ground, "admin").await;
+        let form = format!("csrf={}&{}", reader.csrf, fields(path));
+        let (before, rest) = path.split_once('{').expect("a part that varies");
+        let after = rest.split_once('}').expect("its end").1;
+        let address = walk.address(&format!("{before}%FF{after}"));
+        let answered = reader.send(method, &address, &form).await;
+        assert_eq!(
+            answered.status,
+            StatusCode::BAD_REQUEST,
+            "{method} {address}"
+        );
+        assert!(
+            answered.html.contains("<h1>That cannot be understood</h1>"),
+            "{method} {address}: {}",
+            answered.html
         );
     }
 }

@@ -29,8 +29,8 @@ async fn job_with_events(owner: &PgPool, server: &Server, subject: &str) -> Stri
          INSERT INTO events (team_id, subject, subject_id, job_id, to_state, actor_kind, actor_name)
          SELECT team_id, '{subject}', id, id, 'queued', 'system', 'allotment'
          FROM jobs, generate_series(1, {MANY}) WHERE id = '{id}';
-         INSERT INTO events (team_id, subject, subject_id, job_id, to_state, actor_kind, actor_name, data)
-         SELECT team_id, 'job', id, id, 'failed', 'system', 'allotment', '{{\"message\": \"the very last\"}}'
+         INSERT INTO events (team_id, subject, subject_id, job_id, to_state, actor_kind, actor_name, reason, data)
+         SELECT team_id, 'job', id, id, 'failed', 'agent', 'n1', 'invalid', '{{\"message\": \"the very last\"}}'
          FROM jobs WHERE id = '{id}';
          RESET ROLE"
     );

@@ -174,7 +174,7 @@ async fn the_time_run_is_that_of_all_attempts(owner: PgPool) {
     fleet.run(job).await;
     clock.pass_ms(180_000).await;
     let page = boss(&fleet).await.get(&format!("/jobs/{job}")).await.html;
-    assert!(page.contains("Time run: 13 min."), "{page}");
+    assert!(page.contains("It has run for 13 min;"), "{page}");
 }
 
 /// A worker that was ended by a signal.
@@ -229,7 +229,7 @@ async fn the_page_of_a_job_that_waits_counts_who_holds_what_it_could_use(owner: 
     let fleet = Fleet::new(owner).await;
     let job = waiting(&fleet).await;
     let page = boss(&fleet).await.get(&format!("/jobs/{job}")).await.html;
-    let facts = "<dt>Held by its team</dt><dd>1 GPU</dd><dt>Held by other teams</dt><dd>0 GPUs</dd><dt>Free</dt><dd>0 GPUs</dd><dt class=\"sum\">All in service</dt><dd class=\"sum\">1 GPU</dd>";
+    let facts = "<span class=\"team t0\">other teams</span></dt><dd>0 GPUs</dd><dt>Free</dt><dd>0 GPUs</dd><dt class=\"sum\">All in service</dt><dd class=\"sum\">1 GPU</dd>";
     assert!(page.contains(facts), "{page}");
 }
 

@@ -124,6 +124,16 @@ pub fn devices(t: &Messages, devices: &[Device]) -> Html {
     Html(out)
 }
 
+/// The cell of one device, as wide as its place.
+pub(crate) fn device(t: &Messages, device: &Device) -> Html {
+    let (width, height) = CELL;
+    let mut out =
+        format!("<svg class=\"devs\" viewBox=\"0 0 {width} {height}\" aria-hidden=\"true\">");
+    draw_device(&mut out, t, device, (0, 0));
+    out.push_str("</svg>");
+    Html(out)
+}
+
 fn draw_device(out: &mut String, t: &Messages, device: &Device, (x, y): (i64, i64)) {
     let (width, height) = CELL;
     let (inner_x, inner_y) = (half(x), half(y));

@@ -13,8 +13,8 @@ pub struct ErrorView {
     pub shell: Shell,
     /// The HTTP status.
     pub status: u16,
-    /// What was refused and why, as the server's error says it.
-    pub detail: Option<String>,
+    /// What was refused and why, where that says more than the status.
+    pub detail: Option<Phrase>,
     /// An id to quote when asking for help.
     pub request_id: Option<String>,
     /// Where the reader came from, when it is of this site.

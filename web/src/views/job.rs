@@ -1,13 +1,14 @@
 //! One job: its state and why, its life, its log, where it runs and what it costs.
 
 use askama::Template;
-use chrono::{DateTime, Utc};
-use domain::state::JobState;
+use chrono::{DateTime, TimeDelta, Utc};
+use domain::sharing::SharingMode;
+use domain::state::{DeviceHealth, JobState};
 
-use crate::draw::{self, Html, Span};
+use crate::draw::{self, Device, Holder, Html, Share, Span};
 use crate::format::Cost;
 use crate::log::Line;
-use crate::messages::Phrase;
+use crate::messages::{Messages, Phrase};
 use crate::parts::{EventLine, State, Team};
 use crate::shell::{Section, Shell};
 
@@ -54,7 +55,7 @@ pub struct JobView {
     /// Its command, as one line.
     pub command: String,
     /// What it asked for: a message's key and the value.
-    pub asked: Vec<(&'static str, String)>,
+    pub asked: Vec<(&'static str, Phrase)>,
     /// Its log.
     pub log: LogPanel,
     /// What the reader may do.
@@ -82,6 +83,25 @@ struct HeldAlike {
 }
 
 impl PlacedWorker {
+    /// Its devices as cells in its team's hue.
+    fn cells(&self, t: &Messages, team: &Team) -> Html {
+        let cells = self.devices.iter().map(|(index, milli, mode)| Device {
+            index: *index,
+            health: DeviceHealth::Healthy,
+            out: false,
+            shares: vec![Share {
+                holder: Holder::Known {
+                    team: team.clone(),
+                    job: None,
+                },
+                milli: *milli,
+                mode: mode.parse().unwrap_or(SharingMode::Exclusive),
+                used_percent: None,
+            }],
+        });
+        draw::devices(t, &cells.collect::<Vec<_>>())
+    }
+
     /// The devices, those in a row that are held alike as one.
     fn held(&self) -> Vec<HeldAlike> {
         let mut groups: Vec<(u32, u32, u32, &str)> = Vec::new();
@@ -186,6 +206,11 @@ pub struct JobActions {
     pub clone: bool,
 }
 
+/// Nodes that the lede names one by one; of more it tells how many.
+const NAMED_NODES_MAX: usize = 3;
+/// Parts that the timeline's labels divide it into.
+const AXIS_PARTS: i64 = 4;
+
 impl JobView {
     fn shown_state(&self) -> Phrase {
         State::job(self.state).show(&self.shell.t)
@@ -217,6 +242,51 @@ impl JobView {
             .collect();
         nodes.dedup();
         nodes
+    }
+
+    /// Whether its nodes are too many to be named in a sentence.
+    fn scattered(&self) -> bool {
+        self.nodes().len() > NAMED_NODES_MAX
+    }
+
+    /// How long it waited or ran, and what that cost.
+    fn tally(&self) -> Phrase {
+        let t = &self.shell.t;
+        let waited = self
+            .totals()
+            .into_iter()
+            .find(|total| total.state == JobState::Queued);
+        match (self.ran_seconds, waited) {
+            (Some(seconds), _) => {
+                let told = if self.live() {
+                    t.say("job.so_far_ran")
+                } else {
+                    t.say("job.ran")
+                };
+                told.nest("duration", t.duration(seconds))
+                    .nest("cost", t.cost(&self.cost))
+            }
+            (None, Some(waited)) if self.queued() => t
+                .say("job.waited")
+                .nest("duration", t.duration(waited.seconds)),
+            (None, _) => Phrase::literal(""),
+        }
+    }
+
+    /// Moments at even distances below the timeline, from its beginning to its end.
+    fn axis(&self) -> Vec<DateTime<Utc>> {
+        let Some(begin) = self.events.first().map(|event| event.at) else {
+            return Vec::new();
+        };
+        let seconds: i64 = self.spans.iter().map(|span| span.seconds.max(0)).sum();
+        // A minute is the least that two labels differ by.
+        let parts = if seconds < AXIS_PARTS * 60 {
+            1
+        } else {
+            AXIS_PARTS
+        };
+        let at = |part: i64| begin + TimeDelta::seconds(seconds * part / parts);
+        (0..=parts).map(at).collect()
     }
 
     fn timeline(&self) -> Html {

@@ -5,6 +5,7 @@ use chrono::{DateTime, Utc};
 use domain::state::JobState;
 
 use crate::format::Cost;
+use crate::messages::Phrase;
 use crate::parts::{State, Team};
 use crate::shell::{Section, Shell};
 
@@ -57,7 +58,7 @@ pub struct JobRow {
     /// Its state.
     pub state: JobState,
     /// Why it waits or how it ended, in a few words.
-    pub why: Option<String>,
+    pub why: Option<Phrase>,
     /// All that its workers ask for, in thousandths.
     pub gpus_milli: i64,
     /// The nodes that it runs on.
@@ -68,6 +69,20 @@ pub struct JobRow {
     pub ran_seconds: Option<i64>,
     /// What it cost so far.
     pub cost: Cost,
+}
+
+/// Nodes that a row names one by one; of more it tells how many.
+const NAMED_NODES_MAX: usize = 2;
+
+impl JobRow {
+    fn scattered(&self) -> bool {
+        self.nodes.len() > NAMED_NODES_MAX
+    }
+
+    /// Whether nothing was used yet.
+    fn free(&self) -> bool {
+        self.cost.priced.is_none() && !self.cost.unpriced
+    }
 }
 
 impl JobsFilter {

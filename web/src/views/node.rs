@@ -2,9 +2,10 @@
 
 use askama::Template;
 use chrono::{DateTime, Utc};
+use domain::state::DeviceHealth;
 
 use crate::draw::{self, Device, Holder, Html};
-use crate::messages::Phrase;
+use crate::messages::{Messages, Phrase};
 use crate::parts::{EventLine, State};
 use crate::shell::{Section, Shell};
 
@@ -142,6 +143,56 @@ impl NodeAction {
 /// Thousandths of a whole device.
 const WHOLE: i64 = domain::quantity::MILLI;
 
+impl NodeDevice {
+    fn drawn(&self, t: &Messages) -> Html {
+        draw::device(t, &self.cell)
+    }
+
+    /// Who is on it, or why nobody is.
+    fn caption(&self, t: &Messages) -> Phrase {
+        let state = self.cell.health;
+        match self.cell.shares.as_slice() {
+            _ if state != DeviceHealth::Healthy => State::device(state).word(t),
+            [] if self.cell.out => t.say("device.out_short"),
+            [] => t.say("device.free"),
+            [share] => match &share.holder {
+                Holder::Known {
+                    job: Some((_, name)),
+                    ..
+                } => Phrase::literal(name),
+                Holder::Known { team, .. } => Phrase::literal(&team.name),
+                Holder::Other => t.say("node.in_use"),
+            },
+            shares => t.count("device.shares", shares.len()),
+        }
+    }
+}
+
+impl NodeWork {
+    /// Whether it is the next device of the same work, held alike.
+    fn follows(&self, before: &Self) -> bool {
+        let alike = |work: &Self| (work.milli, work.mode.clone(), work.since);
+        self.holder == before.holder && alike(self) == alike(before)
+    }
+}
+
+/// Devices in a row that the same work holds alike.
+struct HeldAlike<'a> {
+    first: &'a NodeWork,
+    last: u32,
+    milli: u32,
+}
+
+impl HeldAlike<'_> {
+    fn devices(&self) -> String {
+        if self.first.device == self.last {
+            self.last.to_string()
+        } else {
+            format!("{}–{}", self.first.device, self.last)
+        }
+    }
+}
+
 impl NodeView {
     /// What an action does, for whoever is about to do it.
     fn asks_more(&self, action: &NodeAction) -> Phrase {
@@ -171,30 +222,55 @@ impl NodeView {
     fn troubled(&self) -> usize {
         self.devices
             .iter()
-            .filter(|device| device.cell.health != domain::state::DeviceHealth::Healthy)
+            .filter(|device| device.cell.health != DeviceHealth::Healthy)
             .count()
     }
 
     /// The devices by NUMA node; those whose place is unknown last.
-    fn domains(&self) -> Vec<(Option<u32>, Html)> {
+    fn domains(&self) -> Vec<(Option<u32>, Vec<&NodeDevice>)> {
         let mut numas: Vec<Option<u32>> = self.devices.iter().map(|device| device.numa).collect();
         numas.sort_by_key(|numa| (numa.is_none(), *numa));
         numas.dedup();
         numas
             .into_iter()
             .map(|numa| {
-                let cells: Vec<Device> = self
-                    .devices
-                    .iter()
-                    .filter(|device| device.numa == numa)
-                    .map(|device| device.cell.clone())
-                    .collect();
-                (numa, draw::devices(&self.shell.t, &cells))
+                let here = self.devices.iter().filter(|device| device.numa == numa);
+                (numa, here.collect())
             })
             .collect()
     }
 
     /// How many devices each clique links; a clique of one is none.
+    /// The work on the node, devices in a row that are held alike as one line.
+    fn held(&self) -> Vec<HeldAlike<'_>> {
+        let mut held: Vec<HeldAlike<'_>> = Vec::new();
+        for work in &self.work {
+            match held.last_mut() {
+                Some(row) if row.last + 1 == work.device && work.follows(row.first) => {
+                    row.last = work.device;
+                    row.milli += work.milli;
+                }
+                _ => held.push(HeldAlike {
+                    first: work,
+                    last: work.device,
+                    milli: work.milli,
+                }),
+            }
+        }
+        held
+    }
+
+    /// The device that all others are like in model and memory, where they are.
+    fn uniform(&self) -> Option<&NodeDevice> {
+        let kind = |device: &NodeDevice| (device.model.clone(), device.memory_mib);
+        let first = self.devices.first()?;
+        let alike = self
+            .devices
+            .iter()
+            .all(|device| kind(device) == kind(first));
+        alike.then_some(first)
+    }
+
     fn cliques(&self) -> Vec<usize> {
         let mut sizes = std::collections::BTreeMap::<u32, usize>::new();
         for clique in self.devices.iter().filter_map(|device| device.clique) {

@@ -1,4 +1,4 @@
-//! A value that a form was refused for, in the words of the message file.
+//! A value that a form or an address was refused for, in the words of the message file.
 
 use domain::name::{JOB_NAME_CHARS_MAX, NAME_CHARS_MAX};
 use domain::password::PASSWORD_CHARS_MIN;
@@ -10,17 +10,15 @@ use crate::messages::{Messages, Phrase};
 /// Bytes in a KiB.
 const KIB: usize = 1024;
 
-/// Why a form was refused.
+/// Why a form or an address was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Refusal {
-    /// The form's field; one that the form does not show is of the whole.
+    /// The form's field, or the address's parameter; a field that the form does not show is of the whole.
     pub field: String,
     /// What stands in the way, as a code, where it is not the value alone.
     pub code: Option<String>,
     /// The value as it was given, shortened.
     pub value: String,
-    /// The refusal as the server says it, shown where neither code nor field has words.
-    pub message: String,
 }
 
 impl Refusal {
@@ -51,7 +49,13 @@ impl Refusal {
                 };
                 self.labelled(t, rule)
             }
-            None => Phrase::literal(&self.message),
+            None if self.value.trim().is_empty() => {
+                t.say("refusal.missing").with("field", &self.field)
+            }
+            None => t
+                .say("refusal.other")
+                .with("field", &self.field)
+                .with("value", &self.value),
         }
     }
 

@@ -160,7 +160,7 @@ pub enum Outcome {
 
 /// The dry run alone, as the form asks for it while it is filled in.
 #[derive(Debug, Clone, Template)]
-#[template(path = "dry_run.html")]
+#[template(path = "dry_run_live.html")]
 pub struct DryRunView {
     /// For words and times.
     pub shell: Shell,
@@ -222,6 +222,25 @@ impl DryRun {
     }
 }
 
+/// What the button that submits says: what pressing it leads to.
+fn button(shell: &Shell, dry_run: Option<&DryRun>) -> Phrase {
+    let t = &shell.t;
+    match dry_run.map(|dry_run| dry_run.outcome) {
+        Some(Outcome::Starts) => t.say("submit.button_starts"),
+        Some(Outcome::Waits { until: Some(at) }) => t
+            .say("submit.button_waits_until")
+            .nest("at", shell.moment(&at)),
+        Some(Outcome::Waits { until: None }) => t.say("submit.button_waits"),
+        _ => t.say("submit.button"),
+    }
+}
+
+impl DryRunView {
+    fn button(&self) -> Phrase {
+        button(&self.shell, self.dry_run.as_ref())
+    }
+}
+
 impl SubmitView {
     fn error(&self, field: &str) -> Option<Phrase> {
         let wrong = self.errors.iter().find(|error| error.field == field)?;
@@ -251,12 +270,7 @@ impl SubmitView {
     }
 
     fn button(&self) -> Phrase {
-        let t = &self.shell.t;
-        match self.dry_run.as_ref().map(|dry_run| dry_run.outcome) {
-            Some(Outcome::Starts) => t.say("submit.button_starts"),
-            Some(Outcome::Waits { .. }) => t.say("submit.button_waits"),
-            _ => t.say("submit.button"),
-        }
+        button(&self.shell, self.dry_run.as_ref())
     }
 
     /// Whether the folded part of the form has something to show.

@@ -66,6 +66,35 @@ const INDENTED_LEVELS: usize = 2;
 
 impl TeamsView {
     /// Teams whose figures the reader may know.
+    /// The figures of the topmost teams that are open: those of teams below are within them.
+    fn topmost(&self) -> Vec<&TeamFigures> {
+        let mut within: Option<usize> = None;
+        let mut topmost = Vec::new();
+        for row in &self.rows {
+            if within.is_some_and(|depth| row.depth > depth) {
+                continue;
+            }
+            within = row.figures.as_ref().map(|_| row.depth);
+            topmost.extend(&row.figures);
+        }
+        topmost
+    }
+
+    fn held(&self) -> i64 {
+        self.topmost().iter().map(|team| team.used_milli).sum()
+    }
+
+    fn guaranteed(&self) -> i64 {
+        self.topmost()
+            .iter()
+            .map(|team| team.guaranteed_milli)
+            .sum()
+    }
+
+    fn waiting(&self) -> i64 {
+        self.topmost().iter().map(|team| team.waiting).sum()
+    }
+
     fn open(&self) -> usize {
         self.rows.iter().filter(|row| row.figures.is_some()).count()
     }

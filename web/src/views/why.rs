@@ -24,6 +24,8 @@ pub enum Why {
     Waits(Wait),
     /// It ended, or its last attempt did.
     Ended(Ending),
+    /// It failed without ever being started: a code says for what.
+    NeverRan(String),
 }
 
 /// Why a job waits.
@@ -31,19 +33,17 @@ pub enum Why {
 pub struct Wait {
     /// The verdict's code.
     pub code: String,
-    /// The verdict as the server says it, shown where the code has no words.
-    pub message: Option<String>,
     /// What binds, as the engine names it: `pool h100`, `team vision`.
     pub scope: Option<String>,
     /// What it needs, in thousandths of a GPU.
     pub need_milli: Option<i64>,
     /// What there is for it.
     pub have_milli: Option<i64>,
-    /// Nodes that were looked at, counted by what ruled them out.
+    /// Nodes that were looked at, and how many of them each cause ruled out, in any order.
     pub counts: Vec<(String, i64)>,
     /// Its place in the order.
     pub rank: Option<i64>,
-    /// When it is expected to start.
+    /// When it starts at the soonest, by the ends that are known.
     pub expected_start: Option<DateTime<Utc>>,
     /// Changes that would start it.
     pub remedies: Vec<Remedy>,
@@ -64,8 +64,28 @@ pub struct Holders {
     pub capacity: i64,
 }
 
+/// Keys of the counts in the order in which nodes are sifted: all of them, then those that are out
+/// of service, then those that are of the wrong kind, then those that have too little left.
+const COUNTS: [&str; 14] = [
+    "nodes",
+    "unreachable",
+    "cordoned",
+    "draining",
+    "not_the_pinned_node",
+    "selector_not_met",
+    "other_gpu_model",
+    "mode_not_offered",
+    "mig_profile_not_there",
+    "too_little_gpu_memory",
+    "too_few_free_gpus",
+    "too_few_free_cpus",
+    "too_little_free_memory",
+    "held_by_reservation",
+];
 /// What rules a whole node out, whatever the work: keys of the counts.
 const NODE_OUT: [&str; 3] = ["cordoned", "draining", "unreachable"];
+/// The cause whose time is told by the job itself, and is no estimate.
+const NOT_YET: &str = "not_yet";
 /// Causes that are told by how much is free.
 const FOR_WANT_OF_FREE: [&str; 2] = ["insufficient_capacity", "fragmented"];
 
@@ -94,10 +114,7 @@ impl Wait {
         if let (Some(state), Some(pool)) = (self.nodes_out(), pool) {
             return t.word("nodes_out", state).nest("scope", pool);
         }
-        match &self.message {
-            Some(message) if !t.knows("waiting", &self.code) => Phrase::literal(message),
-            _ => t.word("waiting", &self.code),
-        }
+        t.word("waiting", &self.code)
     }
 
     /// The cause in figures, where they say more.
@@ -112,24 +129,43 @@ impl Wait {
         Some(said.nest("scope", scope(t, self.scope.as_deref()?)?))
     }
 
+    /// The counts as a statement: all nodes first, then what ruled most of them out. Equal ones
+    /// stand in the order in which nodes are sifted.
+    pub fn sifted(&self) -> Vec<&(String, i64)> {
+        let place = |key: &str| COUNTS.iter().position(|known| *known == key);
+        let mut counts: Vec<&(String, i64)> = self.counts.iter().collect();
+        counts.sort_by_key(|(key, count)| {
+            let place = place(key).unwrap_or(COUNTS.len());
+            (place > 0, std::cmp::Reverse(*count), place)
+        });
+        counts
+    }
+
+    /// Nodes that no count rules out.
+    pub fn left(&self) -> i64 {
+        let (all, out): (Vec<_>, Vec<_>) =
+            self.counts.iter().partition(|(key, _)| key == COUNTS[0]);
+        let sum = |counts: Vec<&(String, i64)>| counts.iter().map(|(_, count)| count).sum::<i64>();
+        (sum(all) - sum(out)).max(0)
+    }
+
     /// What happens next, as far as it is known.
     pub fn next(&self, shell: &Shell) -> Phrase {
         let t = &shell.t;
         match &self.expected_start {
+            Some(at) if self.code == NOT_YET => t.say("why.begins").nest("at", shell.moment(at)),
             Some(at) => t.say("why.expected").nest("at", shell.moment(at)),
             None if t.knows("why_next", &self.code) => t.word("why_next", &self.code),
             None => t.say("why.no_estimate"),
         }
     }
 
-    /// Whether there is anything to show for the cause.
+    /// Whether there is anything to show for the cause beside what its sentences say.
     pub fn evident(&self, shell: &Shell) -> bool {
-        self.need_milli.is_some()
-            || self.have_milli.is_some()
-            || self.rank.is_some()
-            || !self.counts.is_empty()
-            || self.holders.is_some()
+        let figures = self.need_milli.is_some() || self.have_milli.is_some();
+        self.rank.is_some()
             || self.binds(shell).is_some()
+            || (figures && self.figures(&shell.t).is_none())
     }
 
     /// What binds.

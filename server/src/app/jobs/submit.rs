@@ -187,6 +187,7 @@ fn check_topology(fleet: &World, spec: &JobSpec) -> Result<(), AppError> {
 fn submission_note(fleet: &World, spec: &JobSpec) -> Value {
     match &spec.topology.prefer {
         Some(label) if !labels_known(fleet, spec).contains(label.as_str()) => json!({
+            "unknown_label": label,
             "message": format!("no node of its pools has the label {label}, which it prefers"),
         }),
         _ => json!({}),

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::extract::{Path, Query, State};
-use axum::http::HeaderMap;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, Uri};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use domain::state::JobState;
 use futures_util::Stream;
@@ -20,6 +20,7 @@ use super::read_id;
 use crate::app::jobs::Job;
 use crate::app::logs::{self, LogAsk, LogReader};
 use crate::app::{App, AppError};
+use crate::front::fields::read_query;
 
 /// Logs that are offered; a gang of more workers and attempts is read by REST.
 const CHOICES_MAX: usize = 200;
@@ -175,7 +176,6 @@ fn ask(attempt: u32, worker: u32, offset: i64, follow: bool) -> Result<LogAsk, A
 
 /// Which log is followed, and from which byte on.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct StreamQuery {
     attempt: u32,
     worker: u32,
@@ -188,10 +188,11 @@ pub async fn stream_log(
     State(app): State<App>,
     visit: Visit,
     Path(id): Path<String>,
-    Query(query): Query<StreamQuery>,
+    uri: Uri,
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, PageError> {
     let id = read_id(&id)?;
+    let query: StreamQuery = read_query(&uri)?;
     // A browser that comes back says where it was.
     let last = headers
         .get("last-event-id")

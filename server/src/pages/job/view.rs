@@ -1,6 +1,7 @@
 //! A job's page, put together of what `app` knows of it.
 
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
+use axum::http::Uri;
 use axum::response::Response;
 use domain::ids::JobId;
 use domain::spec::PerWorker;
@@ -23,6 +24,7 @@ use super::{log, why};
 use crate::app::authorise::{self, Action};
 use crate::app::jobs::{self, Attempt, Event, Job};
 use crate::app::{App, Asker, planning, prices};
+use crate::front::fields::read_query;
 
 /// What a job's page may be asked with.
 #[derive(Debug, Default, Deserialize)]
@@ -36,8 +38,9 @@ pub async fn show_job(
     State(app): State<App>,
     visit: Visit,
     Path(id): Path<String>,
-    Query(query): Query<JobQuery>,
+    uri: Uri,
 ) -> Result<Response, PageError> {
+    let query: JobQuery = read_query(&uri)?;
     let id = read_id(&id)?;
     let asker = &visit.asker;
     let job = jobs::get(&app, asker, id).await?;
@@ -64,10 +67,7 @@ pub async fn show_job(
             .iter()
             .map(|attempt| attempt_row(attempt, &job, &steps, shell.now))
             .collect(),
-        events: steps
-            .iter()
-            .filter_map(|event| event_line(&shell.t, event))
-            .collect(),
+        events: event_lines(&shell.t, &steps, job.attempt),
         costs: attempts.iter().map(cost_line).collect(),
         cost: cost_of(job.cost.as_ref(), job.gpu_seconds),
         gpu_milli_seconds: milli(job.gpu_seconds),
@@ -201,6 +201,22 @@ fn milli(gpu_seconds: Decimal) -> i64 {
         .unwrap_or(i64::MAX)
 }
 
+/// The steps of the job as lines; each start is that of an attempt, `last` that of the last one.
+fn event_lines(t: &Messages, steps: &[Event], last: i32) -> Vec<EventLine> {
+    let starts = |event: &Event| event.to == JobState::Starting.as_str();
+    let shown = steps.iter().filter(|event| starts(event)).count();
+    let mut attempt = i64::from(last) - i64::try_from(shown).unwrap_or(0);
+    let lines = steps.iter().filter_map(|event| {
+        let mut line = event_line(t, event)?;
+        if starts(event) {
+            attempt += 1;
+            line.detail = Some(t.say("job.attempt").with("n", attempt));
+        }
+        Some(line)
+    });
+    lines.collect()
+}
+
 /// A step of the job as a line.
 fn event_line(t: &Messages, event: &Event) -> Option<EventLine> {
     let state: JobState = event.to.parse().ok()?;
@@ -218,19 +234,28 @@ fn event_line(t: &Messages, event: &Event) -> Option<EventLine> {
     })
 }
 
-/// What an event says beyond its state: how an attempt ended, in the words of the pages, else what
-/// was said with it.
-fn detail(t: &Messages, event: &Event) -> Option<String> {
-    let message = event.data["message"]
-        .as_str()
-        .filter(|message| !message.is_empty());
-    let words = |end: AttemptEnd| web::draw::plain_text(&t.word("ended_by", end.as_str()));
-    match event.reason.parse::<AttemptEnd>() {
-        Ok(AttemptEnd::StartRefused | AttemptEnd::Invalid) | Err(_) if message.is_some() => {
-            message.map(str::to_owned)
+/// What an event says beyond its state and who brought it about.
+fn detail(t: &Messages, event: &Event) -> Option<Phrase> {
+    let data = |key: &str| event.data[key].as_str().filter(|text| !text.is_empty());
+    if let Some(rule) = data("rule").filter(|rule| t.knows("preempted_by", rule)) {
+        return Some(t.word("preempted_by", rule));
+    }
+    if let Some(label) = data("unknown_label") {
+        return Some(t.say("job.no_such_label").with("label", label));
+    }
+    let never_ran = event.from.as_deref() == Some(JobState::Queued.as_str())
+        && event.to == JobState::Failed.as_str();
+    if never_ran && t.knows("never_ran", &event.reason) {
+        return Some(t.word("never_ran", &event.reason));
+    }
+    match event.reason.parse::<AttemptEnd>().ok()? {
+        // What a node found, no code has.
+        AttemptEnd::StartRefused | AttemptEnd::Invalid if event.actor_kind == "agent" => {
+            data("message").map(Phrase::literal)
         }
-        Ok(end) if t.knows("ended_by", end.as_str()) => Some(words(end)),
-        _ => None,
+        // That it succeeded says that its command ended.
+        AttemptEnd::Exit if event.to == JobState::Succeeded.as_str() => None,
+        end => Some(t.word("ended_by", end.as_str())),
     }
 }
 
@@ -248,43 +273,39 @@ fn actions(asker: &Asker, job: &Job) -> JobActions {
 }
 
 /// What the job asked for, as pairs of a message's key and a value.
-fn asked(t: &Messages, job: &Job) -> Vec<(&'static str, String)> {
+fn asked(t: &Messages, job: &Job) -> Vec<(&'static str, Phrase)> {
     let Some(spec) = &job.spec else {
         return Vec::new();
     };
-    let plain = |phrase: Phrase| web::draw::plain_text(&phrase);
+    let text = |text: String| Phrase::literal(&text);
     let mut asked = vec![
-        ("kind", plain(t.word("kind", spec.kind.as_str()))),
-        ("class", spec.class.to_string()),
+        ("kind", t.word("kind", spec.kind.as_str())),
+        ("class", text(spec.class.to_string())),
     ];
     if !spec.pools.is_empty() {
         let pools: Vec<&str> = spec.pools.iter().map(|pool| pool.as_str()).collect();
-        asked.push(("pools", pools.join(", ")));
+        asked.push(("pools", text(pools.join(", "))));
     }
-    asked.push(("workers", spec.workers.to_string()));
+    asked.push(("workers", text(t.number(spec.workers))));
     asked.push(("per_worker", per_worker(t, &spec.per_worker)));
-    let modes: Vec<String> = spec
-        .per_worker
-        .sharing
-        .iter()
-        .map(|mode| plain(t.word("mode", mode.as_str())))
-        .collect();
-    asked.push(("sharing", modes.join(", ")));
+    let modes = spec.per_worker.sharing.iter();
+    let modes = modes.map(|mode| t.word("mode", mode.as_str()));
+    asked.push(("sharing", Phrase::list(modes)));
     for (key, seconds) in [
         ("time_limit", spec.time_limit_seconds),
         ("checkpoint", spec.checkpoint_seconds),
     ] {
         if let Some(seconds) = seconds {
-            asked.push((key, plain(t.duration(seconds))));
+            asked.push((key, t.duration(seconds)));
         }
     }
     if spec.retries.limit > 0 {
-        asked.push(("retries", spec.retries.limit.to_string()));
+        asked.push(("retries", text(t.number(spec.retries.limit))));
     }
     if !spec.files.is_empty() {
         asked.push((
             "files",
-            spec.files.keys().cloned().collect::<Vec<_>>().join(", "),
+            text(spec.files.keys().cloned().collect::<Vec<_>>().join(", ")),
         ));
     }
     if !spec.labels.is_empty() {
@@ -293,27 +314,19 @@ fn asked(t: &Messages, job: &Job) -> Vec<(&'static str, String)> {
             .iter()
             .map(|(key, value)| format!("{key}: {value}"))
             .collect();
-        asked.push(("labels", labels.join(", ")));
+        asked.push(("labels", text(labels.join(", "))));
     }
     asked
 }
 
-fn per_worker(t: &Messages, need: &PerWorker) -> String {
-    let mut parts = Vec::new();
-    if need.gpus() > MilliGpu::ZERO {
-        parts.push(web::draw::plain_text(&t.gpus(need.gpus().milli())));
+fn per_worker(t: &Messages, need: &PerWorker) -> Phrase {
+    let parts = [
+        (need.gpus() > MilliGpu::ZERO).then(|| t.gpus(need.gpus().milli())),
+        (need.cpus.milli() > 0).then(|| t.say("unit.cpus").with("n", need.cpus)),
+        (need.memory_mib > 0).then(|| t.memory(need.memory_mib)),
+    ];
+    if parts.iter().all(Option::is_none) {
+        return Phrase::literal("–");
     }
-    if need.cpus.milli() > 0 {
-        parts.push(web::draw::plain_text(
-            &t.say("unit.cpus").with("n", need.cpus),
-        ));
-    }
-    if need.memory_mib > 0 {
-        parts.push(web::draw::plain_text(&t.memory(need.memory_mib)));
-    }
-    if parts.is_empty() {
-        "–".into()
-    } else {
-        parts.join(", ")
-    }
+    Phrase::list(parts.into_iter().flatten())
 }

@@ -3,8 +3,7 @@
 use domain::MilliGpu;
 use domain::state::{AttemptEnd, JobState};
 use serde_json::Value;
-use web::draw::plain_text;
-use web::messages::Messages;
+use web::messages::{Messages, Phrase};
 use web::views::{Ending, Remedy, Wait, Why};
 
 use crate::app::jobs::{Attempt, Event, Job};
@@ -13,20 +12,23 @@ use crate::app::jobs::{Attempt, Event, Job};
 const REMEDIES_MAX: usize = 3;
 
 /// The same in a few words, for lists.
-pub fn short(t: &Messages, job: &Job) -> Option<String> {
+pub fn short(t: &Messages, job: &Job) -> Option<Phrase> {
     match job.state {
         JobState::Queued | JobState::Suspended => {
             let code = job.reason.as_ref()?;
             // What was found last is of this wait only where its cause is the same.
             let found = job.waiting.as_ref();
             let found = found.filter(|found| found["code"].as_str() == Some(code));
-            Some(plain_text(&wait(job, found).explain(t)))
+            Some(wait(job, found).explain(t))
         }
         JobState::Failed => {
+            if let Some(code) = never_ran(job) {
+                return Some(t.word("never_ran", code));
+            }
             let end = job.reason.as_deref()?.parse().ok()?;
             // Which signal it was, a job's row says in words alone.
             if end == AttemptEnd::Signal && !job.message.is_empty() {
-                return Some(job.message.clone());
+                return Some(Phrase::literal(&job.message));
             }
             let ending = Ending {
                 end,
@@ -36,7 +38,7 @@ pub fn short(t: &Messages, job: &Job) -> Option<String> {
                 suspended_by: None,
                 memory_mib: memory(job),
             };
-            Some(plain_text(&ending.explain(t)))
+            Some(ending.explain(t))
         }
         _ => None,
     }
@@ -46,6 +48,7 @@ pub fn short(t: &Messages, job: &Job) -> Option<String> {
 pub fn explain(job: &Job, waiting: Option<&Value>, last: Option<&Attempt>) -> Why {
     match job.state {
         JobState::Queued | JobState::Suspended => Why::Waits(wait(job, waiting)),
+        JobState::Failed if let Some(code) = never_ran(job) => Why::NeverRan(code.to_owned()),
         JobState::Succeeded | JobState::Failed | JobState::Cancelled => {
             let fallback = if job.state == JobState::Cancelled {
                 AttemptEnd::Cancelled
@@ -67,6 +70,12 @@ pub fn explain(job: &Job, waiting: Option<&Value>, last: Option<&Attempt>) -> Wh
         }
         _ => Why::Nothing,
     }
+}
+
+/// Why a job failed that was never started, as a code.
+fn never_ran(job: &Job) -> Option<&str> {
+    let failed = job.state == JobState::Failed && job.attempt == 0;
+    job.reason.as_deref().filter(|_| failed)
 }
 
 /// How an attempt of a job ended, `steps` being those of the job.
@@ -113,7 +122,6 @@ fn wait(job: &Job, waiting: Option<&Value>) -> Wait {
         Some(waiting) => verdict(waiting),
         None => Wait {
             code: job.reason.clone().unwrap_or_else(|| "not_looked_at".into()),
-            message: Some(job.message.clone()).filter(|message| !message.is_empty()),
             ..Wait::default()
         },
     }
@@ -131,7 +139,6 @@ pub fn verdict(waiting: &Value) -> Wait {
     let remedies = waiting["remedies"].as_array().into_iter().flatten();
     Wait {
         code: text("code").unwrap_or_default(),
-        message: text("message"),
         scope: text("scope"),
         need_milli: milli(&waiting["need"]),
         have_milli: milli(&waiting["have"]),

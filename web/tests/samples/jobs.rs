@@ -1,0 +1,285 @@
+//! The list of jobs, and jobs that run, wait and have failed.
+
+use domain::state::{AttemptEnd, JobState};
+use web::draw::Span;
+use web::format::Cost;
+use web::log;
+use web::messages::Phrase;
+use web::parts::{EventLine, State};
+use web::shell::Section;
+use web::views::*;
+
+use super::{cost, minutes_ago, shell, team, words, yuan};
+
+pub fn job_row(name: &str, state: JobState) -> JobRow {
+    JobRow {
+        id: format!("0190-{name}"),
+        name: name.into(),
+        team: team("vision"),
+        user: "vision-member".into(),
+        state,
+        why: None,
+        gpus_milli: 4000,
+        nodes: if state == JobState::Running {
+            vec!["h100-1".into()]
+        } else {
+            vec![]
+        },
+        created_at: minutes_ago(130),
+        ran_seconds: (state != JobState::Queued).then_some(6_720),
+        cost: cost(30_687),
+    }
+}
+
+pub fn jobs() -> JobsView {
+    let mut waiting = job_row("pano-seg-pretrain", JobState::Queued);
+    waiting.why = Some(words().word("waiting", "insufficient_capacity"));
+    waiting.cost = Cost {
+        priced: None,
+        unpriced: false,
+    };
+    let mut failed = job_row(
+        "digits-sweep-with-a-rather-long-name-that-wraps-somewhere",
+        JobState::Failed,
+    );
+    failed.why = Some(words().say("ended.not_found"));
+    let mut unpriced = job_row("asr", JobState::Succeeded);
+    unpriced.cost = Cost::unpriced();
+    unpriced.team = team("speech");
+    JobsView {
+        shell: shell(Section::Jobs, "/jobs"),
+        filter: JobsFilter::default(),
+        unknown_user: false,
+        teams: vec!["vision".into(), "speech".into(), "platform".into()],
+        rows: vec![
+            job_row("pano-depth-v2", JobState::Running),
+            waiting,
+            failed,
+            unpriced,
+            job_row("digits", JobState::Preempting),
+            job_row("lint", JobState::Suspended),
+            job_row("bench", JobState::Cancelled),
+        ],
+        waiting: 1,
+        running: 1,
+        newest: Some("/jobs".into()),
+        older: Some("/jobs?cursor=x".into()),
+    }
+}
+
+pub fn event(minutes: i64, state: JobState, code: &str, detail: Option<Phrase>) -> EventLine {
+    EventLine {
+        at: minutes_ago(minutes),
+        state: State::job(state),
+        code: code.into(),
+        actor: None,
+        detail,
+    }
+}
+
+pub fn job() -> JobView {
+    let output = "\u{1b}[32mepoch 1\u{1b}[0m loss 0.6631 accuracy 0.871\n\u{1b}[32mepoch 2\u{1b}[0m loss 0.4012 accuracy 0.904\n\u{1b}[1;31mWARNING\u{1b}[0m <b>dataloader</b> queue empty for 1.8 s\n";
+    JobView {
+        shell: shell(Section::Jobs, "/jobs/0190"),
+        id: "01900000-0000-7000-8000-000000000001".into(),
+        name: "pano-depth-v2".into(),
+        team: team("vision"),
+        user: "vision-member".into(),
+        state: JobState::Running,
+        why: Why::Nothing,
+        gpus_milli: 4000,
+        ran_seconds: Some(6_720),
+        placement: vec![PlacedWorker {
+            worker: 0,
+            node: "h100-1".into(),
+            devices: (0..4)
+                .map(|index| (index, 1000, "exclusive".into()))
+                .collect(),
+        }],
+        spans: vec![
+            Span {
+                state: JobState::Queued,
+                seconds: 5_040,
+            },
+            Span {
+                state: JobState::Starting,
+                seconds: 4,
+            },
+            Span {
+                state: JobState::Running,
+                seconds: 10_620,
+            },
+            Span {
+                state: JobState::Preempting,
+                seconds: 30,
+            },
+            Span {
+                state: JobState::Queued,
+                seconds: 1_800,
+            },
+            Span {
+                state: JobState::Running,
+                seconds: 6_720,
+            },
+        ],
+        attempts: vec![
+            AttemptRow {
+                number: 1,
+                started_at: Some(minutes_ago(324)),
+                ran_seconds: Some(10_620),
+                nodes: vec!["h100-1".into()],
+                ending: Some(Ending {
+                    end: AttemptEnd::Preempted,
+                    exit_code: Some(143),
+                    signal: None,
+                    message: None,
+                    suspended_by: None,
+                    memory_mib: None,
+                }),
+            },
+            AttemptRow {
+                number: 2,
+                started_at: Some(minutes_ago(112)),
+                ran_seconds: Some(6_720),
+                nodes: vec!["h100-1".into()],
+                ending: None,
+            },
+        ],
+        events: vec![
+            event(413, JobState::Queued, "submitted", None),
+            event(329, JobState::Starting, "starting", None),
+            event(324, JobState::Running, "running", None),
+            event(
+                147,
+                JobState::Preempting,
+                "preempting",
+                Some(words().word("preempted_by", "reclaim")),
+            ),
+            event(112, JobState::Running, "running", None),
+        ],
+        costs: vec![
+            CostLine {
+                attempt: 1,
+                gpu_milli_seconds: 42_480_000,
+                cost: cost(48_498),
+            },
+            CostLine {
+                attempt: 2,
+                gpu_milli_seconds: 26_880_000,
+                cost: cost(30_688),
+            },
+        ],
+        cost: cost(79_186),
+        gpu_milli_seconds: 69_360_000,
+        price: Some(yuan(4_110)),
+        command: "python3 train.py --epochs 20".into(),
+        asked: vec![
+            ("kind", words().word("kind", "training")),
+            ("class", Phrase::literal("normal")),
+            ("pools", Phrase::literal("h100")),
+            ("workers", Phrase::literal("1")),
+            (
+                "per_worker",
+                Phrase::list([words().gpus(4000), words().memory(32_768)]),
+            ),
+        ],
+        log: LogPanel {
+            choices: vec![
+                LogChoice {
+                    worker: 0,
+                    attempt: 2,
+                    node: Some("h100-1".into()),
+                },
+                LogChoice {
+                    worker: 0,
+                    attempt: 1,
+                    node: Some("h100-1".into()),
+                },
+            ],
+            worker: 0,
+            attempt: 2,
+            lines: log::render(output.as_bytes()),
+            has_earlier: false,
+            stream: Some("/jobs/0190/log/stream".into()),
+            download: Some("/jobs/0190/log.txt".into()),
+            unavailable: None,
+        },
+        actions: JobActions {
+            cancel: true,
+            suspend: true,
+            resume: false,
+            clone: true,
+        },
+    }
+}
+
+pub fn waiting_job() -> JobView {
+    JobView {
+        state: JobState::Queued,
+        name: "pano-seg-pretrain".into(),
+        why: Why::Waits(Wait {
+            code: "insufficient_capacity".into(),
+            scope: Some("pool h100".into()),
+            need_milli: Some(8000),
+            have_milli: Some(3000),
+            counts: vec![
+                ("cordoned".into(), 1),
+                ("nodes".into(), 7),
+                ("too_few_free_gpus".into(), 4),
+                ("unreachable".into(), 1),
+                ("mode_not_offered".into(), 1),
+            ],
+            rank: Some(1),
+            remedies: vec![Remedy {
+                change: vec![("per_worker.gpus".into(), Some("2".into()))],
+                effect: "starts_now".into(),
+            }],
+            ..Wait::default()
+        }),
+        ran_seconds: None,
+        placement: vec![],
+        attempts: vec![],
+        costs: vec![],
+        cost: cost(0),
+        gpu_milli_seconds: 0,
+        spans: vec![Span {
+            state: JobState::Queued,
+            seconds: 95,
+        }],
+        events: vec![event(2, JobState::Queued, "submitted", None)],
+        log: LogPanel::default(),
+        ..job()
+    }
+}
+
+pub fn failed_job() -> JobView {
+    let ending = Ending {
+        end: AttemptEnd::Exit,
+        exit_code: Some(127),
+        signal: None,
+        message: None,
+        suspended_by: None,
+        memory_mib: None,
+    };
+    let mut view = job();
+    view.state = JobState::Failed;
+    view.why = Why::Ended(ending.clone());
+    view.placement = vec![];
+    view.attempts.truncate(1);
+    view.attempts[0].ending = Some(ending);
+    view.actions = JobActions {
+        clone: true,
+        ..JobActions::default()
+    };
+    view.log.stream = None;
+    view
+}
+
+pub fn doomed_job() -> JobView {
+    JobView {
+        state: JobState::Failed,
+        why: Why::NeverRan("dependency".into()),
+        actions: JobActions::default(),
+        ..waiting_job()
+    }
+}

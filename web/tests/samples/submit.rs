@@ -1,0 +1,89 @@
+//! The form that submits a job, filled in well and badly.
+
+use chrono::Duration;
+use web::shell::Section;
+use web::views::*;
+
+use super::{HOSTILE, now, shell, yuan};
+
+pub fn submit() -> SubmitView {
+    let class = |name: &str, preemptible| ClassChoice {
+        name: name.into(),
+        preemptible,
+        before: if name == "batch-elastic" {
+            vec![]
+        } else {
+            vec!["batch-elastic".into()]
+        },
+    };
+    SubmitView {
+        shell: shell(Section::Submit, "/submit?team=vision"),
+        team: Some("vision".into()),
+        teams: vec!["vision".into(), "speech".into()],
+        pools: vec![
+            PoolChoice {
+                name: "h100".into(),
+            },
+            PoolChoice {
+                name: "a100".into(),
+            },
+        ],
+        classes: vec![
+            class("normal", true),
+            class("training-high", false),
+            class("batch-elastic", true),
+        ],
+        form: SubmitForm {
+            class: "normal".into(),
+            pool: "h100".into(),
+            ..SubmitForm::default()
+        },
+        errors: vec![],
+        dry_run: Some(DryRun {
+            outcome: Outcome::Waits {
+                until: Some(now() + Duration::minutes(45)),
+            },
+            cause: Some(Cause::Waits(Wait {
+                code: "insufficient_capacity".into(),
+                scope: Some("pool h100".into()),
+                need_milli: Some(4000),
+                have_milli: Some(3000),
+                remedies: vec![Remedy {
+                    change: vec![
+                        ("per_worker.gpus".into(), Some("2".into())),
+                        ("topology.require".into(), None),
+                    ],
+                    effect: "starts_now".into(),
+                }],
+                ..Wait::default()
+            })),
+            nodes: vec!["h100-1".into()],
+            displaces: Some((2, 3500)),
+            per_hour: Some(yuan(16_440)),
+            at_most: Some(yuan(32_880)),
+        }),
+        idempotency_key: "key".into(),
+    }
+}
+
+pub fn refused_submit() -> SubmitView {
+    let mut view = submit();
+    view.form.name = HOSTILE.into();
+    view.form.gpus = "1e12".into();
+    view.dry_run = None;
+    let wrong = |field: &str, value: &str| Refusal {
+        field: field.into(),
+        value: value.into(),
+        ..Refusal::default()
+    };
+    view.errors = vec![
+        wrong("name", HOSTILE),
+        wrong("gpus", "1e12"),
+        wrong("node", "n9"),
+        Refusal {
+            code: Some("no_quota".into()),
+            ..wrong("pool", "h100")
+        },
+    ];
+    view
+}

@@ -1,0 +1,125 @@
+//! Teams, one team, and users.
+
+use web::draw::Quota;
+use web::shell::{Notice, Section, Tone};
+use web::views::*;
+
+use super::{cost, minutes_ago, now, shell, team, words};
+
+pub fn team_page() -> TeamView {
+    let row = |pool: &str, guaranteed, used, lent, limit| QuotaRow {
+        pool: pool.into(),
+        quota: Quota {
+            guaranteed,
+            limit,
+            used,
+            lent,
+        },
+        lend_limit: None,
+        weight: Some("1".into()),
+    };
+    let line = |pool: &str, gpu_milli_seconds, cents| SpendLine {
+        pool: pool.into(),
+        mode: "exclusive".into(),
+        gpu_milli_seconds,
+        cost: cost(cents),
+    };
+    TeamView {
+        shell: shell(Section::Teams, "/teams/vision"),
+        team: team("vision"),
+        ancestors: vec![("org".into(), false)],
+        children: vec![],
+        quotas: vec![
+            row("h100", 4000, 4000, 0, None),
+            row("a100", 2000, 500, 1000, Some(8000)),
+            row("l40s", 1000, 3000, 0, None),
+        ],
+        jobs: (1, 1),
+        month: now(),
+        spend: vec![
+            line("h100", 69_360_000, 79_186),
+            line("a100", 3_600_000, 2_055),
+        ],
+        total: cost(81_241),
+        users: vec![UserSpend {
+            user: "vision-member".into(),
+            gpu_milli_seconds: 72_960_000,
+            cost: cost(81_241),
+        }],
+        members: vec![
+            MemberRow {
+                user: "vision-owner".into(),
+                role: "owner".into(),
+                removable: false,
+            },
+            MemberRow {
+                user: "vision-member".into(),
+                role: "member".into(),
+                removable: true,
+            },
+        ],
+        add_member: Some(MemberForm::default()),
+        submits: true,
+    }
+}
+
+pub fn teams() -> TeamsView {
+    let row = |name: &str, depth| TeamRow {
+        team: team(name),
+        depth,
+        figures: (name != "org").then(|| TeamFigures {
+            guaranteed_milli: 7000,
+            used_milli: 7500,
+            waiting: 1,
+            spent: cost(81_241),
+        }),
+    };
+    TeamsView {
+        shell: shell(Section::Teams, "/teams"),
+        rows: vec![
+            row("org", 0),
+            row("vision", 1),
+            row("speech", 1),
+            row("platform", 1),
+        ],
+        form: Some(TeamForm::default()),
+    }
+}
+
+pub fn users() -> UsersView {
+    let row = |name: &str, role: Option<&str>, disabled| UserRow {
+        name: name.into(),
+        platform_role: role.map(Into::into),
+        display_name: if role.is_none() {
+            "Wei Chen".into()
+        } else {
+            String::new()
+        },
+        disabled,
+        created_at: minutes_ago(10_000),
+        changeable: role != Some("admin"),
+    };
+    let mut shell = shell(Section::Users, "/users");
+    shell.notice = Some(Notice {
+        tone: Tone::Ok,
+        text: words().word("done", "user_disabled"),
+    });
+    UsersView {
+        shell,
+        rows: vec![
+            row("admin", Some("admin"), false),
+            row("finance", Some("finance"), false),
+            row("vision-member", None, true),
+        ],
+        form: Some(UserForm {
+            name: "x y".into(),
+            role: "".into(),
+            error: Some(Refusal {
+                field: "user_name".into(),
+                value: "x y".into(),
+                ..Refusal::default()
+            }),
+        }),
+        older: None,
+    }
+}
