@@ -211,19 +211,6 @@ fn a_failure_is_told_in_words() {
 }
 
 #[test]
-fn a_waiting_job_says_why() {
-    let html = samples::waiting_job().render().unwrap();
-    for words in [
-        "Not enough GPUs are free.",
-        "8 GPUs",
-        "Too few free GPUs",
-        "pool h100",
-    ] {
-        assert!(html.contains(words), "{words}");
-    }
-}
-
-#[test]
 fn the_theme_of_the_cookie_is_on_the_page() {
     use web::shell::Theme;
     let mut view = samples::jobs();
@@ -252,51 +239,6 @@ fn a_refused_field_is_marked_and_keeps_what_was_typed() {
     ] {
         assert!(html.contains(words), "{words}: {html}");
     }
-}
-
-#[test]
-fn a_wait_is_told_by_its_code_and_numbers() {
-    use web::messages::Messages;
-    use web::views::Wait;
-    let t = Messages::english();
-    let wait = |code: &str, scope: &str| Wait {
-        code: code.into(),
-        scope: Some(scope.into()),
-        need_milli: Some(2000),
-        have_milli: Some(500),
-        ..Wait::default()
-    };
-    let told = |wait: &Wait| {
-        let figures = wait.figures(&t).map(|words| format!(" {words}"));
-        format!("{}{}", wait.explain(&t), figures.unwrap_or_default())
-    };
-    assert_eq!(
-        told(&wait("insufficient_capacity", "pool h100")),
-        "Not enough GPUs are free. It needs <b>2 GPUs</b>; free in pool h100: <b>0.5 GPU</b>."
-    );
-    let shell = samples::shell(web::shell::Section::Jobs, "/jobs");
-    let binds = |scope: &str| {
-        wait("over_limit", scope)
-            .binds(&shell)
-            .map(|words| words.to_string())
-    };
-    for (scope, words) in [
-        ("team vision", Some("team vision")),
-        ("lend_limit of team speech", Some("what team speech lends")),
-        (
-            "max_per_user of another team",
-            Some("what one user of another team may hold"),
-        ),
-        ("guarantee", Some("the team’s guarantee")),
-        ("workload", None),
-        ("something <new>", Some("something &lt;new&gt;")),
-    ] {
-        assert_eq!(binds(scope).as_deref(), words, "{scope}");
-    }
-    assert_ne!(
-        binds("2026-11-29T15:00:00Z").as_deref(),
-        Some("2026-11-29T15:00:00Z")
-    );
 }
 
 #[test]
@@ -385,65 +327,6 @@ fn a_job_is_asked_about_by_what_a_cancel_would_lose() {
 }
 
 #[test]
-fn a_wait_without_evidence_shows_no_empty_heading() {
-    use web::views::{Wait, Why};
-    let mut view = samples::waiting_job();
-    assert!(view.render().unwrap().contains(">Evidence<"));
-    for (code, next) in [
-        ("suspended", "It stays so until somebody resumes it."),
-        ("not_yet", "when that time has come."),
-        ("dependency", "once they have ended well."),
-        ("behind_in_order", "No start can be estimated."),
-    ] {
-        view.why = Why::Waits(Wait {
-            code: code.into(),
-            ..Wait::default()
-        });
-        let html = view.render().unwrap();
-        assert!(!html.contains(">Evidence<"), "{code}");
-        assert!(html.contains(next), "{code}: {html}");
-    }
-}
-
-#[test]
-fn a_pool_that_only_its_nodes_states_close_is_called_so() {
-    use web::messages::Messages;
-    use web::views::Wait;
-    let t = Messages::english();
-    let told = |counts: &[(&str, i64)]| {
-        let wait = Wait {
-            code: "insufficient_capacity".into(),
-            scope: Some("pool l40s".into()),
-            need_milli: Some(2000),
-            have_milli: Some(0),
-            counts: counts
-                .iter()
-                .map(|(key, count)| ((*key).to_owned(), *count))
-                .collect(),
-            ..Wait::default()
-        };
-        (wait.explain(&t).to_string(), wait.figures(&t).is_some())
-    };
-    let out = |words: &str| (words.to_owned(), false);
-    assert_eq!(
-        told(&[("nodes", 2), ("cordoned", 2)]),
-        out("All nodes of pool l40s are cordoned.")
-    );
-    assert_eq!(
-        told(&[("nodes", 1), ("unreachable", 1)]),
-        out("All nodes of pool l40s are not answering.")
-    );
-    assert_eq!(
-        told(&[("nodes", 3), ("cordoned", 1), ("draining", 2)]),
-        out("All nodes of pool l40s are cordoned, draining or not answering.")
-    );
-    assert_eq!(
-        told(&[("nodes", 2), ("cordoned", 1), ("too_few_free_gpus", 1)]),
-        ("Not enough GPUs are free.".to_owned(), true)
-    );
-}
-
-#[test]
 fn a_cancelled_job_says_so_in_its_state_alone() {
     use domain::state::{AttemptEnd, JobState};
     let mut view = samples::failed_job();
@@ -456,52 +339,4 @@ fn a_cancelled_job_says_so_in_its_state_alone() {
     let html = view.render().unwrap();
     assert!(!html.contains("It was cancelled."), "{html}");
     assert!(!html.contains("id=\"ending\""), "{html}");
-}
-
-#[test]
-fn nodes_are_counted_as_they_are_sifted_the_most_first() {
-    let html = samples::waiting_job().render().unwrap();
-    let evidence = html.split(">Evidence<").nth(1).unwrap();
-    let places: Vec<usize> = [
-        "Nodes looked at",
-        "Too few free GPUs",
-        "Unreachable",
-        "Cordoned",
-        "Not shared as it asks",
-    ]
-    .iter()
-    .map(|words| {
-        evidence
-            .find(words)
-            .unwrap_or_else(|| panic!("{words}: {evidence}"))
-    })
-    .collect();
-    assert!(places.is_sorted(), "{places:?}");
-}
-
-#[test]
-fn an_expected_start_is_told_as_an_estimate_and_a_kept_time_as_it_is() {
-    use web::views::Wait;
-    let shell = samples::shell(web::shell::Section::Jobs, "/jobs");
-    let next = |code: &str| {
-        let wait = Wait {
-            code: code.into(),
-            expected_start: Some(samples::now()),
-            ..Wait::default()
-        };
-        wait.next(&shell).to_string()
-    };
-    assert!(next("insufficient_capacity").starts_with("Expected to start about <b>"));
-    let kept = next("not_yet");
-    assert!(
-        kept.starts_with("It takes its place in the order at <b>"),
-        "{kept}"
-    );
-}
-
-#[test]
-fn a_job_that_never_ran_is_not_said_to_have_ended() {
-    let html = samples::doomed_job().render().unwrap();
-    assert!(html.contains("It never ran: a job that it follows did not end well."));
-    assert!(!html.contains("The command ended."), "{html}");
 }
