@@ -1,7 +1,5 @@
 //! Kills of every part while jobs run: each job ends once, none is lost, none runs twice.
 
-use std::time::Duration;
-
 use e2e::traces::Traces;
 use rig::{Cluster, Options};
 use serde_json::json;
@@ -98,38 +96,6 @@ async fn jobs_that_end_while_everything_is_down_have_ended_once_it_is_back() {
         assert_eq!(job["attempt"], 1, "{job}");
     }
     finish(cluster, Some(&traces)).await;
-}
-
-/// F1 and F2: the leader dies somewhere between the commit of an attempt, the start of its
-/// process and the record of that start.
-#[tokio::test]
-async fn a_leader_killed_at_any_moment_of_a_start_starts_each_attempt_once() {
-    let mut scene = Scene::on_one_machine("leader", "platform").await;
-    let mut ids = Vec::new();
-    for round in 0..8 {
-        // 0 to 210 ms after the answer: from before the first cycle to after the process began.
-        ids.push(scene.submit(&format!("round-{round}"), "l40s").await);
-        tokio::time::sleep(Duration::from_millis(30 * round)).await;
-        scene.cluster.restart_server(0).await.unwrap();
-        if round == 3 {
-            all_in(&scene.cluster, &ids, &["running"], START_BOUND).await;
-        }
-    }
-    all_in(&scene.cluster, &ids[..4], &["running"], START_BOUND).await;
-    scene.traces.let_go().unwrap();
-    for job in all_in(&scene.cluster, &ids, &["succeeded"], END_BOUND).await {
-        let lines = scene
-            .traces
-            .lines(job["id"].as_str().expect("an id"))
-            .unwrap();
-        assert_eq!(
-            lines.iter().filter(|line| line.what == "start").count(),
-            1,
-            "{job}: {lines:?}"
-        );
-    }
-    e2e::laws::check_ledger(&scene.cluster).await.unwrap();
-    scene.finish().await;
 }
 
 /// F5: PostgreSQL is away for a while.

@@ -7,8 +7,10 @@
 mod command_line;
 mod faults;
 mod many_jobs;
+mod moments;
 mod one_job;
 mod partitions;
+mod plain_user;
 mod races;
 mod support;
 mod up;

@@ -132,6 +132,14 @@ pub fn skip(reason: &str) {
     println!("skipped: {reason}");
 }
 
+/// Sends a signal, by its name without SIG, to a process.
+pub fn signal(pid: u32, name: &str) {
+    let sent = std::process::Command::new("kill")
+        .args([&format!("-{name}"), &pid.to_string()])
+        .status();
+    assert!(sent.unwrap().success(), "SIG{name} to {pid}");
+}
+
 /// Submits a job; its id.
 pub async fn submit(api: &Api, team: &str, spec: &Value) -> String {
     let job = api

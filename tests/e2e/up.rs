@@ -8,7 +8,7 @@ use std::time::Duration;
 use rig::up_file::UpFile;
 use rig::wait;
 
-use crate::support::skip;
+use crate::support::{signal, skip};
 
 /// A whole start, on a machine that is busy with other tests.
 const UP_BOUND: Duration = Duration::from_secs(180);
@@ -58,7 +58,8 @@ impl Drop for Checkout {
     }
 }
 
-fn binary(name: &str) -> PathBuf {
+/// One of the product's programs, as it was built.
+pub fn binary(name: &str) -> PathBuf {
     let own = std::env::current_exe().unwrap();
     own.parent()
         .and_then(Path::parent)
@@ -66,17 +67,13 @@ fn binary(name: &str) -> PathBuf {
         .join(name)
 }
 
-fn said(output: &Output) -> String {
+/// All that a command printed.
+pub fn said(output: &Output) -> String {
     format!(
         "{}{}",
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     )
-}
-
-fn kill(pid: u32) {
-    let killed = Command::new("kill").args(["-9", &pid.to_string()]).status();
-    assert!(killed.unwrap().success());
 }
 
 /// Asserts that a start failed with one sentence that has these words.
@@ -148,7 +145,7 @@ async fn a_detached_product_answers_resumes_and_stops() {
 
     // A killed child is started again, and its new process id is told.
     let server = file.pids.server[0];
-    kill(server);
+    signal(server, "KILL");
     wait::until("the server is started again", UP_BOUND, || async {
         let now = UpFile::read(&checkout.folder)?;
         let ready = admin.get("/teams").await.is_ok();
@@ -371,7 +368,7 @@ async fn in_the_foreground_a_crashed_child_ends_the_product_with_its_name_and_lo
     .await
     .unwrap();
     let file = UpFile::read(&checkout.folder).unwrap();
-    kill(file.pids.agents["small-1"]);
+    signal(file.pids.agents["small-1"], "KILL");
     let output = wait::until("it ends", UP_BOUND, || {
         let ended = up.try_wait();
         async move { Ok(ended?) }
