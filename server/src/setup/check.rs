@@ -2,6 +2,7 @@
 
 use anyhow::{Context, bail};
 
+use super::reach;
 use crate::store::Database;
 use crate::store::schema::{self, RoleFacts};
 
@@ -10,7 +11,7 @@ pub async fn run(db: &Database) -> anyhow::Result<()> {
     let mut tx = db
         .begin_system()
         .await
-        .context("connect as database.system_url says")?;
+        .map_err(|error| reach::failed("database.system_url", &db.system_options(), error))?;
     let system = schema::role_facts(&mut tx)
         .await
         .context("read the roles")?;
@@ -21,7 +22,7 @@ pub async fn run(db: &Database) -> anyhow::Result<()> {
     let mut tx = db
         .begin_nobody()
         .await
-        .context("connect as database.app_url says")?;
+        .map_err(|error| reach::failed("database.app_url", &db.app_options(), error))?;
     let app = schema::role_facts(&mut tx)
         .await
         .context("read the roles")?;

@@ -3,6 +3,7 @@
 use anyhow::{Context, bail};
 use sqlx::postgres::PgConnectOptions;
 
+use super::reach;
 use crate::config::Config;
 use crate::store::schema;
 
@@ -12,12 +13,18 @@ const ROLES: [(&str, &str); 2] = [
     ("allotment_system", "database.system_url"),
 ];
 
+/// The configuration's key of the owner's URL.
+const OWNER_KEY: &str = "database.owner_url";
+
 /// Migrates as the owner.
 pub async fn run(config: &Config) -> anyhow::Result<()> {
     let Some(url) = &config.database.owner_url else {
-        bail!("database.owner_url is missing: migrations run as the owner of the database");
+        bail!("{OWNER_KEY} is missing: migrations run as the owner of the database");
     };
-    let mut owner = schema::connect_owner(url).await?;
+    let options: PgConnectOptions = url.parse().context(OWNER_KEY)?;
+    let mut owner = schema::connect_owner(options.clone())
+        .await
+        .map_err(|error| reach::failed(OWNER_KEY, &options, error))?;
     schema::migrate(&mut owner).await?;
     let urls = [&config.database.app_url, &config.database.system_url];
     for ((role, key), url) in ROLES.into_iter().zip(urls) {

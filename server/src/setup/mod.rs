@@ -4,3 +4,4 @@ pub mod admin;
 pub mod check;
 pub mod demo;
 pub mod migrate;
+mod reach;

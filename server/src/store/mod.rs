@@ -33,11 +33,12 @@ pub mod teams;
 pub mod users;
 pub mod world;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use domain::Timestamp;
 use domain::ids::{TeamId, UserId};
-use sqlx::postgres::{PgPool, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 
 /// A transaction on either role; what it may see depends on how it was begun.
 pub type Tx = sqlx::Transaction<'static, sqlx::Postgres>;
@@ -132,6 +133,16 @@ impl Database {
             open: pool.size(),
             idle: u32::try_from(pool.num_idle()).unwrap_or(u32::MAX),
         })
+    }
+
+    /// Where persons' transactions connect to.
+    pub fn app_options(&self) -> Arc<PgConnectOptions> {
+        self.app.connect_options()
+    }
+
+    /// Where the system's transactions connect to.
+    pub fn system_options(&self) -> Arc<PgConnectOptions> {
+        self.system.connect_options()
     }
 
     /// The system pool, for connections that are held: the leader's lock and LISTEN.

@@ -27,14 +27,12 @@ pub fn version_needed() -> i64 {
 }
 
 /// Connects as the owner, whose statements may hold passwords and are therefore never logged.
-pub async fn connect_owner(url: &str) -> anyhow::Result<PgConnection> {
-    let options: PgConnectOptions = url.parse().context("database.owner_url")?;
+pub async fn connect_owner(options: PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
     options
         .options([("lock_timeout", LOCK_TIMEOUT), ("search_path", TABLES)])
         .disable_statement_logging()
         .connect()
         .await
-        .context("connect as the owner")
 }
 
 /// Brings the schema up to date; only one of several who try does it.
