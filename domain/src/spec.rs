@@ -11,7 +11,9 @@ use crate::sharing::SharingMode;
 use crate::text_enum::text_enum;
 use crate::{MilliCpu, MilliGpu, Timestamp};
 
-pub use check::{FILES_BYTES_MAX, FILES_MAX, GPUS_PER_WORKER_MAX, RETRIES_MAX, WORKERS_MAX};
+pub use check::{
+    FILES_BYTES_MAX, FILES_MAX, GPUS_PER_WORKER_MAX, RETRIES_MAX, WORKERS_MAX, bounds,
+};
 
 text_enum!(
     /// What a workload is for.

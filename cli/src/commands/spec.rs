@@ -39,10 +39,10 @@ pub struct SpecFlags {
     #[arg(long = "file", value_name = "[NAME=]PATH")]
     pub files: Vec<String>,
     /// Workers, placed all or none
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long, value_parser = bounded("workers"), allow_negative_numbers = true)]
     pub workers: Option<u32>,
     /// Elastic: the least workers it starts with
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long, value_parser = bounded("min_workers"), allow_negative_numbers = true)]
     pub min_workers: Option<u32>,
     /// Devices per worker, or a fraction under 1
     #[arg(long, short = 'g', allow_negative_numbers = true)]
@@ -105,7 +105,7 @@ pub struct SpecFlags {
     #[arg(long, value_name = "DURATION")]
     pub restart: Option<String>,
     /// Most further attempts
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long, value_parser = bounded("retries.limit"), allow_negative_numbers = true)]
     pub retries: Option<u32>,
     /// failure or time_limit; may be repeated [default with --retries: failure]
     #[arg(long = "retry-on", value_name = "END")]
@@ -116,6 +116,11 @@ pub struct SpecFlags {
     /// Label for people; may be repeated
     #[arg(long = "label", value_name = "KEY=VALUE")]
     pub labels: Vec<String>,
+}
+
+/// A whole number within the bounds of its key of a spec.
+fn bounded(key: &str) -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(domain::spec::bounds(key).expect("a key of whole numbers"))
 }
 
 impl SpecFlags {
@@ -270,15 +275,25 @@ pub fn read(path: &Path) -> Result<(Map<String, Value>, Option<String>), Failure
     Ok((spec, team))
 }
 
-/// A file that is no YAML, told by its place: a parser's own words speak of its types.
+/// A file that is no YAML, told by its place, with what is wrong there and what would be right: a
+/// parser's own words speak of its types.
 fn unreadable(path: &Path, error: &serde_saphyr::Error) -> Failure {
+    let error = error.without_snippet();
     let place = error.location().map_or_else(String::new, |at| {
         format!(", line {}, column {}", at.line(), at.column())
     });
-    Failure::Refused(format!(
-        "{}{place}: this is not YAML as a spec is written; write one key with its value on a line, such as name: digits",
-        path.display()
-    ))
+    let words = match error {
+        serde_saphyr::Error::DuplicateMappingKey { key, .. } => format!(
+            "the key {} is there twice: give it once",
+            key.as_deref().map_or_else(|| "here".to_owned(), domain::error::quote)
+        ),
+        serde_saphyr::Error::MultipleDocuments { .. } => {
+            "a second document begins here: put one spec in a file".to_owned()
+        }
+        serde_saphyr::Error::Eof { .. } => "there is nothing in it: a spec is a mapping of keys, such as name: digits".to_owned(),
+        _ => "this is not YAML: write each key as `key: value`, such as name: digits, indent by spaces and alike, and close quotes and brackets".to_owned(),
+    };
+    Failure::Refused(format!("{}{place}: {words}", path.display()))
 }
 
 fn read_text(path: &Path) -> Result<String, Failure> {
@@ -378,6 +393,59 @@ mod tests {
         assert!(mib("9999999999999TiB").is_err() && mib("512GB").is_err());
         let told = seconds("1x").expect_err("no such unit").to_string();
         assert!(told.starts_with("--time-limit: 1x is not"), "{told}");
+    }
+
+    #[test]
+    fn what_is_no_yaml_is_told_by_its_place_and_what_would_be_right() {
+        for (text, place, words) in [
+            (
+                "name: a\ncommand: [true\nworkers: 2\n",
+                ", line ",
+                "close quotes and brackets",
+            ),
+            ("name: a\n\tworkers: 2\n", ", line ", "indent by spaces"),
+            (
+                "name: a\nworkers: 1\nname: b\n",
+                ", line 3",
+                "the key name is there twice",
+            ),
+            ("name: a\n---\nname: b\n", ", line ", "one spec in a file"),
+            ("name: \"a\n", ", line ", "close quotes"),
+            ("key: value: more\n", ", line 1", "`key: value`"),
+        ] {
+            let error = serde_saphyr::from_str::<Value>(text).expect_err(text);
+            let told = unreadable(Path::new("job.yaml"), &error).to_string();
+            assert!(
+                told.starts_with(&format!("job.yaml{place}")),
+                "{text:?}: {told}"
+            );
+            assert!(told.contains(words), "{text:?}: {told}");
+            assert_eq!(told.lines().count(), 1, "{told}");
+        }
+    }
+
+    #[test]
+    fn numbers_of_flags_have_the_bounds_of_their_keys() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            spec: SpecFlags,
+        }
+        let refused = |flag: &str, value: &str| {
+            let words = ["allot", flag, value];
+            let parsed = <Line as clap::Parser>::try_parse_from(words);
+            parsed.map(|_| ()).expect_err(flag).to_string()
+        };
+        for (flag, bounds) in [
+            ("--workers", "1..=1024"),
+            ("--min-workers", "1..=1024"),
+            ("--retries", "0..=100"),
+        ] {
+            for value in ["-1", "5000000000", "2000"] {
+                let told = refused(flag, value);
+                assert!(told.contains(bounds), "{flag} {value}: {told}");
+            }
+        }
     }
 
     #[test]

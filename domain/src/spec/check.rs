@@ -1,6 +1,7 @@
 //! The checks of a spec that need nothing but the spec.
 
 use std::fmt::Display;
+use std::ops::RangeInclusive;
 
 use super::{JobSpec, PerWorker, Runner, WorkloadKind};
 use crate::error::printable;
@@ -46,6 +47,36 @@ const RESERVED_ENV: [&str; 11] = [
     "USER",
 ];
 
+/// The least and the most of each key of a spec that holds a whole number, by its path.
+const BOUNDS: [(&str, i64, i64); 9] = [
+    ("workers", 1, WORKERS_MAX as i64),
+    ("min_workers", 1, WORKERS_MAX as i64),
+    ("per_worker.gpu_memory_mib", 0, MEMORY_MIB_MAX),
+    ("per_worker.memory_mib", 0, MEMORY_MIB_MAX),
+    ("time_limit_seconds", 1, SECONDS_MAX),
+    ("predicted_seconds", 1, SECONDS_MAX),
+    ("checkpoint_seconds", 1, SECONDS_MAX),
+    ("restart_seconds", 0, SECONDS_MAX),
+    ("retries.limit", 0, RETRIES_MAX as i64),
+];
+
+/// The numbers that a key of a spec may hold, where it holds a whole number.
+pub fn bounds(path: &str) -> Option<RangeInclusive<i64>> {
+    let found = BOUNDS.iter().find(|(key, ..)| *key == path);
+    found.map(|(_, least, most)| *least..=*most)
+}
+
+/// Refuses a whole number that its key may not hold.
+fn check_bounds(path: &str, value: i64) -> Result<(), FieldError> {
+    match bounds(path) {
+        Some(bounds) if !bounds.contains(&value) => {
+            let remedy = format!("a whole number from {} to {}", bounds.start(), bounds.end());
+            Err(FieldError::new(path, value, remedy))
+        }
+        _ => Ok(()),
+    }
+}
+
 impl JobSpec {
     /// Checks everything that the spec alone can tell, and returns the first fault.
     pub fn check(&self) -> Result<(), FieldError> {
@@ -53,8 +84,9 @@ impl JobSpec {
         self.check_env()?;
         self.check_files()?;
         self.check_workers()?;
+        self.check_memory()?;
         self.per_worker.check().map_err(|e| e.under("per_worker"))?;
-        self.check_seconds()?;
+        self.check_numbers()?;
         self.check_labels()
     }
 
@@ -83,12 +115,16 @@ impl JobSpec {
         for word in &self.command {
             check_text("command", word)?;
         }
-        if self.runner == Runner::Process && self.image.is_some() {
-            return Err(FieldError::new(
-                "image",
-                "an image",
-                "null with runner process",
-            ));
+        match (self.runner, &self.image) {
+            (Runner::Process, Some(image)) => {
+                let remedy = "null with runner process, or runner container";
+                return Err(FieldError::new("image", image, remedy));
+            }
+            (Runner::Container, None) => {
+                let remedy = "the image that runner container starts, such as python:3.13";
+                return Err(FieldError::new("image", "null", remedy));
+            }
+            _ => {}
         }
         if let Some(path) = &self.working_directory {
             check_relative("working_directory", path.trim_start_matches('/'))?;
@@ -154,13 +190,7 @@ impl JobSpec {
     }
 
     fn check_workers(&self) -> Result<(), FieldError> {
-        if !(1..=WORKERS_MAX).contains(&self.workers) {
-            return Err(FieldError::new(
-                "workers",
-                self.workers,
-                format!("1 to {WORKERS_MAX}"),
-            ));
-        }
+        check_bounds("workers", self.workers.into())?;
         if let Some(min) = self.min_workers
             && !(1..=self.workers).contains(&min)
         {
@@ -173,30 +203,24 @@ impl JobSpec {
         Ok(())
     }
 
-    fn check_seconds(&self) -> Result<(), FieldError> {
-        let durations = [
-            ("time_limit_seconds", self.time_limit_seconds, 1),
-            ("predicted_seconds", self.predicted_seconds, 1),
-            ("checkpoint_seconds", self.checkpoint_seconds, 1),
-            ("restart_seconds", Some(self.restart_seconds), 0),
-        ];
-        for (field, value, least) in durations {
-            if let Some(value) = value
-                && !(least..=SECONDS_MAX).contains(&value)
-            {
-                return Err(FieldError::new(
-                    field,
-                    value,
-                    format!("{least} to {SECONDS_MAX} seconds"),
-                ));
-            }
+    fn check_memory(&self) -> Result<(), FieldError> {
+        let need = &self.per_worker;
+        if let Some(mib) = need.gpu_memory_mib {
+            check_bounds("per_worker.gpu_memory_mib", mib)?;
         }
-        if self.retries.limit > RETRIES_MAX {
-            return Err(FieldError::new(
-                "retries.limit",
-                self.retries.limit,
-                format!("0 to {RETRIES_MAX}"),
-            ));
+        check_bounds("per_worker.memory_mib", need.memory_mib)
+    }
+
+    fn check_numbers(&self) -> Result<(), FieldError> {
+        let numbers = [
+            ("time_limit_seconds", self.time_limit_seconds),
+            ("predicted_seconds", self.predicted_seconds),
+            ("checkpoint_seconds", self.checkpoint_seconds),
+            ("restart_seconds", Some(self.restart_seconds)),
+            ("retries.limit", Some(self.retries.limit.into())),
+        ];
+        for (path, value) in numbers {
+            value.map_or(Ok(()), |value| check_bounds(path, value))?;
         }
         if self.retries.limit > 0 && self.retries.on.is_empty() {
             return Err(FieldError::new(
@@ -288,20 +312,6 @@ impl PerWorker {
                 "exclusive",
                 "time_slice or mps, since a fraction of a device is shared",
             ));
-        }
-        for (field, value) in [
-            ("gpu_memory_mib", self.gpu_memory_mib),
-            ("memory_mib", Some(self.memory_mib)),
-        ] {
-            if let Some(value) = value
-                && !(0..=MEMORY_MIB_MAX).contains(&value)
-            {
-                return Err(FieldError::new(
-                    field,
-                    value,
-                    format!("0 to {MEMORY_MIB_MAX} MiB"),
-                ));
-            }
         }
         if let Some(model) = &self.gpu_model {
             check_label("gpu_model", model)?;

@@ -103,11 +103,47 @@ mod tests {
             (field.as_str(), value.as_str(), remedy.as_str()),
             ("command", "\"true\"", "an array")
         );
-        let (field, _, remedy) = fault(r#"{"name": "a", "command": ["x"], "workers": -1}"#);
-        assert_eq!(
-            (field.as_str(), remedy.as_str()),
-            ("workers", "a whole number from 0 to 4294967295")
-        );
+    }
+
+    #[test]
+    fn a_number_out_of_bounds_is_told_those_of_its_key_however_it_is_written() {
+        for (key, least, most) in [
+            ("workers", 1, 1024),
+            ("min_workers", 1, 1024),
+            ("per_worker.memory_mib", 0, 67_108_864),
+            ("per_worker.gpu_memory_mib", 0, 67_108_864),
+            ("time_limit_seconds", 1, 316_224_000),
+            ("predicted_seconds", 1, 316_224_000),
+            ("checkpoint_seconds", 1, 316_224_000),
+            ("restart_seconds", 0, 316_224_000),
+            ("retries.limit", 0, 100),
+        ] {
+            for wrong in [
+                "-1",
+                "5000000000",
+                "1.5",
+                "1e30",
+                "\"3\"",
+                "100000000000000000000",
+            ] {
+                let mut keys = key.rsplit('.');
+                let last = keys.next().expect("a key");
+                let value = keys.fold(format!("\"{last}\": {wrong}"), |inner, outer| {
+                    format!("\"{outer}\": {{{inner}}}")
+                });
+                let text = format!(r#"{{"name": "a", "command": ["x"], {value}}}"#);
+                let refused = match read::<JobSpec>(text.as_bytes()) {
+                    Err(AppError::Invalid(refused)) => refused,
+                    Ok(spec) => spec.check().expect_err(&text),
+                    other => panic!("{text}: {other:?}"),
+                };
+                assert_eq!(
+                    (refused.field.as_str(), refused.remedy),
+                    (key, format!("a whole number from {least} to {most}")),
+                    "{text}"
+                );
+            }
+        }
     }
 
     #[test]

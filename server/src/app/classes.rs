@@ -15,7 +15,7 @@ use crate::store::{self, Tx};
 /// The class of work that names none; it is always there.
 pub const DEFAULT_CLASS: &str = "normal";
 /// Highest priority, and the lowest below zero; leaves room for ageing in 64 bits.
-const PRIORITY_MAX: i32 = 1_000_000;
+pub const PRIORITY_MAX: i32 = 1_000_000;
 
 /// A priority class.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]

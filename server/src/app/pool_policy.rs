@@ -44,8 +44,10 @@ words!(
     Reclaim { Any, LowerPriority, Never }
 );
 
+// Whole numbers are read in one width and judged by the engine, which knows their bounds.
+
 /// Most sharers of one device in time slices unless a pool says otherwise.
-const TIME_SLICES_DEFAULT: u32 = 4;
+const TIME_SLICES_DEFAULT: i64 = 4;
 /// Time that a victim has to leave unless a pool says otherwise, in seconds.
 const GRACE_SECONDS_DEFAULT: i64 = 30;
 
@@ -60,7 +62,7 @@ pub struct PoolPolicy {
     /// The modes in which its devices are given out.
     pub sharing: Vec<SharingMode>,
     /// Most sharers of one device in time slices.
-    pub time_slices: u32,
+    pub time_slices: i64,
     /// Whether several teams may share a device by MPS.
     pub mps_across_teams: bool,
     /// Whether devices are cut into MIG instances.
@@ -118,9 +120,9 @@ pub struct Preemption {
     /// How long a workload waits before it may displace others.
     pub delay_seconds: i64,
     /// Preemptions that one workload may suffer in 24 hours.
-    pub max_per_day: Option<u32>,
+    pub max_per_day: Option<i64>,
     /// Evictions that one team may suffer in an hour.
-    pub max_per_team_hour: Option<u32>,
+    pub max_per_team_hour: Option<i64>,
     /// How long a victim has to leave.
     pub grace_seconds: i64,
     /// Whether running preemptible work may move to make room.
@@ -157,7 +159,7 @@ pub struct NewPool {
     /// The modes in which its devices are given out.
     pub sharing: Option<Vec<SharingMode>>,
     /// Most sharers of one device in time slices.
-    pub time_slices: Option<u32>,
+    pub time_slices: Option<i64>,
     /// Whether several teams may share a device by MPS.
     pub mps_across_teams: Option<bool>,
     /// Whether devices are cut into MIG instances.
@@ -215,7 +217,7 @@ pub struct PolicyPatch {
     /// The modes in which its devices are given out.
     pub sharing: Option<Vec<SharingMode>>,
     /// Most sharers of one device in time slices.
-    pub time_slices: Option<u32>,
+    pub time_slices: Option<i64>,
     /// Whether several teams may share a device by MPS.
     pub mps_across_teams: Option<bool>,
     /// Whether devices are cut into MIG instances.
@@ -258,12 +260,12 @@ pub struct PreemptionPatch {
     pub delay_seconds: Option<i64>,
     /// Preemptions that one workload may suffer in 24 hours; null is any number.
     #[serde(default, deserialize_with = "super::some")]
-    #[schema(value_type = Option<u32>)]
-    pub max_per_day: Option<Option<u32>>,
+    #[schema(value_type = Option<i64>)]
+    pub max_per_day: Option<Option<i64>>,
     /// Evictions that one team may suffer in an hour; null is any number.
     #[serde(default, deserialize_with = "super::some")]
-    #[schema(value_type = Option<u32>)]
-    pub max_per_team_hour: Option<Option<u32>>,
+    #[schema(value_type = Option<i64>)]
+    pub max_per_team_hour: Option<Option<i64>>,
     /// How long a victim has to leave.
     pub grace_seconds: Option<i64>,
     /// Whether running preemptible work may move to make room.

@@ -3,9 +3,12 @@
 use axum::extract::Query;
 use axum::http::Uri;
 use domain::FieldError;
+use domain::spec::WORKERS_MAX;
 use serde::de::DeserializeOwned;
 
 use crate::app::AppError;
+use crate::app::classes::PRIORITY_MAX;
+use crate::app::page::PAGE_ITEMS_MAX;
 
 /// Reads a query; one that is wrong is refused by its field.
 pub fn read_query<T: DeserializeOwned>(uri: &Uri) -> Result<T, AppError> {
@@ -66,11 +69,44 @@ pub fn field_fault(
     let expected = message
         .split_once(", expected ")
         .map(|(_, expected)| expected);
-    let remedy = by_kind(message)
-        .map(str::to_owned)
+    let remedy = bounded(path, message, expected)
+        .or_else(|| by_kind(message).map(str::to_owned))
         .or_else(|| expected.map(plain))
         .unwrap_or_else(|| message.to_owned());
     FieldError::new(field, value.as_deref().unwrap_or("a value"), remedy)
+}
+
+/// Whole numbers that are asked for elsewhere than in a spec, with the least and the most.
+const BOUNDS: [(&str, i64, i64); 5] = [
+    ("limit", 1, PAGE_ITEMS_MAX as i64),
+    ("worker", 0, WORKERS_MAX as i64 - 1),
+    ("attempt", 1, i32::MAX as i64),
+    ("offset", 0, i64::MAX),
+    ("priority", -(PRIORITY_MAX as i64), PRIORITY_MAX as i64),
+];
+/// What parsers say of what is no whole number, or of one that their type does not hold.
+const NO_WHOLE_NUMBER: [&str; 4] = [
+    "invalid digit found in string",
+    "cannot parse integer from empty string",
+    "number too large to fit",
+    "number too small to fit",
+];
+
+/// The bounds of a whole number, where the parser stumbled over that and its field has any: they
+/// are the contract's, not those of the type that it is read as.
+fn bounded(path: &str, message: &str, expected: Option<&str>) -> Option<String> {
+    let integer = |kind: &str| matches!(kind, "u32" | "i32" | "u64" | "i64");
+    if !expected.is_some_and(integer) && !NO_WHOLE_NUMBER.iter().any(|w| message.contains(w)) {
+        return None;
+    }
+    let (least, most) = match domain::spec::bounds(path) {
+        Some(bounds) => bounds.into_inner(),
+        None => {
+            let found = BOUNDS.iter().find(|(key, ..)| *key == path)?;
+            (found.1, found.2)
+        }
+    };
+    Some(format!("a whole number from {least} to {most}"))
 }
 
 /// What would be accepted where a parser of times or numbers says only what it stumbled over.
@@ -78,23 +114,21 @@ fn by_kind(message: &str) -> Option<&'static str> {
     const TIME: &str = "a time in RFC 3339, such as 2026-10-01T00:00:00Z";
     const WHOLE: &str = "a whole number that is neither too large nor too small";
     const DECIMAL: &str = "a decimal number of at most 28 digits, such as 41.10";
-    const KINDS: [(&str, &str); 13] = [
+    const KINDS: [(&str, &str); 9] = [
         ("premature end of input", TIME),
         ("input contains invalid characters", TIME),
         ("input is out of range", TIME),
         ("input is not enough", TIME),
         ("trailing input", TIME),
         ("RFC 3339", TIME),
-        ("invalid digit found in string", WHOLE),
-        ("cannot parse integer from empty string", WHOLE),
-        ("number too large to fit", WHOLE),
-        ("number too small to fit", WHOLE),
         ("a Decimal type representing", DECIMAL),
         ("Invalid decimal", DECIMAL),
         ("Number exceeds maximum value", DECIMAL),
     ];
+    let whole = NO_WHOLE_NUMBER.iter().any(|words| message.contains(words));
     KINDS
         .into_iter()
+        .chain(whole.then_some((message, WHOLE)))
         .find_map(|(words, remedy)| message.contains(words).then_some(remedy))
         .or_else(|| {
             (message == "provided string was not `true` or `false`").then_some("true or false")
