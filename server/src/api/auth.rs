@@ -67,6 +67,7 @@ async fn log_in(
             password: given.password,
             kind: SessionKind::Token,
             address: context.address,
+            browser: None,
             request_id: context.request_id,
         },
     )
@@ -127,12 +128,11 @@ struct PasswordInput {
 )]
 async fn change_password(
     State(app): State<App>,
-    Context(context): Context,
     SignedIn(asker): SignedIn,
     ApiQuery(NoQuery {}): ApiQuery<NoQuery>,
     post: ApiPost<PasswordInput>,
 ) -> Result<Answer<()>, AppError> {
     let PasswordInput { current, new } = post.input;
     let change = PasswordChange { current, new };
-    sessions::change_password(&app, &asker, post.repeat, change, context.address).await
+    sessions::change_password(&app, &asker, post.repeat, change).await
 }

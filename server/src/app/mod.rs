@@ -11,6 +11,7 @@ use crate::store::Database;
 pub mod asker;
 pub mod audit;
 pub mod authorise;
+pub mod browsers;
 pub mod classes;
 pub mod clock;
 pub mod error;

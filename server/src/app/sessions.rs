@@ -17,7 +17,8 @@ use sha2::{Digest, Sha256};
 use super::audit::Change;
 use super::authorise::Action;
 use super::idempotency::{self, Answer, Repeat};
-use super::{App, AppError, Asker, audit, passwords};
+use super::throttle::Origin;
+use super::{App, AppError, Asker, audit, browsers, passwords};
 use crate::store::{self, Tx};
 
 /// Begins each secret, for those who scan texts for secrets.
@@ -55,6 +56,15 @@ pub fn cookie_name(config: &crate::config::Sessions) -> &'static str {
     }
 }
 
+/// The name of the cookie by which a browser proves that it has signed in before.
+pub fn browser_cookie_name(config: &crate::config::Sessions) -> &'static str {
+    if config.secure_cookies {
+        "__Host-allotment-browser"
+    } else {
+        "allotment-browser"
+    }
+}
+
 /// Who tries to sign in, and from where.
 #[derive(Debug)]
 pub struct LogIn {
@@ -66,6 +76,8 @@ pub struct LogIn {
     pub kind: SessionKind,
     /// From where, where it is known.
     pub address: Option<IpAddr>,
+    /// The cookie by which the browser proves an earlier sign-in, where it has one.
+    pub browser: Option<String>,
     /// The request.
     pub request_id: RequestId,
 }
@@ -76,6 +88,8 @@ pub struct Opened {
     pub secret: String,
     /// When it ends.
     pub expires_at: Timestamp,
+    /// What proves to the next sign-in that this browser has signed in; none for programs.
+    pub browser: Option<String>,
 }
 
 /// A session that somebody came with.
@@ -97,30 +111,45 @@ pub async fn log_in(app: &App, ask: LogIn) -> Result<Opened, AppError> {
     if nobody || ask.password.len() > LOGIN_BYTES_MAX {
         return Err(AppError::WrongCredentials);
     }
-    app.throttle.check(&ask.name, ask.address, Instant::now())?;
-    // Before the guess is counted: who finds no place has made none.
-    let place = app.hashing.queue()?;
-    // Counted before the work, and taken back by success: guesses made at once all count.
-    app.throttle.failed(&ask.name, ask.address, Instant::now());
     let mut tx = app.db.begin_system().await?;
     let login = store::sessions::find_login(&mut tx, &ask.name).await?;
     // Nothing is held while the hash is computed.
     tx.commit().await?;
     let hash = login.as_ref().and_then(|l| l.password_hash.clone());
-    let right = place.matches(ask.password, hash).await?;
+    let origin = origin(&ask, hash.as_deref());
+    app.throttle.check(&ask.name, &origin, Instant::now())?;
+    // Before the guess is counted: who finds no place has made none.
+    let place = app.hashing.queue()?;
+    // Counted before the work, and taken back by success: guesses made at once all count.
+    app.throttle.failed(&ask.name, &origin, Instant::now());
+    let right = place.matches(ask.password, hash.clone()).await?;
     let Some(login) = login.filter(|l| right && !l.disabled) else {
         let mut tx = app.db.begin_system().await?;
         note_log_in(&mut tx, &ask.name, ask.request_id, None).await?;
         tx.commit().await?;
         return Err(AppError::WrongCredentials);
     };
-    app.throttle.succeeded(&ask.name, ask.address);
+    app.throttle.succeeded(&ask.name, &origin, Instant::now());
     let seconds = app.config.sessions.seconds;
     let mut tx = app.db.begin_system().await?;
-    let opened = open_in(&mut tx, login.user_id, ask.kind, seconds).await?;
+    let mut opened = open_in(&mut tx, login.user_id, ask.kind, seconds).await?;
     note_log_in(&mut tx, &ask.name, ask.request_id, Some(login.user_id)).await?;
     tx.commit().await?;
+    if ask.kind == SessionKind::Page {
+        opened.browser = hash.as_deref().map(browsers::prove);
+    }
     Ok(opened)
+}
+
+/// From where a password is tried, as failures are counted.
+fn origin(ask: &LogIn, hash: Option<&str>) -> Origin {
+    let cookie = ask.browser.as_deref();
+    let known = cookie
+        .zip(hash)
+        .and_then(|(cookie, hash)| browsers::known(cookie, hash));
+    known.map_or(Origin::Address(ask.address), |number| {
+        Origin::Proved(number.to_owned())
+    })
 }
 
 /// Opens a session without asking for a password; for those who have proved themselves otherwise.
@@ -160,6 +189,7 @@ pub(crate) async fn open_in(
     Ok(Opened {
         secret: format!("{SECRET_PREFIX}{id}_{secret}"),
         expires_at,
+        browser: None,
     })
 }
 
@@ -282,12 +312,12 @@ pub async fn change_password(
     asker: &Asker,
     repeat: Repeat,
     change: PasswordChange,
-    address: Option<IpAddr>,
 ) -> Result<Answer<()>, AppError> {
     let PasswordChange { current, new } = change;
     passwords::check("new", asker.name.as_str(), &new)?;
     let name = asker.name.as_str();
-    app.throttle.check(name, address, Instant::now())?;
+    let origin = Origin::Proved(asker.session_id.to_string());
+    app.throttle.check(name, &origin, Instant::now())?;
     let place = app.hashing.queue()?;
     let mut tx = app.db.begin_system().await?;
     let login = store::sessions::find_login(&mut tx, name).await?;
@@ -306,7 +336,7 @@ pub async fn change_password(
         return Ok(answer);
     }
     let Some(new_hash) = new_hash else {
-        app.throttle.failed(name, address, Instant::now());
+        app.throttle.failed(name, &origin, Instant::now());
         return Err(AppError::invalid(
             "current",
             "what was given",

@@ -17,7 +17,7 @@ use web::views::SigninView;
 use super::query::Checked;
 use super::visit::{self, Posted, THEME_COOKIE, Visit, cookie};
 use super::{PageError, page};
-use crate::app::sessions::{self, LogIn, SessionKind};
+use crate::app::sessions::{self, LogIn, Opened, SessionKind};
 use crate::app::{App, AppError, clock};
 use crate::front::RequestContext;
 use crate::front::fields::read_query;
@@ -26,8 +26,8 @@ use crate::front::fields::read_query;
 const FORM_COOKIE: &str = "allotment-signin";
 /// Random bytes of its value.
 const TOKEN_BYTES: usize = 32;
-/// How long a browser keeps the theme: a year, the longest that all browsers grant.
-const THEME_SECONDS: i64 = 31_536_000;
+/// How long a browser keeps its theme and its proof: a year, the longest that all browsers grant.
+const KEPT_SECONDS: i64 = 31_536_000;
 
 /// What the sign-in page may be asked with.
 #[derive(Debug, Default, Deserialize)]
@@ -79,18 +79,16 @@ pub async fn sign_in(
         password: typed.password,
         kind: SessionKind::Page,
         address: context.address,
+        browser: cookie(
+            &headers,
+            sessions::browser_cookie_name(&app.config.sessions),
+        )
+        .map(str::to_owned),
         request_id: context.request_id,
     };
     let refused = match sessions::log_in(&app, ask).await {
         Ok(opened) => {
-            let name = sessions::cookie_name(&app.config.sessions);
-            let session = set_cookie(
-                &app,
-                name,
-                &opened.secret,
-                Some(app.config.sessions.seconds),
-            );
-            return Ok(([(SET_COOKIE, session)], Redirect::to(&next)).into_response());
+            return Ok(signed_in(&app, &opened, &next));
         }
         Err(AppError::WrongCredentials) => Refused::at_once(t.say("signin.wrong")),
         Err(AppError::TooMany {
@@ -114,6 +112,21 @@ pub async fn sign_in(
         Err(error) => return Err(error.into()),
     };
     form(&app, &headers, &next, &name, Some(refused)).await
+}
+
+/// Gives the browser its session, and what proves later that it had one.
+fn signed_in(app: &App, opened: &Opened, next: &str) -> Response {
+    let names = &app.config.sessions;
+    let mut response = Redirect::to(next).into_response();
+    let mut keep = |name, value, seconds| {
+        let kept = set_cookie(app, name, value, Some(seconds));
+        response.headers_mut().append(SET_COOKIE, kept);
+    };
+    keep(sessions::cookie_name(names), &opened.secret, names.seconds);
+    if let Some(proof) = &opened.browser {
+        keep(sessions::browser_cookie_name(names), proof, KEPT_SECONDS);
+    }
+    response
 }
 
 /// Why somebody is not signed in, and when to try again.
@@ -214,7 +227,7 @@ pub async fn choose_theme(
     }: Posted<ThemeChoice>,
 ) -> Response {
     let theme = web::shell::Theme::from_cookie(&fields.theme).attribute();
-    let kept = set_cookie(&app, THEME_COOKIE, theme, Some(THEME_SECONDS));
+    let kept = set_cookie(&app, THEME_COOKIE, theme, Some(KEPT_SECONDS));
     (
         [(SET_COOKIE, kept)],
         Redirect::to(visit::back(&fields.back)),

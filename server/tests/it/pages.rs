@@ -193,6 +193,33 @@ async fn a_wrong_password_is_refused_in_words_and_an_unknown_name_alike(owner: P
 }
 
 #[sqlx::test(migrations = "../migrations")]
+async fn who_guesses_a_name_does_not_keep_a_browser_out_that_has_signed_in_with_it(owner: PgPool) {
+    let app = fixture::app(&owner).await;
+    add_person(&owner, "ada", None).await;
+    let mut own = Browser::new(&app);
+    own.sign_in("ada").await;
+    let mut guesser = Browser::new(&app);
+    let csrf = token(&guesser.get("/signin").await.html);
+    let guess = format!("csrf={csrf}&username=ada&password=wrong&next=/");
+    let mut last = StatusCode::OK;
+    for _ in 0..7 {
+        last = guesser.post("/signin", &guess).await.status;
+    }
+    assert_eq!(last, StatusCode::TOO_MANY_REQUESTS);
+    own.cookies.retain(|(name, _)| name != "allotment");
+    own.sign_in("ada").await;
+    // Another browser at the same address has proved nothing.
+    let mut new = Browser::new(&app);
+    let csrf = token(&new.get("/signin").await.html);
+    let right = format!(
+        "csrf={csrf}&username=ada&password={}&next=/",
+        PASSWORD.replace(' ', "+")
+    );
+    let answer = new.post("/signin", &right).await;
+    assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
+}
+
+#[sqlx::test(migrations = "../migrations")]
 async fn who_finds_no_place_in_the_queue_reads_so_on_the_sign_in_page(owner: PgPool) {
     let app = fixture::app(&owner).await;
     add_person(&owner, "ada", None).await;

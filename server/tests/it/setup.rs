@@ -99,6 +99,7 @@ async fn the_demo_is_made_once_and_everybody_in_it_can_sign_in(owner: PgPool) {
                 password: user.password.clone(),
                 kind: server::app::sessions::SessionKind::Page,
                 address: None,
+                browser: None,
                 request_id: domain::ids::RequestId::new(),
             },
         )
