@@ -107,7 +107,7 @@ pub fn round(amount: Decimal, decimals: u32) -> Decimal {
     rounded
 }
 
-/// Rounds the lines of a statement so that they add up to their rounded total: each is cut
+/// Rounds the lines of a bill so that they add up to their rounded total: each is cut
 /// toward zero, and the units left over go to the largest remainders, earlier lines first.
 pub fn round_lines(lines: &[Decimal], decimals: u32) -> Vec<Decimal> {
     let unit = Decimal::new(1, decimals);

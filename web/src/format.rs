@@ -88,7 +88,7 @@ pub fn amount(milli: impl Whole) -> String {
     )
 }
 
-/// Money as a statement writes it: the currency's sign, two decimals, four when it is less than a cent.
+/// Money as a bill writes it: the currency's sign, two decimals, four when it is less than a cent.
 pub fn money(money: &Money) -> String {
     let small = !money.amount.is_zero() && money.amount.abs() < Decimal::new(1, 2);
     let places = if small {
@@ -198,7 +198,7 @@ impl Messages {
         self.say("unit.gib").with("n", amount(tenths * 100))
     }
 
-    /// Money, as a statement writes it.
+    /// Money, as a bill writes it.
     pub fn money(&self, value: &Money) -> String {
         money(value)
     }

@@ -160,24 +160,24 @@ pub async fn of_job(tx: &mut Tx, job: JobId) -> Result<Sum, sqlx::Error> {
 /// The same of several jobs; one that has used nothing is absent.
 pub async fn of_jobs(tx: &mut Tx, jobs: &[JobId]) -> Result<BTreeMap<JobId, Sum>, sqlx::Error> {
     let now = store::clock(tx).await?;
-    let mut statements: BTreeMap<JobId, Vec<(JobId, Exact)>> = BTreeMap::new();
+    let mut bills: BTreeMap<JobId, Vec<(JobId, Exact)>> = BTreeMap::new();
     for (job, exact) in ledger::of_jobs(tx, jobs, now).await? {
-        statements.entry(job).or_default().push((job, exact));
+        bills.entry(job).or_default().push((job, exact));
     }
-    Ok(statements.into_values().flat_map(statement).collect())
+    Ok(bills.into_values().flat_map(bill).collect())
 }
 
 /// What each attempt of a job has used so far; one that has used nothing is absent. They add up
 /// to the job's use.
 pub async fn of_attempts(tx: &mut Tx, job: JobId) -> Result<BTreeMap<AttemptId, Sum>, sqlx::Error> {
     let now = store::clock(tx).await?;
-    Ok(statement(ledger::of_attempts(tx, job, now).await?))
+    Ok(bill(ledger::of_attempts(tx, job, now).await?))
 }
 
 /// Rounds exact amounts so that the sums, one for each key, add up to the rounded total, whatever
 /// the keys: the one home of this, for a job and for its attempts. The cost of one that was priced
 /// in several currencies is absent, as in a report's total: a part of it would pass for all.
-fn statement<Key: Ord>(lines: Vec<(Key, Exact)>) -> BTreeMap<Key, Sum> {
+fn bill<Key: Ord>(lines: Vec<(Key, Exact)>) -> BTreeMap<Key, Sum> {
     let exact: Vec<_> = lines
         .iter()
         .map(|(_, line)| (line.amount, line.currency.as_ref()))
@@ -208,7 +208,7 @@ fn statement<Key: Ord>(lines: Vec<(Key, Exact)>) -> BTreeMap<Key, Sum> {
         .collect()
 }
 
-/// What one of a statement's keys has held, exact, with the rounded costs of its lines.
+/// What one of a bill's keys has held, exact, with the rounded costs of its lines.
 #[derive(Default)]
 struct Held {
     all: Decimal,
@@ -323,8 +323,8 @@ mod tests {
             let costs = sums.values().filter_map(|sum| sum.cost.as_ref());
             costs.map(|cost| cost.amount).sum()
         };
-        let job = statement(parts().into_iter().map(|part| (0, part)).collect());
-        let attempts = statement(parts().into_iter().enumerate().collect());
+        let job = bill(parts().into_iter().map(|part| (0, part)).collect());
+        let attempts = bill(parts().into_iter().enumerate().collect());
         assert_eq!(job[&0].gpu_seconds.to_string(), "0.002");
         assert_eq!(seconds(&attempts), seconds(&job));
         assert_eq!(money(&job).to_string(), "0.0001");
@@ -338,7 +338,7 @@ mod tests {
             (1, exact(1_000_000, "1", Some("EUR"))),
             (2, exact(1_000_000, "1", Some("EUR"))),
         ];
-        let sums = statement(parts);
+        let sums = bill(parts);
         assert_eq!(sums[&1].cost, None);
         assert!(sums[&2].cost.is_some());
     }

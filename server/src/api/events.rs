@@ -12,7 +12,7 @@ use utoipa_axum::routes;
 
 use super::extract::{ApiQuery, NoQuery, SignedIn};
 use super::problem::Refusals;
-use crate::app::feed::{self, Notice};
+use crate::app::feed::{self, FeedItem};
 use crate::app::{App, AppError};
 
 /// A comment is sent when nothing else was for so long, so that proxies keep the stream open
@@ -28,7 +28,7 @@ pub fn routes() -> OpenApiRouter<App> {
 #[utoipa::path(
     get, path = "/events", tag = "work",
     params(("Last-Event-ID" = Option<String>, Header, description = "The id of the last event that was received.")),
-    responses((status = 200, description = "Server-sent events, each with a notice.", body = Notice, content_type = "text/event-stream"), Refusals)
+    responses((status = 200, description = "Server-sent events, each with a item.", body = FeedItem, content_type = "text/event-stream"), Refusals)
 )]
 async fn stream_events(
     State(app): State<App>,
@@ -40,19 +40,19 @@ async fn stream_events(
         .get("last-event-id")
         .map(|value| value.to_str().unwrap_or("?"));
     let subscription = feed::subscribe(&app, asker, last).await?;
-    let notices = futures_util::stream::unfold(subscription, |mut subscription| async move {
-        let notice = subscription.next().await?;
-        Some((Ok(event(&notice)), subscription))
+    let items = futures_util::stream::unfold(subscription, |mut subscription| async move {
+        let item = subscription.next().await?;
+        Some((Ok(event(&item)), subscription))
     });
-    Ok(Sse::new(notices).keep_alive(KeepAlive::new().interval(HEARTBEAT)))
+    Ok(Sse::new(items).keep_alive(KeepAlive::new().interval(HEARTBEAT)))
 }
 
-fn event(notice: &Notice) -> Event {
-    let data = serde_json::to_string(notice).expect("words and ids are always JSON");
-    let event = Event::default().event(&notice.noun).data(data);
-    if notice.id.is_empty() {
+fn event(item: &FeedItem) -> Event {
+    let data = serde_json::to_string(item).expect("words and ids are always JSON");
+    let event = Event::default().event(&item.noun).data(data);
+    if item.id.is_empty() {
         event
     } else {
-        event.id(&notice.id)
+        event.id(&item.id)
     }
 }

@@ -18,7 +18,7 @@ use super::problem::{Refusals, UpdateRefusals};
 use super::reply::Versioned;
 use crate::app::idempotency::Answer;
 use crate::app::nodes::{
-    self, JoinToken, NewJoinToken, Node, NodeEvent, NodeFilter, NodePatch, Reason, Wish,
+    self, JoinToken, NewJoinToken, Node, NodeEvent, NodeFilter, NodePatch, NodeWish, Reason,
 };
 use crate::app::page::{Page, PageAsk};
 use crate::app::{App, AppError};
@@ -138,7 +138,7 @@ async fn list_node_events(
     responses((status = 200, description = "The node.", body = Node), Refusals)
 )]
 async fn cordon_node(asked: Asked<NodePath, Reason>) -> Result<Answer<Node>, AppError> {
-    set_intent(asked, Wish::Cordon).await
+    set_intent(asked, NodeWish::Cordon).await
 }
 
 /// Let new work come to a node again.
@@ -149,7 +149,7 @@ async fn cordon_node(asked: Asked<NodePath, Reason>) -> Result<Answer<Node>, App
     responses((status = 200, description = "The node.", body = Node), Refusals)
 )]
 async fn uncordon_node(asked: Asked<NodePath, Reason>) -> Result<Answer<Node>, AppError> {
-    set_intent(asked, Wish::Uncordon).await
+    set_intent(asked, NodeWish::Uncordon).await
 }
 
 /// Empty a node: new work stays away, preemptible work is moved, other work may end.
@@ -160,7 +160,7 @@ async fn uncordon_node(asked: Asked<NodePath, Reason>) -> Result<Answer<Node>, A
     responses((status = 200, description = "The node.", body = Node), Refusals)
 )]
 async fn drain_node(asked: Asked<NodePath, Reason>) -> Result<Answer<Node>, AppError> {
-    set_intent(asked, Wish::Drain).await
+    set_intent(asked, NodeWish::Drain).await
 }
 
 /// Take a node out for good. It must hold nothing; its name and id are not used again.
@@ -171,7 +171,7 @@ async fn drain_node(asked: Asked<NodePath, Reason>) -> Result<Answer<Node>, AppE
     responses((status = 200, description = "The node.", body = Node), Refusals)
 )]
 async fn retire_node(asked: Asked<NodePath, Reason>) -> Result<Answer<Node>, AppError> {
-    set_intent(asked, Wish::Retire).await
+    set_intent(asked, NodeWish::Retire).await
 }
 
 /// Declare a node dead that does not answer. Work on it is ended, also work that was to be kept:
@@ -186,7 +186,10 @@ async fn declare_node_lost(asked: Asked<NodePath, Reason>) -> Result<Answer<Node
     nodes::declare_lost(&asked.app, &asked.asker, asked.repeat, node, asked.input).await
 }
 
-async fn set_intent(asked: Asked<NodePath, Reason>, wish: Wish) -> Result<Answer<Node>, AppError> {
+async fn set_intent(
+    asked: Asked<NodePath, Reason>,
+    wish: NodeWish,
+) -> Result<Answer<Node>, AppError> {
     let node = &asked.object.node;
     let why = asked.input;
     nodes::set_intent(&asked.app, &asked.asker, asked.repeat, node, wish, why).await

@@ -46,7 +46,7 @@ impl Default for Feed {
 
 /// That something changed which the asker may see.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-pub struct Notice {
+pub struct FeedItem {
     /// Where it stands in the feed; sent back as `Last-Event-ID` it resumes there.
     #[serde(skip)]
     pub id: String,
@@ -161,12 +161,12 @@ pub struct Subscription {
     asker: Asker,
     _seat: Seat,
     receiver: broadcast::Receiver<Change>,
-    waiting: VecDeque<Notice>,
+    waiting: VecDeque<FeedItem>,
     passed: Option<Position>,
     rights_read: Instant,
 }
 
-/// Subscribes; with the id of the last notice that was received, what came after it comes first.
+/// Subscribes; with the id of the last item that was received, what came after it comes first.
 pub async fn subscribe(
     app: &App,
     asker: Asker,
@@ -193,11 +193,11 @@ pub async fn subscribe(
 }
 
 impl Subscription {
-    /// The next notice; nothing more when the asker's session is over.
-    pub async fn next(&mut self) -> Option<Notice> {
+    /// The next item; nothing more when the asker's session is over.
+    pub async fn next(&mut self) -> Option<FeedItem> {
         loop {
-            if let Some(notice) = self.waiting.pop_front() {
-                return Some(notice);
+            if let Some(item) = self.waiting.pop_front() {
+                return Some(item);
             }
             let left = rights::AGE_MAX.saturating_sub(self.rights_read.elapsed());
             let received = tokio::time::timeout(left, self.receiver.recv()).await;
@@ -209,8 +209,8 @@ impl Subscription {
                         self.asker = self.rights_again().await?;
                     }
                     let known = self.passed.is_some_and(|passed| change.position <= passed);
-                    if !known && let Some(notice) = visible(&self.asker, &change) {
-                        return Some(notice);
+                    if !known && let Some(item) = visible(&self.asker, &change) {
+                        return Some(item);
                     }
                 }
                 Ok(Err(RecvError::Lagged(_))) => {
@@ -254,8 +254,8 @@ impl Subscription {
     }
 }
 
-fn reset(position: Option<Position>) -> Notice {
-    Notice {
+fn reset(position: Option<Position>) -> FeedItem {
+    FeedItem {
         id: position.map(write).unwrap_or_default(),
         noun: "reset".to_owned(),
         job: None,
@@ -266,7 +266,7 @@ fn reset(position: Option<Position>) -> Notice {
 
 /// What an asker may know of a change. Of other teams' work it learns only that a node's use
 /// changed, as the fleet page shows it: neither whose it is nor what.
-fn visible(asker: &Asker, change: &Change) -> Option<Notice> {
+fn visible(asker: &Asker, change: &Change) -> Option<FeedItem> {
     if change.noun == rights::NOUN {
         return None;
     }
@@ -276,7 +276,7 @@ fn visible(asker: &Asker, change: &Change) -> Option<Notice> {
             .is_none_or(|team| asker.teams.contains_key(&team));
     let id = write(change.position);
     if own {
-        return Some(Notice {
+        return Some(FeedItem {
             id,
             noun: change.noun.clone(),
             job: change.job_id,
@@ -285,7 +285,7 @@ fn visible(asker: &Asker, change: &Change) -> Option<Notice> {
         });
     }
     let node = change.node_id.filter(|_| change.noun == "assignment")?;
-    Some(Notice {
+    Some(FeedItem {
         id,
         noun: "node".to_owned(),
         job: None,
@@ -352,19 +352,19 @@ mod tests {
         let own = asker(None, TeamId::new());
         let other = Some(TeamId::new());
         assert_eq!(visible(&own, &change("job", other)), None);
-        let notice = visible(&own, &change("assignment", other)).expect("the node's use");
+        let item = visible(&own, &change("assignment", other)).expect("the node's use");
         assert_eq!(
-            (notice.noun.as_str(), notice.job, notice.team),
+            (item.noun.as_str(), item.job, item.team),
             ("node", None, None)
         );
-        assert!(notice.node.is_some());
+        assert!(item.node.is_some());
     }
 
     #[test]
     fn own_work_and_the_platforms_eyes_see_it_whole() {
         let team = TeamId::new();
-        let notice = visible(&asker(None, team), &change("job", Some(team))).expect("its own");
-        assert!(notice.job.is_some());
+        let item = visible(&asker(None, team), &change("job", Some(team))).expect("its own");
+        assert!(item.job.is_some());
         let auditor = asker(Some(PlatformRole::Auditor), TeamId::new());
         assert!(visible(&auditor, &change("job", Some(team))).is_some_and(|n| n.job.is_some()));
     }

@@ -13,7 +13,7 @@ use crate::store::nodes::{Filter, NodeRow};
 use crate::store::{self, Tx};
 
 pub use join::{JoinToken, NewJoinToken, create_join_token};
-pub use steer::{NodePatch, Reason, Wish, declare_lost, set_intent, update};
+pub use steer::{NodePatch, NodeWish, Reason, declare_lost, set_intent, update};
 pub use view::{Device, DeviceSlice, Node, NodeEvent};
 
 /// What a list of nodes is cut to.

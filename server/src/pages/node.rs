@@ -15,7 +15,7 @@ use super::visit::{Posted, Visit};
 use super::{Nothing, PageError, page};
 use crate::app::authorise::{Action, Target, may};
 use crate::app::idempotency::Repeat;
-use crate::app::nodes::{self, Node, NodeEvent, Reason, Wish};
+use crate::app::nodes::{self, Node, NodeEvent, NodeWish, Reason};
 use crate::app::page::PageAsk;
 use crate::app::{App, AppError, Asker, planning};
 
@@ -225,7 +225,7 @@ pub async fn cordon_node(
     Path(name): Path<String>,
     posted: Posted<Nothing>,
 ) -> Result<Redirect, PageError> {
-    want(&app, &posted.visit, &name, Wish::Cordon, "cordoned").await
+    want(&app, &posted.visit, &name, NodeWish::Cordon, "cordoned").await
 }
 
 /// Lets new work come again.
@@ -234,7 +234,7 @@ pub async fn uncordon_node(
     Path(name): Path<String>,
     posted: Posted<Nothing>,
 ) -> Result<Redirect, PageError> {
-    want(&app, &posted.visit, &name, Wish::Uncordon, "uncordoned").await
+    want(&app, &posted.visit, &name, NodeWish::Uncordon, "uncordoned").await
 }
 
 /// Keeps new work away and lets what runs leave.
@@ -243,7 +243,7 @@ pub async fn drain_node(
     Path(name): Path<String>,
     posted: Posted<Nothing>,
 ) -> Result<Redirect, PageError> {
-    want(&app, &posted.visit, &name, Wish::Drain, "draining").await
+    want(&app, &posted.visit, &name, NodeWish::Drain, "draining").await
 }
 
 /// Takes a person's word that nothing runs on a node that does not answer.
@@ -268,7 +268,7 @@ async fn want(
     app: &App,
     visit: &Visit,
     name: &str,
-    wish: Wish,
+    wish: NodeWish,
     done: &str,
 ) -> Result<Redirect, PageError> {
     let name = read_node(name)?;

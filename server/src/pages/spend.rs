@@ -57,7 +57,7 @@ pub async fn by_team(app: &App, asker: &Asker) -> Result<BTreeMap<String, Cost>,
     Ok(teams)
 }
 
-/// Rounds a statement's lines to the cent so that they add up to their rounded total.
+/// Rounds a bill's lines to the cent so that they add up to their rounded total.
 fn round_together(lines: &mut [Spent]) {
     let priced: Vec<&mut Money> = lines
         .iter_mut()

@@ -229,32 +229,11 @@ pub async fn of_jobs(
     jobs: &[JobId],
     now: Timestamp,
 ) -> Result<Vec<(JobId, Exact)>, sqlx::Error> {
-    let rows = sqlx::query!(
-        r#"SELECT job_id AS "job_id!: JobId", sum(gpu_milli_micros) AS "gpu_milli_micros!",
-               COALESCE(sum(gpu_milli_micros) FILTER (WHERE amount IS NULL), 0) AS "unpriced_milli_micros!",
-               round(COALESCE(sum(amount), 0), 12) AS "amount!", currency AS "currency: Currency"
-           FROM (
-               SELECT job_id, gpu_milli_micros, amount, currency FROM ledger_entries WHERE job_id = ANY ($1)
-               UNION ALL
-               SELECT job_id, gpu_milli_micros, amount, currency FROM allotment.unrated_pieces($2) WHERE job_id = ANY ($1)
-           ) AS pieces
-           GROUP BY job_id, currency
-           ORDER BY job_id, currency NULLS LAST"#,
-        jobs as &[JobId],
-        now,
-    )
-    .fetch_all(&mut **tx)
-    .await?;
-    let lines = rows.into_iter().map(|row| {
-        let exact = Exact {
-            gpu_milli_micros: row.gpu_milli_micros,
-            unpriced_milli_micros: row.unpriced_milli_micros,
-            amount: row.amount,
-            currency: row.currency,
-        };
-        (row.job_id, exact)
-    });
-    Ok(lines.collect())
+    let lines = exact(tx, jobs, false, now).await?;
+    Ok(lines
+        .into_iter()
+        .map(|(job, _, exact)| (job, exact))
+        .collect())
 }
 
 /// What the attempts of a job have used so far.
@@ -263,20 +242,38 @@ pub async fn of_attempts(
     job: JobId,
     now: Timestamp,
 ) -> Result<Vec<(AttemptId, Exact)>, sqlx::Error> {
+    let lines = exact(tx, &[job], true, now).await?;
+    let of_attempt = |(_, attempt, exact): (_, Option<AttemptId>, _)| Some((attempt?, exact));
+    Ok(lines.into_iter().filter_map(of_attempt).collect())
+}
+
+/// What jobs have used so far, each by its attempts where that is asked for.
+async fn exact(
+    tx: &mut Tx,
+    jobs: &[JobId],
+    by_attempt: bool,
+    now: Timestamp,
+) -> Result<Vec<(JobId, Option<AttemptId>, Exact)>, sqlx::Error> {
     let rows = sqlx::query!(
-        r#"SELECT s.attempt_id AS "attempt_id!: AttemptId", sum(p.gpu_milli_micros) AS "gpu_milli_micros!",
+        r#"SELECT p.job_id AS "job_id!: JobId", s.attempt_id AS "attempt_id?: AttemptId",
+               sum(p.gpu_milli_micros) AS "gpu_milli_micros!",
                COALESCE(sum(p.gpu_milli_micros) FILTER (WHERE p.amount IS NULL), 0) AS "unpriced_milli_micros!",
                round(COALESCE(sum(p.amount), 0), 12) AS "amount!", p.currency AS "currency: Currency"
            FROM (
-               SELECT segment_id, gpu_milli_micros, amount, currency FROM ledger_entries WHERE job_id = $1
+               SELECT job_id, segment_id, gpu_milli_micros, amount, currency
+               FROM ledger_entries
+               WHERE job_id = ANY ($1)
                UNION ALL
-               SELECT segment_id, gpu_milli_micros, amount, currency FROM allotment.unrated_pieces($2) WHERE job_id = $1
+               SELECT job_id, segment_id, gpu_milli_micros, amount, currency
+               FROM allotment.unrated_pieces($2)
+               WHERE job_id = ANY ($1)
            ) AS p
-           JOIN usage_segments AS s ON s.id = p.segment_id
-           GROUP BY s.attempt_id, p.currency
-           ORDER BY s.attempt_id, p.currency NULLS LAST"#,
-        job as JobId,
+           LEFT JOIN usage_segments AS s ON $3 AND s.id = p.segment_id
+           GROUP BY p.job_id, s.attempt_id, p.currency
+           ORDER BY p.job_id, s.attempt_id, p.currency NULLS LAST"#,
+        jobs as &[JobId],
         now,
+        by_attempt,
     )
     .fetch_all(&mut **tx)
     .await?;
@@ -287,7 +284,7 @@ pub async fn of_attempts(
             amount: row.amount,
             currency: row.currency,
         };
-        (row.attempt_id, exact)
+        (row.job_id, row.attempt_id, exact)
     });
     Ok(lines.collect())
 }

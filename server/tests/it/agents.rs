@@ -5,7 +5,7 @@ use domain::state::{JobState, Reachability};
 use protocol::wire;
 use serde_json::json;
 use server::app::idempotency::Repeat;
-use server::app::nodes::{self, Reason, Wish};
+use server::app::nodes::{self, NodeWish, Reason};
 use sqlx::PgPool;
 use tonic::Code;
 
@@ -71,7 +71,7 @@ async fn a_session_needs_a_certificate_that_is_good_now(owner: PgPool) {
     // Retired: its certificate is good, and still it may not.
     let mut session = machine.connect(1).await;
     session.beat().await;
-    intent(&fleet, "n1", Wish::Retire).await;
+    intent(&fleet, "n1", NodeWish::Retire).await;
     session
         .send(wire::from_agent::Message::Heartbeat(wire::Heartbeat {
             number: 9,
@@ -456,7 +456,7 @@ pub async fn ready(fleet: &Fleet, name: &str) -> nodes::Node {
 }
 
 /// Sets what is wanted of a node.
-pub async fn intent(fleet: &Fleet, name: &str, wish: Wish) {
+pub async fn intent(fleet: &Fleet, name: &str, wish: NodeWish) {
     nodes::set_intent(
         &fleet.app,
         &fleet.root(),

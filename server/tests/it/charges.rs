@@ -25,10 +25,7 @@ async fn a_hold_that_was_taken_while_its_stop_was_on_the_way_is_charged_until_it
     owner: PgPool,
 ) {
     let (clock, fleet) = priced(&owner).await;
-    fleet.node("n1", 1).await;
-    let job = fleet.submit(1).await.id;
-    fleet.turn().await;
-    fleet.cancel(job).await;
+    let job = fleet.cancelled_on_its_way().await;
     clock.set("2026-10-01T00:10:00Z").await;
     fleet.report(job, &[FactKind::Accepted]).await;
     clock.set("2026-10-01T00:30:00Z").await;
@@ -49,10 +46,7 @@ async fn a_hold_that_was_taken_while_its_stop_was_on_the_way_is_charged_until_it
 #[sqlx::test(migrations = "../migrations")]
 async fn a_hold_that_its_node_never_took_is_not_charged(owner: PgPool) {
     let (clock, fleet) = priced(&owner).await;
-    fleet.node("n1", 1).await;
-    let job = fleet.submit(1).await.id;
-    fleet.turn().await;
-    fleet.cancel(job).await;
+    let job = fleet.cancelled_on_its_way().await;
     clock.set("2026-10-01T00:10:00Z").await;
     fleet.report(job, &[FactKind::Released]).await;
     assert_eq!(total(&fleet, "").await.0, Decimal::ZERO);

@@ -180,10 +180,7 @@ async fn mode_of(fleet: &Fleet, job: JobId, mode: &str) {
 #[sqlx::test(migrations = "../migrations")]
 async fn a_stop_that_crosses_a_refusal_ends_the_attempt(owner: PgPool) {
     let fleet = Fleet::new(owner).await;
-    fleet.node("n1", 1).await;
-    let job = fleet.submit(1).await.id;
-    fleet.turn().await;
-    fleet.cancel(job).await;
+    let job = fleet.cancelled_on_its_way().await;
     let refused = FactKind::Refused {
         invalid: false,
         message: "no room on the disk".to_owned(),

@@ -5,7 +5,7 @@ use protocol::wire;
 use serde_json::json;
 use server::app::idempotency::Repeat;
 use server::app::jobs;
-use server::app::nodes::{self, Reason, Wish};
+use server::app::nodes::{self, NodeWish, Reason};
 use server::background;
 use sqlx::PgPool;
 
@@ -432,7 +432,7 @@ async fn a_drained_node_loses_preemptible_work_and_keeps_other(owner: PgPool) {
     for job in [one, two] {
         fleet.run(job).await;
     }
-    intent(&fleet, "n1", Wish::Drain).await;
+    intent(&fleet, "n1", NodeWish::Drain).await;
     background::reconcile(&fleet.app, false)
         .await
         .outcome()

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::http::{Method, StatusCode};
 use domain::ids::{JobId, RequestId};
 use serde_json::json;
-use server::app::feed::{self, Notice, Subscription};
+use server::app::feed::{self, FeedItem, Subscription};
 use server::app::sessions::{self, SessionKind};
 use server::store::changes;
 use sqlx::PgPool;
@@ -15,25 +15,25 @@ use super::fixture::Server;
 use super::fleet::Fleet;
 use super::machine::eventually;
 
-/// Longest wait for a notice that must come.
+/// Longest wait for a item that must come.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-async fn next(subscription: &mut Subscription) -> Notice {
+async fn next(subscription: &mut Subscription) -> FeedItem {
     tokio::time::timeout(PATIENCE, subscription.next())
         .await
-        .expect("a notice comes")
+        .expect("a item comes")
         .expect("the stream goes on")
 }
 
 /// Notices up to the one on this job.
-async fn until(subscription: &mut Subscription, job: JobId) -> Vec<Notice> {
-    let mut notices = Vec::new();
+async fn until(subscription: &mut Subscription, job: JobId) -> Vec<FeedItem> {
+    let mut items = Vec::new();
     loop {
-        let notice = next(subscription).await;
-        let found = notice.job == Some(job);
-        notices.push(notice);
+        let item = next(subscription).await;
+        let found = item.job == Some(job);
+        items.push(item);
         if found {
-            return notices;
+            return items;
         }
     }
 }
@@ -59,8 +59,8 @@ async fn each_team_hears_of_its_own_jobs_and_of_others_only_that_a_nodes_use_cha
         .await
         .is_ok();
     let job = fleet.submit(1).await;
-    let notices = until(&mut ada, job.id).await;
-    assert!(heard || !notices.is_empty());
+    let items = until(&mut ada, job.id).await;
+    assert!(heard || !items.is_empty());
     fleet.turn().await;
     let end = fleet
         .submit_as(
@@ -70,21 +70,21 @@ async fn each_team_hears_of_its_own_jobs_and_of_others_only_that_a_nodes_use_cha
         )
         .await
         .expect("accepted");
-    let notices = until(&mut bob, end.id).await;
-    for notice in &notices[..notices.len() - 1] {
-        assert_eq!((notice.job, notice.team), (None, None), "{notice:?}");
+    let items = until(&mut bob, end.id).await;
+    for item in &items[..items.len() - 1] {
+        assert_eq!((item.job, item.team), (None, None), "{item:?}");
     }
     assert!(
-        notices.iter().any(|n| n.noun == "node" && n.node.is_some()),
-        "{notices:?}"
+        items.iter().any(|n| n.noun == "node" && n.node.is_some()),
+        "{items:?}"
     );
-    // Resuming after a notice gives what came after it, once.
-    let first = &notices[0];
+    // Resuming after a item gives what came after it, once.
+    let first = &items[0];
     let mut again = feed::subscribe(&fleet.app, fleet.bob(), Some(&first.id))
         .await
         .expect("a stream");
     let replayed = until(&mut again, end.id).await;
-    assert_eq!(replayed, notices[1..]);
+    assert_eq!(replayed, items[1..]);
     // One that was away for longer than changes are kept is told to read everything again.
     let mut old = feed::subscribe(&fleet.app, fleet.bob(), Some("1-1"))
         .await
@@ -173,7 +173,7 @@ async fn listener(owner: &PgPool, user: &str) -> Listener {
 }
 
 /// Waits until the feed's reader has begun: it begins at the present, and misses nothing from the
-/// first notice on. `change` makes something that this subscriber hears of.
+/// first item on. `change` makes something that this subscriber hears of.
 pub async fn begun(subscription: &mut Subscription, change: impl AsyncFn()) {
     let heard = async {
         loop {
@@ -317,10 +317,10 @@ async fn a_stream_tells_nothing_more_of_a_team_that_its_reader_has_left(owner: P
         .expect("a job");
     change_class(&on.server).await;
     loop {
-        let notice = next(&mut on.subscription).await;
-        assert_eq!((notice.job, notice.team), (None, None), "{notice:?}");
-        assert_ne!(notice.noun, "rights");
-        if notice.noun == "class" {
+        let item = next(&mut on.subscription).await;
+        assert_eq!((item.job, item.team), (None, None), "{item:?}");
+        assert_ne!(item.noun, "rights");
+        if item.noun == "class" {
             break;
         }
     }

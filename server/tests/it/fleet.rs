@@ -216,6 +216,15 @@ impl Fleet {
         .await;
     }
 
+    /// A job that was granted the one GPU of the one node, and cancelled before that had heard of it.
+    pub async fn cancelled_on_its_way(&self) -> JobId {
+        self.node("n1", 1).await;
+        let job = self.submit(1).await.id;
+        self.turn().await;
+        self.cancel(job).await;
+        job
+    }
+
     /// Takes the lead.
     pub async fn lead(&self) -> Cycle {
         lead(&self.app).await

@@ -1,4 +1,4 @@
-//! Jobs through the router: what is refused, what is listed, how they are steered and explained.
+//! Jobs through the router: what is refused, what is listed, how they are steered.
 
 use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -7,30 +7,30 @@ use sqlx::PgPool;
 use crate::fixture::{Client, Server};
 use crate::fleet::add_node;
 
-const JOBS: &str = "/teams/vision/jobs";
+pub const JOBS: &str = "/teams/vision/jobs";
 
-async fn fleet(owner: &PgPool) -> Server {
+pub async fn fleet(owner: &PgPool) -> Server {
     let server = Server::start(owner).await;
     add_node(owner, "h100", "n1", 8).await;
     server
 }
 
-fn spec(gpus: Value) -> Value {
+pub fn spec(gpus: Value) -> Value {
     json!({ "name": "j", "command": ["true"], "per_worker": { "gpus": gpus } })
 }
 
-async fn submit(client: &Client, team: &str, gpus: u32) -> Value {
+pub async fn submit(client: &Client, team: &str, gpus: u32) -> Value {
     client
         .post(&format!("/teams/{team}/jobs"), spec(json!(gpus)))
         .await
         .expect(StatusCode::CREATED)
 }
 
-fn id(job: &Value) -> String {
+pub fn id(job: &Value) -> String {
     job["id"].as_str().expect("a job has an id").to_owned()
 }
 
-async fn count(owner: &PgPool) -> i64 {
+pub async fn count(owner: &PgPool) -> i64 {
     sqlx::query_scalar!(
         r#"SELECT (SELECT count(*) FROM jobs) + (SELECT count(*) FROM events) AS "n!""#
     )
@@ -451,107 +451,6 @@ async fn a_waiting_job_is_suspended_resumed_changed_and_cancelled(owner: PgPool)
         .filter_map(|event| event["to"].as_str())
         .collect();
     assert_eq!(steps, ["queued", "suspended", "queued", "cancelled"]);
-}
-
-#[sqlx::test(migrations = "../migrations")]
-async fn a_dry_run_says_what_would_happen_and_changes_nothing(owner: PgPool) {
-    let server = fleet(&owner).await;
-    server
-        .client("finance")
-        .post(
-            "/prices",
-            json!({ "pool": "h100", "mode": "exclusive", "per_gpu_hour": { "amount": "41.10", "currency": "CNY" } }),
-        )
-        .await
-        .expect(StatusCode::CREATED);
-    let member = server.client("vision-member");
-    let before = count(&owner).await;
-    let dry = "/teams/vision/jobs/dry-run";
-    let starts = member
-        .post(dry, spec(json!(2)))
-        .await
-        .expect(StatusCode::OK);
-    assert_eq!(starts["verdict"], "starts");
-    assert_eq!(starts["placement"][0]["node"], "n1");
-    assert_eq!(
-        starts["placement"][0]["devices"].as_array().map(Vec::len),
-        Some(2)
-    );
-    assert_eq!(
-        starts["cost_per_hour"],
-        json!({ "amount": "82.2000", "currency": "CNY" })
-    );
-    let never = member
-        .post(dry, spec(json!(16)))
-        .await
-        .expect(StatusCode::OK);
-    assert_eq!(
-        (&never["verdict"], &never["waiting"]["code"]),
-        (&json!("refused"), &json!("never_fits"))
-    );
-    member
-        .post(dry, spec(json!(-1)))
-        .await
-        .problem(StatusCode::UNPROCESSABLE_ENTITY);
-    member
-        .post("/teams/speech/jobs/dry-run", spec(json!(1)))
-        .await
-        .problem(StatusCode::NOT_FOUND);
-    assert_eq!(count(&owner).await, before);
-}
-
-#[sqlx::test(migrations = "../migrations")]
-async fn an_explanation_says_why_a_job_waits_and_speaks_of_others_in_aggregate_only(owner: PgPool) {
-    let server = fleet(&owner).await;
-    let foreign = id(&submit(&server.client("speech-member"), "speech", 4).await);
-    crate::fleet::turn(&server.app).await;
-    let member = server.client("vision-member");
-    let mut pinned = spec(json!(8));
-    pinned["time_limit_seconds"] = json!(60);
-    let job = member.post(JOBS, pinned).await.expect(StatusCode::CREATED);
-    crate::fleet::turn(&server.app).await;
-    let path = format!("/jobs/{}", id(&job));
-    let reply = member.get(&format!("{path}/explanation")).await;
-    assert!(
-        !reply.text.contains("speech") && !reply.text.contains(&foreign),
-        "{}",
-        reply.text
-    );
-    let explanation = reply.expect(StatusCode::OK);
-    assert_eq!(explanation["state"], "queued");
-    assert_eq!(
-        explanation["holders"],
-        json!({ "capacity": 8, "own_team": 0, "other_teams": 4, "free": 4 })
-    );
-    assert!(
-        explanation["message"]
-            .as_str()
-            .is_some_and(|text| !text.is_empty())
-    );
-    let code = explanation["waiting"]["code"].as_str().expect("a code");
-    let stored = member.get(&path).await.expect(StatusCode::OK);
-    assert_eq!(stored["reason"], code);
-    assert_eq!(stored["message"], explanation["message"]);
-}
-
-#[sqlx::test(migrations = "../migrations")]
-async fn the_live_world_is_a_scenario_file_that_the_engine_reads_back(owner: PgPool) {
-    let server = fleet(&owner).await;
-    let job = id(&submit(&server.client("vision-member"), "vision", 2).await);
-    crate::fleet::turn(&server.app).await;
-    submit(&server.client("speech-member"), "speech", 8).await;
-    server
-        .client("vision-owner")
-        .get("/planning/scenario")
-        .await
-        .problem(StatusCode::FORBIDDEN);
-    for user in ["admin", "operator", "auditor"] {
-        let reply = server.client(user).get("/planning/scenario").await;
-        assert_eq!(reply.status, StatusCode::OK, "{}", reply.text);
-        let world = engine::scenario::parse(&reply.text).expect("a scenario file");
-        assert_eq!(world.workload(&job).map(|w| w.placed.len()), Some(1));
-        assert_eq!((world.nodes.len(), world.workloads.len()), (1, 2));
-    }
 }
 
 #[sqlx::test(migrations = "../migrations")]

@@ -4,7 +4,7 @@ use domain::state::NodeIntent;
 use serde_json::json;
 use server::app::AppError;
 use server::app::idempotency::Repeat;
-use server::app::nodes::{self, NodeFilter, NodePatch, Reason, Wish};
+use server::app::nodes::{self, NodeFilter, NodePatch, NodeWish, Reason};
 use server::app::page::PageAsk;
 use sqlx::PgPool;
 
@@ -93,16 +93,16 @@ async fn operators_steer_nodes_and_others_may_not(owner: PgPool) {
         &fleet.ada(),
         Repeat::none(),
         &name,
-        Wish::Cordon,
+        NodeWish::Cordon,
         Reason::default(),
     )
     .await;
     assert!(matches!(refused, Err(AppError::Forbidden { .. })));
     for (wish, to) in [
-        (Wish::Cordon, NodeIntent::Cordoned),
-        (Wish::Cordon, NodeIntent::Cordoned),
-        (Wish::Drain, NodeIntent::Draining),
-        (Wish::Uncordon, NodeIntent::Open),
+        (NodeWish::Cordon, NodeIntent::Cordoned),
+        (NodeWish::Cordon, NodeIntent::Cordoned),
+        (NodeWish::Drain, NodeIntent::Draining),
+        (NodeWish::Uncordon, NodeIntent::Open),
     ] {
         intent(&fleet, "n1", wish).await;
         assert_eq!(node(&fleet, "n1").await.intent, to);
@@ -121,7 +121,7 @@ async fn operators_steer_nodes_and_others_may_not(owner: PgPool) {
         &fleet.root(),
         Repeat::none(),
         &name,
-        Wish::Cordon,
+        NodeWish::Cordon,
         why,
     )
     .await;
@@ -142,7 +142,7 @@ async fn a_node_in_use_is_not_retired_and_a_retired_one_is_gone(owner: PgPool) {
             &fleet.root(),
             Repeat::none(),
             &name,
-            Wish::Retire,
+            NodeWish::Retire,
             Reason::default(),
         )
         .await
@@ -170,7 +170,7 @@ async fn a_node_in_use_is_not_retired_and_a_retired_one_is_gone(owner: PgPool) {
         &fleet.root(),
         Repeat::none(),
         &name,
-        Wish::Uncordon,
+        NodeWish::Uncordon,
         Reason::default(),
     )
     .await;

@@ -144,7 +144,7 @@ pub struct AttemptRow {
     pub ending: Option<Ending>,
 }
 
-/// A line of the job's statement.
+/// A line of the job's bill.
 #[derive(Debug, Clone)]
 pub struct CostLine {
     /// The attempt's number.

@@ -56,7 +56,7 @@ pub struct QuotaRow {
     pub weight: Option<String>,
 }
 
-/// A line of the spend statement.
+/// A line of the spend bill.
 #[derive(Debug, Clone)]
 pub struct SpendLine {
     /// The pool.

@@ -37,7 +37,7 @@ pub struct Reason {
 
 /// What is wanted of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wish {
+pub enum NodeWish {
     /// New work stays away; what runs stays.
     Cordon,
     /// New work may come again.
@@ -48,7 +48,7 @@ pub enum Wish {
     Retire,
 }
 
-impl Wish {
+impl NodeWish {
     fn action(self) -> Action {
         match self {
             Self::Cordon => Action::CordonNode,
@@ -75,7 +75,7 @@ pub async fn set_intent(
     asker: &Asker,
     repeat: Repeat,
     name: &Name,
-    wish: Wish,
+    wish: NodeWish,
     why: Reason,
 ) -> Result<Answer<Node>, AppError> {
     let action = wish.action();
