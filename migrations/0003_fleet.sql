@@ -71,6 +71,8 @@ CREATE TABLE nodes (
     memory_mib bigint NOT NULL DEFAULT 0,
     sharing text[] NOT NULL DEFAULT '{}',
     runners text[] NOT NULL DEFAULT '{}',
+    -- Folders below which its jobs may work, as its agent is configured.
+    work_roots text[] NOT NULL DEFAULT '{}',
     cgroup text NOT NULL DEFAULT 'none' CONSTRAINT node_cgroup CHECK (cgroup IN ('v2', 'v1', 'none')),
     isolated boolean NOT NULL DEFAULT false,
     checkpoints_shared boolean NOT NULL DEFAULT false,

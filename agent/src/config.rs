@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use protocol::report::WORK_ROOTS_MAX;
 use serde::Deserialize;
 
 /// Where state lies by default.
@@ -117,6 +118,14 @@ impl Config {
         };
         if let Some(root) = self.work_roots.iter().find(|root| !root.is_absolute()) {
             return refuse("work_roots", root.display().to_string(), "absolute paths");
+        }
+        if self.work_roots.len() > WORK_ROOTS_MAX {
+            let count = self.work_roots.len().to_string();
+            return refuse(
+                "work_roots",
+                count,
+                &format!("at most {WORK_ROOTS_MAX} folders"),
+            );
         }
         if self.inventory_seconds == 0 {
             return refuse("inventory_seconds", "0".to_owned(), "at least 1");

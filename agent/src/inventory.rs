@@ -23,6 +23,7 @@ pub struct Machine {
     isolated: bool,
     checkpoints_shared: bool,
     warnings: Vec<String>,
+    work_roots: Vec<String>,
 }
 
 impl Machine {
@@ -52,6 +53,12 @@ impl Machine {
             isolated,
             checkpoints_shared: config.checkpoints_shared,
             warnings: unisolated.into_iter().chain(warning).collect(),
+            // A folder whose name is no text cannot be asked for either.
+            work_roots: config
+                .work_roots
+                .iter()
+                .filter_map(|root| root.to_str().map(str::to_owned))
+                .collect(),
         }
     }
 
@@ -76,6 +83,7 @@ impl Machine {
                 .chain(&gpus.warnings)
                 .cloned()
                 .collect(),
+            work_roots: self.work_roots.clone(),
         }
     }
 }

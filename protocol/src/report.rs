@@ -1,6 +1,7 @@
 //! What a node reports, checked on receipt by the server.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use domain::error::printable;
@@ -21,6 +22,8 @@ pub const FACTS_MAX: usize = 4_096;
 pub const TEXT_CHARS_MAX: usize = 512;
 /// Most warnings of a node, each a sentence on its page.
 const WARNINGS_MAX: usize = 32;
+/// Most folders below which a node lets jobs work: each is a mount or a project's folder.
+pub const WORK_ROOTS_MAX: usize = 32;
 /// Largest amount of memory, in MiB, or of CPU, in thousandths, that is believed.
 const AMOUNT_MAX: i64 = 1 << 40;
 
@@ -111,6 +114,8 @@ pub struct Inventory {
     pub checkpoints_shared: bool,
     /// Sentences for the node's page.
     pub warnings: Vec<String>,
+    /// Absolute folders below which a job's working directory may lie.
+    pub work_roots: Vec<String>,
 }
 
 /// One device.
@@ -323,6 +328,7 @@ impl Inventory {
                 .take(WARNINGS_MAX)
                 .map(text)
                 .collect(),
+            work_roots: check_roots(inventory.work_roots)?,
         })
     }
 }
@@ -444,6 +450,20 @@ fn parsed<T: FromStr>(field: &'static str, value: &str) -> Result<T, Malformed> 
 fn known<T: FromStr + Ord>(words: &[String]) -> Vec<T> {
     let known: BTreeSet<T> = words.iter().filter_map(|word| word.parse().ok()).collect();
     known.into_iter().collect()
+}
+
+/// Folders as they are compared: absolute, without needless separators.
+fn check_roots(roots: Vec<String>) -> Result<Vec<String>, Malformed> {
+    const FIELD: &str = "inventory.work_roots";
+    bounded(FIELD, roots.len(), WORK_ROOTS_MAX)?;
+    let checked = roots.into_iter().map(|root| {
+        let plain: PathBuf = Path::new(&root).components().collect();
+        match plain.into_os_string().into_string() {
+            Ok(plain) if plain.starts_with('/') && plain.chars().all(printable) => Ok(plain),
+            _ => Err(Malformed::invalid(FIELD, root)),
+        }
+    });
+    checked.collect()
 }
 
 /// A foreign text as it is kept: short, without control or direction characters.

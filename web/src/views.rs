@@ -26,4 +26,4 @@ pub use submit::{
 pub use team::{MemberForm, MemberRow, QuotaRow, SpendLine, TeamView, UserSpend};
 pub use teams::{TeamFigures, TeamForm, TeamRow, TeamsView};
 pub use users::{UserForm, UserRow, UsersView};
-pub use why::{Ending, Holders, Remedy, Wait, Why};
+pub use why::{BeyondQuota, Ending, Holders, Remedy, Wait, Why};

@@ -62,6 +62,10 @@ impl Submit {
         }
         let job = client.post(&path, &Value::Object(spec)).await?;
         let id = job["id"].as_str().unwrap_or_default().to_owned();
+        // Beside what scripts read: it is taken, and something is to be known of it already.
+        if let Some(message) = job["message"].as_str().filter(|text| !text.is_empty()) {
+            eprintln!("note: {}", foreign::plain(message));
+        }
         if !self.wait {
             return if self.json {
                 table::print_json(&job)

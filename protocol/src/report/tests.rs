@@ -50,6 +50,23 @@ fn words_that_are_not_known_yet_are_left_out() {
 }
 
 #[test]
+fn folders_for_work_are_absolute_and_few() {
+    let of = |roots: Vec<String>| {
+        let mut machine = inventory(vec![]);
+        machine.work_roots = roots;
+        Inventory::check(machine).map(|checked| checked.work_roots)
+    };
+    assert_eq!(
+        of(vec!["/data//sets/".into(), "/".into()]),
+        Ok(vec!["/data/sets".into(), "/".into()])
+    );
+    for bad in ["data", "", "/a\nb"] {
+        assert!(of(vec![bad.into()]).is_err(), "{bad:?}");
+    }
+    assert!(of(vec!["/data".into(); WORK_ROOTS_MAX + 1]).is_err());
+}
+
+#[test]
 fn a_fact_without_a_kind_or_with_number_zero_is_refused() {
     let fact = wire::Fact {
         number: 1,

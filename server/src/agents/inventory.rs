@@ -72,6 +72,7 @@ fn machine(inventory: &Inventory, warnings: Vec<String>) -> Machine {
         address: inventory.address.clone(),
         sharing: inventory.sharing.clone(),
         runners: inventory.runners.clone(),
+        work_roots: inventory.work_roots.clone(),
         cgroup: inventory.cgroup.clone(),
         isolated: inventory.isolated,
         checkpoints_shared: inventory.checkpoints_shared,

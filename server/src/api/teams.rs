@@ -17,7 +17,7 @@ use super::problem::{Refusals, UpdateRefusals};
 use super::reply::Versioned;
 use crate::app::idempotency::Answer;
 use crate::app::page::Page;
-use crate::app::quotas::{self, Expected, NewQuota, Quota};
+use crate::app::quotas::{self, Expected, NewQuota, Quota, SetQuota};
 use crate::app::teams::{self, Member, NewMember, NewTeam, Team, TeamPatch};
 use crate::app::{App, AppError};
 
@@ -148,8 +148,8 @@ async fn list_quotas(
     ),
     request_body = NewQuota,
     responses(
-        (status = 200, description = "The quota, changed.", body = Quota),
-        (status = 201, description = "The quota, new.", body = Quota),
+        (status = 200, description = "The quota, changed.", body = SetQuota),
+        (status = 201, description = "The quota, new.", body = SetQuota),
         UpdateRefusals,
     )
 )]
@@ -160,7 +160,7 @@ async fn put_quota(
     ApiQuery(NoQuery {}): ApiQuery<NoQuery>,
     presupposes: Presupposes,
     ApiJson(new): ApiJson<NewQuota>,
-) -> Result<Answer<Quota>, AppError> {
+) -> Result<Answer<SetQuota>, AppError> {
     let expected = match presupposes {
         Presupposes::Nothing => Expected::Nothing,
         Presupposes::Version(version) => Expected::Version(version),

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use domain::MilliGpu;
 use domain::state::JobState;
-use engine::world::Team;
 
-use super::{App, AppError, Asker, questions};
+use super::{App, AppError, Asker, promises, questions};
 use crate::store;
 
 /// What a team has of a pool now, with all below it.
@@ -51,32 +50,13 @@ pub async fn holdings(app: &App, asker: &Asker) -> Result<Vec<Holding>, AppError
     let shares = plan.shares.into_iter().filter(|share| seen(&share.team));
     Ok(shares
         .map(|share| Holding {
-            promised: promised(&world.teams, &share.team, &share.pool),
+            promised: promises::of_team(&world.teams, &share.team, &share.pool),
             team: share.team,
             pool: share.pool,
             used: share.used,
             lent: share.lent,
         })
         .collect())
-}
-
-/// A team's guarantee in a pool as it was given, not as it shrinks while devices are away.
-fn promised(teams: &[Team], name: &str, pool: &str) -> MilliGpu {
-    let quota = teams
-        .iter()
-        .find(|team| team.name == name)
-        .and_then(|team| team.quotas.get(pool));
-    quota.map_or_else(
-        // The tree is bounded and has no circle.
-        || {
-            teams
-                .iter()
-                .filter(|team| team.parent.as_deref() == Some(name))
-                .map(|team| promised(teams, &team.name, pool))
-                .sum()
-        },
-        |quota| quota.guaranteed,
-    )
 }
 
 /// The jobs that have not ended, by team, of the teams that the asker may see.

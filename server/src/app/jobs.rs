@@ -1,6 +1,7 @@
 //! Jobs as people see them: one, and lists of them.
 
 mod history;
+mod prospect;
 mod steer;
 mod submit;
 mod view;
@@ -17,9 +18,11 @@ use crate::store::jobs::{self, Filter, JobRow};
 use crate::store::{self, Tx};
 
 pub use history::{Attempt, Event, attempts, events, steps};
-pub use steer::{JobPatch, Wish, cancel, resume, steer, suspend, update};
+pub use prospect::BeyondQuota;
+pub(super) use prospect::{Prospect, of as prospect, of_quota};
+pub use steer::{JobPatch, JobWish, cancel, resume, steer, suspend, update};
+pub(super) use submit::check;
 pub use submit::submit;
-pub(super) use submit::{HOPELESS, check};
 pub(crate) use view::rust_decimal_number;
 pub use view::{Job, PlacedDevice, PlacedWorker};
 

@@ -28,6 +28,7 @@ pub mod planning;
 pub mod pool_policy;
 pub mod pools;
 pub mod prices;
+pub mod promises;
 pub mod pulse;
 pub mod questions;
 pub mod quotas;

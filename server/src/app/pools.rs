@@ -15,7 +15,8 @@ use super::authorise::{Action, Target, authorise};
 use super::idempotency::{self, Answer, Repeat};
 use super::page::{self, Page, PageAsk};
 pub use super::pool_policy::{NewPool, PolicyPatch, PoolPolicy};
-use super::{App, AppError, Asker, audit};
+use super::promises::Overpromised;
+use super::{App, AppError, Asker, audit, promises, questions};
 use crate::store::{self, Tx};
 
 /// A pool.
@@ -28,6 +29,9 @@ pub struct Pool {
     pub policy: PoolPolicy,
     /// Modes of `sharing` that no node of the pool can drive.
     pub unavailable_sharing: Vec<SharingMode>,
+    /// What is promised of it beyond what it has; null where it is not, and for who may not see
+    /// the quotas of all teams.
+    pub overpromised: Option<Overpromised>,
     /// When it was made.
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
@@ -43,10 +47,11 @@ pub async fn list(app: &App, asker: &Asker, ask: &PageAsk) -> Result<Page<Pool>,
     let rows = store::pools::page(&mut tx, after.as_deref(), ask.rows_wanted()).await?;
     let drivable = store::pools::drivable(&mut tx).await?;
     tx.commit().await?;
-    let pools = rows
+    let mut pools = rows
         .into_iter()
         .map(|row| shown(row, &drivable))
-        .collect::<Result<_, _>>()?;
+        .collect::<Result<Vec<_>, _>>()?;
+    tell_promises(app, asker, &mut pools).await?;
     Ok(page::cut(ask, "pool", pools, |p: &Pool| p.name.to_string()))
 }
 
@@ -54,9 +59,22 @@ pub async fn list(app: &App, asker: &Asker, ask: &PageAsk) -> Result<Page<Pool>,
 pub async fn get(app: &App, asker: &Asker, name: &Name) -> Result<Pool, AppError> {
     authorise(asker, Action::GetPool, Target::Platform)?;
     let mut tx = app.db.begin_person(&asker.scope()).await?;
-    let pool = read(&mut tx, name).await?;
+    let mut pool = read(&mut tx, name).await?;
     tx.commit().await?;
+    tell_promises(app, asker, std::slice::from_mut(&mut pool)).await?;
     Ok(pool)
+}
+
+/// Says where more is promised than there is, to who may see all quotas.
+async fn tell_promises(app: &App, asker: &Asker, pools: &mut [Pool]) -> Result<(), AppError> {
+    if !asker.scope().sees_all {
+        return Ok(());
+    }
+    let fleet = questions::fleet(app).await?;
+    for pool in pools {
+        pool.overpromised = promises::overpromised(&fleet, pool.name.as_str());
+    }
+    Ok(())
 }
 
 /// Makes a pool; keys that are absent have their defaults.
@@ -112,9 +130,10 @@ pub async fn update(
         ..Change::of(Action::UpdatePool, format!("pool/{name}"))
     };
     audit::record(&mut tx, asker, change).await?;
-    let pool = read(&mut tx, name).await?;
+    let mut pool = read(&mut tx, name).await?;
     tx.commit().await?;
     app.wake.all();
+    tell_promises(app, asker, std::slice::from_mut(&mut pool)).await?;
     Ok(pool)
 }
 
@@ -175,6 +194,7 @@ fn shown(row: store::pools::Pool, drivable: &[store::pools::Drivable]) -> Result
             .copied()
             .filter(|mode| !driven.contains(mode))
             .collect(),
+        overpromised: None,
         policy,
         created_at: row.created_at,
         version: row.version,

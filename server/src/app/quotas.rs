@@ -14,9 +14,10 @@ use super::audit::Change;
 use super::authorise::{Action, Target, authorise};
 use super::idempotency::Answer;
 use super::page::{self, Page, PageAsk};
-use super::{App, AppError, Asker, audit, pools, teams};
+use super::promises::Overpromised;
+use super::{App, AppError, Asker, audit, pools, questions, teams};
 use crate::store::quotas::Amounts;
-use crate::store::teams::Node;
+use crate::store::teams::TreeTeam;
 use crate::store::{self, Tx};
 
 /// Highest weight, in whole units; with it, products of weights and amounts stay in 64 bits.
@@ -63,6 +64,37 @@ pub struct NewQuota {
     pub max_per_user: Option<MilliGpu>,
 }
 
+/// A quota as it was set, with what is to be known of it.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct SetQuota {
+    /// The quota.
+    #[serde(flatten)]
+    pub quota: Quota,
+    /// What does not keep it from holding, and should be known.
+    pub warnings: Vec<Warning>,
+}
+
+/// Something to be known of a change that was made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Warning {
+    /// A stable word for programs: `overpromised`.
+    pub code: String,
+    /// The same as a sentence.
+    pub message: String,
+}
+
+impl Warning {
+    fn overpromised(pool: &Name, over: Overpromised) -> Self {
+        Self {
+            code: "overpromised".to_owned(),
+            message: format!(
+                "the guarantees in pool {pool} are {} GPUs and it has {}: all of them shrink in proportion until it has more",
+                over.guaranteed, over.capacity
+            ),
+        }
+    }
+}
+
 fn one() -> Weight {
     Weight::whole(1)
 }
@@ -105,7 +137,7 @@ pub async fn put(
     pool: &Name,
     expected: Expected,
     new: NewQuota,
-) -> Result<Answer<Quota>, AppError> {
+) -> Result<Answer<SetQuota>, AppError> {
     authorise(asker, Action::PutQuota, Target::Platform)?;
     let amounts = checked(&new)?;
     let mut tx = app.db.begin_person(&asker.scope()).await?;
@@ -154,7 +186,7 @@ pub async fn put(
     let version = before.map_or(1, |(_, version)| version + 1);
     rows.insert(team_id, (amounts, version));
     let guarantees = rows.iter().map(|(id, (a, _))| (*id, a.guaranteed_milli));
-    check_tree(&tree, &guarantees.collect())?;
+    let promised = check_tree(&tree, &guarantees.collect())?;
     let quota = shown(team, pool, amounts, version);
     let change = Change {
         team_id: Some(team_id),
@@ -165,6 +197,15 @@ pub async fn put(
     audit::record(&mut tx, asker, change).await?;
     tx.commit().await?;
     app.wake.all();
+    // By the rows of this transaction: the world in memory may not have it yet.
+    let over = Overpromised::of(&questions::fleet(app).await?, pool.as_str(), promised);
+    let quota = SetQuota {
+        quota,
+        warnings: over
+            .map(|over| Warning::overpromised(pool, over))
+            .into_iter()
+            .collect(),
+    };
     Ok(if before.is_none() {
         Answer::created(quota, version)
     } else {
@@ -173,7 +214,7 @@ pub async fn put(
 }
 
 /// Checks the promises of every pool against a tree that is about to change.
-pub(super) async fn check_all_pools(tx: &mut Tx, tree: &[Node]) -> Result<(), AppError> {
+pub(super) async fn check_all_pools(tx: &mut Tx, tree: &[TreeTeam]) -> Result<(), AppError> {
     let mut after: Option<String> = None;
     loop {
         let pools = store::pools::page(tx, after.as_deref(), POOLS_AT_ONCE).await?;
@@ -202,8 +243,8 @@ async fn locked(tx: &mut Tx, pool: PoolId) -> Result<BTreeMap<TeamId, (Amounts, 
 }
 
 /// The tree's teams, each after the team above it.
-fn from_roots(tree: &[Node]) -> Vec<&Node> {
-    let mut ordered: Vec<&Node> = tree.iter().filter(|n| n.parent_id.is_none()).collect();
+fn from_roots(tree: &[TreeTeam]) -> Vec<&TreeTeam> {
+    let mut ordered: Vec<&TreeTeam> = tree.iter().filter(|n| n.parent_id.is_none()).collect();
     let mut at = 0;
     while at < ordered.len() {
         let parent = ordered[at].id;
@@ -213,13 +254,14 @@ fn from_roots(tree: &[Node]) -> Vec<&Node> {
     ordered
 }
 
-/// Refuses a tree in which children are promised more than their parent. A team without a row
-/// is promised what its children are together.
-fn check_tree(tree: &[Node], guaranteed: &BTreeMap<TeamId, i64>) -> Result<(), AppError> {
+/// Refuses a tree in which children are promised more than their parent; what is promised in all.
+/// A team without a row is promised what its children are together.
+fn check_tree(tree: &[TreeTeam], guaranteed: &BTreeMap<TeamId, i64>) -> Result<MilliGpu, AppError> {
+    let mut in_all = 0;
     let mut of_children: BTreeMap<TeamId, i64> = BTreeMap::new();
-    for node in from_roots(tree).into_iter().rev() {
-        let children = of_children.get(&node.id).copied().unwrap_or(0);
-        let own = guaranteed.get(&node.id).copied();
+    for team in from_roots(tree).into_iter().rev() {
+        let children = of_children.get(&team.id).copied().unwrap_or(0);
+        let own = guaranteed.get(&team.id).copied();
         if let Some(own) = own
             && children > own
         {
@@ -228,17 +270,18 @@ fn check_tree(tree: &[Node], guaranteed: &BTreeMap<TeamId, i64>) -> Result<(), A
                 MilliGpu::from_milli(own),
                 format!(
                     "the guarantees below team {} add up to {} and it has {}: raise it there, or lower them first",
-                    node.name,
+                    team.name,
                     MilliGpu::from_milli(children),
                     MilliGpu::from_milli(own),
                 ),
             ));
         }
-        if let Some(parent) = node.parent_id {
-            *of_children.entry(parent).or_default() += own.unwrap_or(children);
-        }
+        *team
+            .parent_id
+            .map_or(&mut in_all, |parent| of_children.entry(parent).or_default()) +=
+            own.unwrap_or(children);
     }
-    Ok(())
+    Ok(MilliGpu::from_milli(in_all))
 }
 
 fn checked(new: &NewQuota) -> Result<Amounts, AppError> {
@@ -294,8 +337,8 @@ fn described(amounts: Amounts) -> serde_json::Value {
 mod tests {
     use super::*;
 
-    fn node(name: &str, parent: Option<&Node>) -> Node {
-        Node {
+    fn team(name: &str, parent: Option<&TreeTeam>) -> TreeTeam {
+        TreeTeam {
             id: TeamId::new(),
             name: name.parse().expect("a name"),
             parent_id: parent.map(|p| p.id),
@@ -304,13 +347,13 @@ mod tests {
 
     #[test]
     fn children_are_never_promised_more_than_their_parent() {
-        let org = node("org", None);
-        let lab = node("lab", Some(&org));
-        let vision = node("vision", Some(&lab));
-        let speech = node("speech", Some(&lab));
+        let org = team("org", None);
+        let lab = team("lab", Some(&org));
+        let vision = team("vision", Some(&lab));
+        let speech = team("speech", Some(&lab));
         // Out of order, as rows may come.
         let tree = [vision.clone(), org.clone(), speech.clone(), lab.clone()];
-        let promised = |pairs: &[(&Node, i64)]| pairs.iter().map(|(n, m)| (n.id, *m)).collect();
+        let promised = |pairs: &[(&TreeTeam, i64)]| pairs.iter().map(|(n, m)| (n.id, *m)).collect();
         assert!(check_tree(&tree, &promised(&[(&vision, 8000), (&speech, 8000)])).is_ok());
         assert!(
             check_tree(
@@ -338,9 +381,9 @@ mod tests {
 
     #[test]
     fn the_order_is_from_the_roots_to_the_leaves() {
-        let org = node("org", None);
-        let lab = node("lab", Some(&org));
-        let vision = node("vision", Some(&lab));
+        let org = team("org", None);
+        let lab = team("lab", Some(&org));
+        let vision = team("vision", Some(&lab));
         let tree = [vision, lab, org];
         let names: Vec<String> = from_roots(&tree)
             .iter()

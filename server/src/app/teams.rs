@@ -13,7 +13,7 @@ use super::authorise::{Action, Target, authorise};
 use super::idempotency::{self, Answer, Repeat};
 use super::page::{self, Page, PageAsk};
 use super::{App, AppError, Asker, audit, quotas};
-use crate::store::teams::Node;
+use crate::store::teams::TreeTeam;
 use crate::store::{self, Tx};
 
 /// Deepest tree: organisation, division, department, team and some. Bounds what is computed
@@ -104,7 +104,7 @@ pub async fn create(
     };
     let id = TeamId::new();
     let mut tree = store::teams::tree(tx).await?;
-    tree.push(Node {
+    tree.push(TreeTeam {
         id,
         name: new.name.clone(),
         parent_id: parent,
@@ -382,7 +382,7 @@ async fn parent_for(tx: &mut Tx, name: &Name) -> Result<TeamId, AppError> {
     Ok(parent.id)
 }
 
-fn check_depth(tree: &[Node], team: TeamId) -> Result<(), AppError> {
+fn check_depth(tree: &[TreeTeam], team: TeamId) -> Result<(), AppError> {
     let mut at = Some(team);
     for _ in 0..DEPTH_MAX {
         let Some(id) = at else { return Ok(()) };
@@ -422,12 +422,12 @@ mod tests {
     #[test]
     fn a_circle_of_teams_is_refused() {
         let (a, b) = (TeamId::new(), TeamId::new());
-        let node = |id, parent_id| Node {
+        let team = |id, parent_id| TreeTeam {
             id,
             name: "t".parse().expect("a name"),
             parent_id,
         };
-        assert!(check_depth(&[node(a, None), node(b, Some(a))], b).is_ok());
-        assert!(check_depth(&[node(a, Some(b)), node(b, Some(a))], b).is_err());
+        assert!(check_depth(&[team(a, None), team(b, Some(a))], b).is_ok());
+        assert!(check_depth(&[team(a, Some(b)), team(b, Some(a))], b).is_err());
     }
 }

@@ -47,7 +47,9 @@ pub async fn show_fleet(State(app): State<App>, visit: Visit) -> Result<Response
                 .into_iter()
                 .map(|node| fleet_node(node, &teams))
                 .collect(),
-            overpromised: None,
+            overpromised: pool
+                .overpromised
+                .map(|over| (over.guaranteed.milli(), over.capacity.milli())),
             name: pool.name.to_string(),
         }
     });

@@ -3,6 +3,7 @@
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::{IntoResponse, Redirect, Response};
+use domain::FieldError;
 use domain::money::Money;
 use domain::name::Name;
 use domain::spec::JobSpec;
@@ -11,11 +12,11 @@ use serde::Deserialize;
 use web::shell::Section;
 use web::views::{
     Cause, ClassChoice, DryRun, DryRunView, Outcome, PoolChoice, Refusal, SubmitForm, SubmitView,
-    field_of,
+    Wait, field_of,
 };
 
 use super::form::{SubmitFields, fields_of};
-use super::job::why::verdict;
+use super::job::why::{beyond, verdict};
 use super::jobs::Teams;
 use super::refusal;
 use super::visit::{Posted, Visit};
@@ -229,7 +230,17 @@ async fn dry_run(
     let answer = planning::dry_run(app, &visit.asker, team, spec)
         .await
         .map_err(refusal_of)?;
-    let waits = answer.waiting.as_ref().map(verdict);
+    if let Some(refused) = answer.refusal {
+        let fault = FieldError::new(&refused.field, &refused.value, refused.remedy);
+        return Err(Ok(Refusal {
+            code: Some(refused.code),
+            ..refused_field(&fault)
+        }));
+    }
+    let waits = answer.waiting.as_ref().map(|waiting| Wait {
+        beyond_quota: answer.beyond_quota.as_ref().map(beyond),
+        ..verdict(waiting)
+    });
     let expected = waits.as_ref().and_then(|wait| wait.expected_start);
     let mut nodes: Vec<String> = answer
         .placement
@@ -285,7 +296,7 @@ fn refusal_of(error: AppError) -> Result<Refusal, PageError> {
     Ok(refusal::of(error, |key| field_of(key).to_owned())?)
 }
 
-fn refused_field(fault: &domain::FieldError) -> Refusal {
+fn refused_field(fault: &FieldError) -> Refusal {
     refusal::of_value(fault, field_of(&fault.field).to_owned())
 }
 

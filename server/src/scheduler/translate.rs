@@ -7,7 +7,7 @@ use std::time::Duration;
 use domain::ids::JobId;
 use domain::quantity::DEVICES_PER_NODE_MAX;
 use domain::sharing::SharingMode;
-use domain::spec::{JobSpec, Runner};
+use domain::spec::JobSpec;
 use domain::state::{AttemptState, DeviceHealth, JobState, NodeIntent, Reachability};
 use domain::{MilliCpu, MilliGpu, Timestamp};
 use engine::world::{
@@ -17,14 +17,13 @@ use engine::world::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::capable::{self, Roots};
 use super::world::{JobRecord, Memory, NodeRecord, Records};
 use crate::store::past::Gone;
 use crate::store::world::PoolRow;
 
 /// A limit on preemptions counts those of so many seconds.
 const PREEMPTION_DAY: Duration = Duration::from_secs(24 * 3600);
-/// A label that stands for what an agent can carry; the engine knows no runners.
-const RUNNER_LABEL: &str = "allotment/runner-";
 
 /// The fleet and the rules, without any work.
 pub fn fleet(records: &Records, now: Timestamp) -> World {
@@ -37,6 +36,8 @@ pub fn fleet(records: &Records, now: Timestamp) -> World {
         .collect();
     world.teams = teams(records);
     world.nodes = records.nodes.values().map(node).collect();
+    let roots = capable::roots(&world.nodes);
+    roots.spread(&mut world.nodes);
     world
 }
 
@@ -60,11 +61,13 @@ pub fn world(records: &Records, now: Timestamp, memory: &Memory) -> World {
             })
             .collect();
     }
+    let roots = capable::roots(&world.nodes);
+    let past = |gone| past(gone, &roots);
     world.history = memory.gone.iter().filter_map(past).collect();
     world.workloads = records
         .jobs
         .values()
-        .filter_map(|job| workload(records, job, now))
+        .filter_map(|job| workload(records, job, &roots, now))
         .collect();
     world
 }
@@ -153,11 +156,7 @@ fn node(record: &NodeRecord) -> Node {
         .map(|(_, d)| d.memory_mib)
         .min();
     let mut labels = texts(&row.labels);
-    labels.extend(
-        row.runners
-            .iter()
-            .map(|runner| (format!("{RUNNER_LABEL}{runner}"), "true".to_owned())),
-    );
+    labels.extend(capable::labels(&row.runners, &row.work_roots));
     Node {
         name: row.name.clone(),
         pool: row.pool.clone(),
@@ -208,22 +207,13 @@ fn cliques(value: &Value, gpus: u32) -> Vec<Vec<u32>> {
         .collect()
 }
 
-/// Whether a label is one that only the engine sees.
-pub fn internal(label: &str) -> bool {
-    label.starts_with(RUNNER_LABEL)
-}
-
-/// Whether a node's agent can carry a job by this runner.
-pub fn carries(node: &Node, runner: Runner) -> bool {
-    node.labels.contains_key(&format!("{RUNNER_LABEL}{runner}"))
-}
-
 /// A workload of a spec that waits since `submitted`.
 pub fn waiting(
     name: String,
     team: &str,
     user: String,
     spec: &JobSpec,
+    roots: &Roots,
     submitted: Timestamp,
 ) -> Workload {
     Workload {
@@ -239,7 +229,7 @@ pub fn waiting(
         workers: spec.workers,
         min_workers: spec.min_workers,
         per_worker: spec.per_worker.clone(),
-        selector: selector(spec),
+        selector: capable::selector(spec, roots),
         topology: spec.topology.clone(),
         nvlink: spec.nvlink,
         anti_affinity: spec.anti_affinity.clone(),
@@ -259,27 +249,18 @@ pub fn waiting(
     }
 }
 
-/// The labels that a job's node must have, with that which stands for its runner.
-fn selector(spec: &JobSpec) -> BTreeMap<String, String> {
-    let mut selector = spec.selector.clone();
-    if spec.runner != Runner::Process {
-        selector.insert(format!("{RUNNER_LABEL}{}", spec.runner), "true".to_owned());
-    }
-    selector
-}
-
 /// Work that is gone as the engine remembers it; what cannot be read is forgotten.
-fn past(gone: &Gone) -> Option<Past> {
+fn past(gone: &Gone, roots: &Roots) -> Option<Past> {
     let spec: JobSpec = serde_json::from_value(gone.spec.clone()).ok()?;
     Some(Past {
         pool: gone.pool.clone(),
-        selector: selector(&spec),
+        selector: capable::selector(&spec, roots),
         per_worker: spec.per_worker,
         workers: gone.workers,
     })
 }
 
-fn workload(records: &Records, job: &JobRecord, now: Timestamp) -> Option<Workload> {
+fn workload(records: &Records, job: &JobRecord, roots: &Roots, now: Timestamp) -> Option<Workload> {
     let row = &job.row;
     let spec = match &job.spec {
         Ok(spec) => spec,
@@ -291,6 +272,7 @@ fn workload(records: &Records, job: &JobRecord, now: Timestamp) -> Option<Worklo
         &row.team,
         row.user_id.to_string(),
         spec,
+        roots,
         row.created_at,
     );
     work.not_before = row.not_before;

@@ -84,13 +84,15 @@ pub struct NewJob<'a> {
     pub user_id: UserId,
     /// Its checked spec.
     pub spec: &'a JobSpec,
+    /// What is known of its wait before the scheduler has looked at it.
+    pub foretold: Option<&'a Verdict>,
 }
 
 /// Writes a job as `queued`.
 pub async fn insert(tx: &mut Tx, job: &NewJob<'_>) -> Result<(), sqlx::Error> {
     sqlx::query!(
-        "INSERT INTO jobs (id, team_id, user_id, name, kind, class, spec, not_before)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+        "INSERT INTO jobs (id, team_id, user_id, name, kind, class, spec, not_before, reason, message, waiting)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
         job.id as JobId,
         job.team_id as TeamId,
         job.user_id as UserId,
@@ -99,6 +101,9 @@ pub async fn insert(tx: &mut Tx, job: &NewJob<'_>) -> Result<(), sqlx::Error> {
         job.spec.class.as_str(),
         sqlx::types::Json(job.spec) as _,
         job.spec.not_before,
+        job.foretold.map(|verdict| verdict.code.as_str()),
+        job.foretold.map_or("", |verdict| verdict.message.as_str()),
+        job.foretold.map(|verdict| &verdict.whole),
     )
     .execute(&mut **tx)
     .await?;

@@ -298,6 +298,8 @@ pub struct Machine {
     pub cgroup: String,
     /// Whether jobs run as their team's own user.
     pub isolated: bool,
+    /// Folders below which jobs may work, absolute.
+    pub work_roots: Vec<String>,
     /// Whether checkpoints lie on storage that all nodes share.
     pub checkpoints_shared: bool,
     /// Sentences for its page.
@@ -314,11 +316,11 @@ pub async fn set_machine(tx: &mut Tx, id: NodeId, machine: &Machine) -> Result<b
         "UPDATE nodes
          SET driver_version = $2, cpus_milli = $3, memory_mib = $4, address = $5, sharing = $6, runners = $7,
              cgroup = $8, isolated = $9, checkpoints_shared = $10, warnings = $11, nvlink = $12, numa = $13,
-             version = version + 1
+             work_roots = $14, version = version + 1
          WHERE id = $1
            AND (driver_version, cpus_milli, memory_mib, address, sharing, runners, cgroup, isolated,
-                checkpoints_shared, warnings, nvlink, numa)
-               IS DISTINCT FROM ($2, $3, $4, $5, $6::text[], $7::text[], $8, $9, $10, $11::text[], $12::jsonb, $13::jsonb)",
+                checkpoints_shared, warnings, nvlink, numa, work_roots)
+               IS DISTINCT FROM ($2, $3, $4, $5, $6::text[], $7::text[], $8, $9, $10, $11::text[], $12::jsonb, $13::jsonb, $14::text[])",
         id as NodeId,
         machine.driver_version,
         machine.cpus_milli,
@@ -332,6 +334,7 @@ pub async fn set_machine(tx: &mut Tx, id: NodeId, machine: &Machine) -> Result<b
         &machine.warnings,
         machine.nvlink,
         machine.numa,
+        &machine.work_roots,
     )
     .execute(&mut **tx)
     .await?;

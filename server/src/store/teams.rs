@@ -61,7 +61,7 @@ pub async fn page(tx: &mut Tx, after: Option<&str>, rows: i64) -> Result<Vec<Tea
 
 /// A place in the tree.
 #[derive(Debug, Clone)]
-pub struct Node {
+pub struct TreeTeam {
     /// The team.
     pub id: TeamId,
     /// Its name.
@@ -71,9 +71,9 @@ pub struct Node {
 }
 
 /// The whole tree that the transaction may see, in the order of ids.
-pub async fn tree(tx: &mut Tx) -> Result<Vec<Node>, sqlx::Error> {
+pub async fn tree(tx: &mut Tx) -> Result<Vec<TreeTeam>, sqlx::Error> {
     sqlx::query_as!(
-        Node,
+        TreeTeam,
         r#"SELECT id AS "id: TeamId", name AS "name: Name", parent_id AS "parent_id: TeamId"
            FROM teams
            ORDER BY id"#

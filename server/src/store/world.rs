@@ -162,6 +162,8 @@ pub struct NodeRow {
     pub sharing: Vec<String>,
     /// Runners that its agent can drive.
     pub runners: Vec<String>,
+    /// Folders below which jobs may work.
+    pub work_roots: Vec<String>,
     /// Whether checkpoints written there can be read elsewhere.
     pub checkpoints_shared: bool,
     /// Its labels, an object of texts.
@@ -178,7 +180,7 @@ pub async fn nodes(tx: &mut Tx, ids: Option<&[NodeId]>) -> Result<Vec<NodeRow>, 
         NodeRow,
         r#"SELECT n.id AS "id: NodeId", n.name, p.name AS pool, n.intent AS "intent: NodeIntent",
                   n.reachability AS "reachability: Reachability", n.cpus_milli, n.memory_mib, n.sharing, n.runners,
-                  n.checkpoints_shared, n.labels, n.nvlink, n.numa
+                  n.work_roots, n.checkpoints_shared, n.labels, n.nvlink, n.numa
            FROM nodes AS n
            JOIN pools AS p ON p.id = n.pool_id
            WHERE ($1::uuid[] IS NULL OR n.id = ANY ($1))

@@ -26,6 +26,7 @@ mod page_words;
 mod pages;
 mod people;
 mod planning;
+mod prospects;
 mod scheduler;
 mod schema;
 mod sessions;

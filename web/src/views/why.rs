@@ -49,6 +49,19 @@ pub struct Wait {
     pub remedies: Vec<Remedy>,
     /// Who holds what it could use, where that was looked up.
     pub holders: Option<Holders>,
+    /// What of its quota can never admit it, where that was looked up.
+    pub beyond_quota: Option<BeyondQuota>,
+}
+
+/// A quota that does not admit a job even when nothing else runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BeyondQuota {
+    /// What binds, as the engine names it.
+    pub scope: String,
+    /// What the job needs at least, in thousandths of a GPU.
+    pub need_milli: i64,
+    /// What the quota leaves it.
+    pub have_milli: i64,
 }
 
 /// Who holds the devices that a job could use, in thousandths of a GPU.
@@ -119,6 +132,13 @@ impl Wait {
 
     /// The cause in figures, where they say more.
     pub fn figures(&self, t: &Messages) -> Option<Phrase> {
+        if let Some(beyond) = &self.beyond_quota {
+            let said = t
+                .say("why.beyond_quota")
+                .nest("need", t.gpus(beyond.need_milli))
+                .nest("have", t.gpus(beyond.have_milli));
+            return Some(said.nest("scope", scope(t, &beyond.scope)?));
+        }
         if !t.knows("waiting_more", &self.code) || self.nodes_out().is_some() {
             return None;
         }
@@ -152,6 +172,9 @@ impl Wait {
     /// What happens next, as far as it is known.
     pub fn next(&self, shell: &Shell) -> Phrase {
         let t = &shell.t;
+        if self.beyond_quota.is_some() {
+            return t.say("why.next_beyond_quota");
+        }
         match &self.expected_start {
             Some(at) if self.code == NOT_YET => t.say("why.begins").nest("at", shell.moment(at)),
             Some(at) => t.say("why.expected").nest("at", shell.moment(at)),

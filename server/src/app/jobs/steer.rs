@@ -39,7 +39,7 @@ pub async fn cancel(
     repeat: Repeat,
     id: JobId,
 ) -> Result<Answer<Job>, AppError> {
-    steer(app, asker, repeat, id, Wish::Cancel).await
+    steer(app, asker, repeat, id, JobWish::Cancel).await
 }
 
 /// Holds a job back; what runs of it is stopped, and queues again when it is resumed.
@@ -49,7 +49,7 @@ pub async fn suspend(
     repeat: Repeat,
     id: JobId,
 ) -> Result<Answer<Job>, AppError> {
-    steer(app, asker, repeat, id, Wish::Suspend).await
+    steer(app, asker, repeat, id, JobWish::Suspend).await
 }
 
 /// Lets a suspended job queue again.
@@ -59,12 +59,12 @@ pub async fn resume(
     repeat: Repeat,
     id: JobId,
 ) -> Result<Answer<Job>, AppError> {
-    steer(app, asker, repeat, id, Wish::Resume).await
+    steer(app, asker, repeat, id, JobWish::Resume).await
 }
 
 /// What is wanted of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wish {
+pub enum JobWish {
     /// [`cancel`].
     Cancel,
     /// [`suspend`].
@@ -73,7 +73,7 @@ pub enum Wish {
     Resume,
 }
 
-impl Wish {
+impl JobWish {
     fn action(self) -> Action {
         match self {
             Self::Cancel => Action::CancelJob,
@@ -89,7 +89,7 @@ pub async fn steer(
     asker: &Asker,
     repeat: Repeat,
     id: JobId,
-    wish: Wish,
+    wish: JobWish,
 ) -> Result<Answer<Job>, AppError> {
     let mut work = idempotency::begin(app, asker, repeat).await?;
     find(&mut work.tx, asker, wish.action(), id).await?;
@@ -100,9 +100,9 @@ pub async fn steer(
     let before = job.state;
     let actor = Actor::User(asker.name.to_string());
     match wish {
-        Wish::Cancel => cancel_locked(&mut work.tx, &mut job, &actor).await?,
-        Wish::Suspend => suspend_locked(&mut work.tx, &mut job, &actor).await?,
-        Wish::Resume => resume_locked(&mut work.tx, &mut job, &actor).await?,
+        JobWish::Cancel => cancel_locked(&mut work.tx, &mut job, &actor).await?,
+        JobWish::Suspend => suspend_locked(&mut work.tx, &mut job, &actor).await?,
+        JobWish::Resume => resume_locked(&mut work.tx, &mut job, &actor).await?,
     }
     if job.state != before {
         let change = Change {

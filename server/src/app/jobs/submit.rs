@@ -2,24 +2,23 @@
 
 use std::collections::BTreeSet;
 
-use domain::error::quote;
+use domain::FieldError;
 use domain::ids::JobId;
 use domain::name::Name;
 use domain::spec::JobSpec;
 use domain::state::JobState;
-use domain::{FieldError, MilliCpu, MilliGpu};
-use engine::plan::Code;
-use engine::world::{Node, Workload, World};
+use engine::world::World;
 use serde_json::{Value, json};
 
+use super::prospect::{self, Prospect};
 use super::view::{self, Job};
 use crate::app::audit::{self, Change};
 use crate::app::authorise::Action;
 use crate::app::idempotency::{self, Answer, Repeat};
 use crate::app::{App, AppError, Asker, planning, questions, teams};
-use crate::scheduler::translate;
+use crate::scheduler::capable;
 use crate::store::events::{self, Actor, NewEvent, Subject};
-use crate::store::jobs::{self, NewJob};
+use crate::store::jobs::{self, NewJob, Verdict};
 use crate::store::teams::Team;
 use crate::store::{self, Tx};
 
@@ -43,15 +42,23 @@ pub async fn submit(
     }
     let team = check(&mut work.tx, &fleet, asker, Action::SubmitJob, team, &spec).await?;
     let workload = planning::workload(&fleet, team.name.as_str(), asker, &spec);
-    if let Some(refusal) = unfit(&fleet, &spec, workload) {
-        return Err(refusal);
-    }
     let id = JobId::new();
+    let foretold = match prospect::of(&fleet, &spec, workload) {
+        Prospect::Open => None,
+        Prospect::Closed { code, field } => return Err(AppError::Impossible { code, field }),
+        Prospect::BeyondQuota(beyond, verdict) => Some(Verdict {
+            id,
+            code: beyond.code.clone(),
+            message: beyond.to_string(),
+            whole: serde_json::to_value(verdict).unwrap_or_default(),
+        }),
+    };
     let new = NewJob {
         id,
         team_id: team.id,
         user_id: asker.user_id,
         spec: &spec,
+        foretold: foretold.as_ref(),
     };
     jobs::insert(&mut work.tx, &new)
         .await
@@ -150,15 +157,11 @@ fn check_built(spec: &JobSpec) -> Result<(), AppError> {
 }
 
 /// The labels of nodes in the pools that a spec accepts.
-fn labels_known<'f>(fleet: &'f World, spec: &JobSpec) -> BTreeSet<&'f str> {
-    let accepted = |pool: &str| {
-        spec.pools.is_empty() || spec.pools.iter().any(|accepted| accepted.as_str() == pool)
-    };
-    let nodes = fleet.nodes.iter().filter(|node| accepted(&node.pool));
-    nodes
+fn labels_known<'f>(fleet: &'f World, spec: &'f JobSpec) -> BTreeSet<&'f str> {
+    prospect::nodes(fleet, spec)
         .flat_map(|node| node.labels.keys())
         .map(String::as_str)
-        .filter(|label| !translate::internal(label))
+        .filter(|label| !capable::internal(label))
         .collect()
 }
 
@@ -226,99 +229,6 @@ async fn check_after(tx: &mut Tx, spec: &JobSpec) -> Result<(), AppError> {
         }
     }
     Ok(())
-}
-
-/// Verdicts that no waiting mends.
-pub(in crate::app) const HOPELESS: [Code; 3] =
-    [Code::NeverFits, Code::NoSuchHardware, Code::NoQuota];
-
-/// Asks the engine whether a workload could ever run on the registered fleet; the refusal if not.
-fn unfit(fleet: &World, spec: &JobSpec, workload: Workload) -> Option<AppError> {
-    let accepted = |pool: &String| workload.pools.is_empty() || workload.pools.contains(pool);
-    let mut nodes = fleet.nodes.iter().filter(|node| accepted(&node.pool));
-    if !nodes.any(|node| translate::carries(node, spec.runner)) {
-        return Some(AppError::Impossible {
-            code: "no_such_hardware",
-            field: FieldError::new("runner", spec.runner, "a runner that a registered node has"),
-        });
-    }
-    let pools = if workload.pools.is_empty() {
-        "all pools".to_owned()
-    } else {
-        workload.pools.join(", ")
-    };
-    let engine::DryRun::Waits(verdict) = engine::dry_run(fleet, workload) else {
-        return None;
-    };
-    let (code, field, remedy) = match verdict.code {
-        Code::NeverFits => {
-            return Some(AppError::Impossible {
-                code: "never_fits",
-                field: too_large(fleet, spec, &pools),
-            });
-        }
-        Code::NoSuchHardware => (
-            "no_such_hardware",
-            "per_worker",
-            "a model, sharing mode and runner that a registered node has",
-        ),
-        Code::NoQuota => (
-            "no_quota",
-            "pools",
-            "pools in which the team has a quota; an operator gives one",
-        ),
-        _ => return None,
-    };
-    let value = if field == "pools" {
-        pools
-    } else {
-        format!("what is asked for ({})", verdict.scope)
-    };
-    Some(AppError::Impossible {
-        code,
-        field: FieldError::new(field, quote(&value), remedy),
-    })
-}
-
-/// Which key of a spec asks for more than any node of its pools has, and the most that one has.
-fn too_large(fleet: &World, spec: &JobSpec, pools: &str) -> FieldError {
-    let accepted = |pool: &str| {
-        spec.pools.is_empty() || spec.pools.iter().any(|accepted| accepted.as_str() == pool)
-    };
-    let nodes = || fleet.nodes.iter().filter(|node| accepted(&node.pool));
-    let need = &spec.per_worker;
-    let most = |amount: fn(&Node) -> i64| {
-        let largest = nodes().max_by_key(|node| amount(node));
-        largest.map_or((0, pools), |node| (amount(node), node.pool.as_str()))
-    };
-    let (gpus, gpus_pool) = most(|node| MilliGpu::whole(i64::from(node.gpus)).milli());
-    let (cpus, cpus_pool) = most(|node| node.cpus.milli());
-    let (memory, memory_pool) = most(|node| node.memory_mib);
-    let refused = |key: &str, value: String, most: String, pool: &str| {
-        FieldError::new(key, value, format!("at most {most} on one node of {pool}"))
-    };
-    if need.gpus().milli() > gpus {
-        let most = MilliGpu::from_milli(gpus).to_string();
-        refused("per_worker.gpus", need.gpus().to_string(), most, gpus_pool)
-    } else if need.cpus.milli() > cpus {
-        let most = MilliCpu::from_milli(cpus).to_string();
-        refused("per_worker.cpus", need.cpus.to_string(), most, cpus_pool)
-    } else if need.memory_mib > memory {
-        let asked = need.memory_mib.to_string();
-        refused(
-            "per_worker.memory_mib",
-            asked,
-            memory.to_string(),
-            memory_pool,
-        )
-    } else {
-        // Each worker would fit; it is all of them together, or what else they ask for.
-        FieldError::new(
-            "workers",
-            spec.workers,
-            format!("as many as the nodes of {pools} could hold at once when they are empty"),
-        )
-    }
 }
 
 fn unknown_class(error: sqlx::Error, spec: &JobSpec) -> AppError {

@@ -60,7 +60,9 @@ pub struct Job {
     #[serde(with = "rust_decimal_number")]
     #[schema(value_type = f64, minimum = 0)]
     pub gpu_seconds: Decimal,
-    /// What they cost so far; null where no price covers any of it.
+    /// What they cost so far, rounded to four decimals; null where no price covers any of it. Each
+    /// job's is rounded by itself: their sum may differ in the last decimal from the usage of
+    /// the team, which is exact until its total is rounded once.
     pub cost: Option<Money>,
     /// Rises with each change; the ETag.
     pub version: i64,

@@ -7,7 +7,7 @@ use domain::ids::JobId;
 use super::super::visit::Posted;
 use super::super::{Nothing, PageError};
 use crate::app::idempotency::Repeat;
-use crate::app::jobs::Wish;
+use crate::app::jobs::JobWish;
 use crate::app::{App, AppError, jobs};
 
 /// Cancels a job.
@@ -16,7 +16,7 @@ pub async fn cancel_job(
     Path(id): Path<String>,
     posted: Posted<Nothing>,
 ) -> Result<Redirect, PageError> {
-    steer(&app, &id, &posted, Wish::Cancel, "cancelled").await
+    steer(&app, &id, &posted, JobWish::Cancel, "cancelled").await
 }
 
 /// Holds a job back.
@@ -25,7 +25,7 @@ pub async fn suspend_job(
     Path(id): Path<String>,
     posted: Posted<Nothing>,
 ) -> Result<Redirect, PageError> {
-    steer(&app, &id, &posted, Wish::Suspend, "suspended").await
+    steer(&app, &id, &posted, JobWish::Suspend, "suspended").await
 }
 
 /// Lets a suspended job queue again.
@@ -34,14 +34,14 @@ pub async fn resume_job(
     Path(id): Path<String>,
     posted: Posted<Nothing>,
 ) -> Result<Redirect, PageError> {
-    steer(&app, &id, &posted, Wish::Resume, "resumed").await
+    steer(&app, &id, &posted, JobWish::Resume, "resumed").await
 }
 
 async fn steer(
     app: &App,
     id: &str,
     posted: &Posted<Nothing>,
-    wish: Wish,
+    wish: JobWish,
     done: &str,
 ) -> Result<Redirect, PageError> {
     let id = read_id(id)?;

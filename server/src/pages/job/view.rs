@@ -52,7 +52,7 @@ pub async fn show_job(
     let view = JobView {
         id: id.to_string(),
         team: teams.shown(&job.team),
-        why: with_holders(
+        why: with_evidence(
             &app,
             asker,
             id,
@@ -130,8 +130,8 @@ fn spans(steps: &[Event], state: JobState, now: Timestamp) -> Vec<Span> {
         .collect()
 }
 
-/// Counts who holds what a job that waits could use.
-async fn with_holders(
+/// Adds what stands behind a wait: who holds what the job could use, and what its quota never admits.
+async fn with_evidence(
     app: &App,
     asker: &Asker,
     id: JobId,
@@ -142,13 +142,16 @@ async fn with_holders(
     };
     // What is held back by people would not start if all of it were free.
     if wait.code != "suspended" {
-        let holders = planning::holders_of(app, asker, id).await?;
-        wait.holders = holders.map(|holders| Holders {
-            own_team: holders.own_team.milli(),
-            other_teams: holders.other_teams.milli(),
-            free: holders.free.milli(),
-            capacity: holders.capacity.milli(),
+        let evidence = planning::evidence(app, asker, id).await?;
+        wait.holders = evidence.as_ref().map(|evidence| Holders {
+            own_team: evidence.holders.own_team.milli(),
+            other_teams: evidence.holders.other_teams.milli(),
+            free: evidence.holders.free.milli(),
+            capacity: evidence.holders.capacity.milli(),
         });
+        wait.beyond_quota = evidence
+            .and_then(|evidence| evidence.beyond_quota)
+            .map(|beyond| why::beyond(&beyond));
     }
     Ok(Why::Waits(wait))
 }
@@ -186,7 +189,7 @@ fn attempt_row(attempt: &Attempt, job: &Job, steps: &[Event], now: Timestamp) ->
     }
 }
 
-/// What an attempt cost, as a line of the job's statement.
+/// What an attempt cost, as a line of the job's bill.
 fn cost_line(attempt: &Attempt) -> CostLine {
     CostLine {
         attempt: attempt.number.unsigned_abs(),

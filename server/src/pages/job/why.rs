@@ -4,9 +4,9 @@ use domain::MilliGpu;
 use domain::state::{AttemptEnd, JobState};
 use serde_json::Value;
 use web::messages::{Messages, Phrase};
-use web::views::{Ending, Remedy, Wait, Why};
+use web::views::{BeyondQuota, Ending, Remedy, Wait, Why};
 
-use crate::app::jobs::{Attempt, Event, Job};
+use crate::app::jobs::{self, Attempt, Event, Job};
 
 /// Changes that are offered: more would be a list, not advice.
 const REMEDIES_MAX: usize = 3;
@@ -146,11 +146,21 @@ pub fn verdict(waiting: &Value) -> Wait {
             .filter_map(|(code, count)| Some((code.clone(), count.as_i64()?)))
             .collect(),
         holders: None,
+        beyond_quota: None,
         rank: waiting["rank"].as_i64(),
         expected_start: waiting["expected_start"]
             .as_str()
             .and_then(|at| at.parse().ok()),
         remedies: remedies.take(REMEDIES_MAX).map(remedy).collect(),
+    }
+}
+
+/// What a quota never admits, as pages tell it.
+pub fn beyond(beyond: &jobs::BeyondQuota) -> BeyondQuota {
+    BeyondQuota {
+        scope: beyond.scope.clone(),
+        need_milli: beyond.need.milli(),
+        have_milli: beyond.have.milli(),
     }
 }
 

@@ -1,0 +1,187 @@
+//! Why a job waits, and who holds what it could use.
+
+use domain::ids::JobId;
+use domain::state::JobState;
+use domain::{MilliGpu, Timestamp};
+use engine::world::{NodeState, Workload, World};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::app::authorise::Action;
+use crate::app::jobs::{self, BeyondQuota, Prospect};
+use crate::app::questions::{self, live};
+use crate::app::{App, AppError, Asker, promises};
+use crate::scheduler::discreet;
+use crate::store;
+use crate::store::jobs::JobRow;
+
+/// Why a job waits, or that it does not.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Explanation {
+    /// The job.
+    pub job: JobId,
+    /// Where it stands.
+    pub state: JobState,
+    /// Why it waits; null when it does not.
+    #[schema(value_type = Option<Object>)]
+    pub waiting: Option<Value>,
+    /// What of its quota can never admit it as it is; null where no quota is in its way for good.
+    pub beyond_quota: Option<BeyondQuota>,
+    /// One sentence for people.
+    pub message: String,
+    /// Who holds what it could use, in aggregate.
+    pub holders: Holders,
+    /// When this was so.
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+}
+
+/// Who holds the devices of the pools that a job accepts.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+pub struct Holders {
+    /// Devices of those pools that are well, on nodes that answer.
+    pub capacity: MilliGpu,
+    /// Held by the job's own team.
+    pub own_team: MilliGpu,
+    /// Held by other teams together.
+    pub other_teams: MilliGpu,
+    /// Held by nobody.
+    pub free: MilliGpu,
+}
+
+/// Why a job waits, from the world as it is now.
+pub async fn explain(app: &App, asker: &Asker, id: JobId) -> Result<Explanation, AppError> {
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let job = jobs::find(&mut tx, asker, Action::ExplainJob, id).await?;
+    tx.commit().await?;
+    let name = id.to_string();
+    let thought = match job.state {
+        JobState::Queued | JobState::Suspended => Some(questions::think(app).await?),
+        _ => None,
+    };
+    let asked = thought
+        .as_ref()
+        .and_then(|thought| Some((thought, thought.world.workload(&name)?)));
+    let Some((thought, asked)) = asked else {
+        let mut tx = app.db.begin_person(&asker.scope()).await?;
+        let at = store::clock(&mut tx).await?;
+        tx.commit().await?;
+        return Ok(Explanation {
+            job: id,
+            state: job.state,
+            waiting: None,
+            beyond_quota: None,
+            message: if job.message.is_empty() {
+                format!("the job is {}", job.state)
+            } else {
+                job.message
+            },
+            holders: Holders::default(),
+            at,
+        });
+    };
+    let waiting = thought
+        .plan
+        .waiting_for(&name)
+        .map(|w| discreet::verdict(&thought.world, &asked.team, w));
+    let beyond_quota = match &waiting {
+        Some(waiting) if jobs::of_quota(waiting.code.as_str()) => {
+            beyond_quota(app, &job, asked).await?
+        }
+        _ => None,
+    };
+    let message = match (&beyond_quota, &waiting, thought.plan.start_of(&name)) {
+        (Some(beyond), ..) => beyond.to_string(),
+        (None, Some(waiting), _) => waiting.message.clone(),
+        (None, None, Some(_)) => "it starts with the next plan".to_owned(),
+        (None, None, None) => job.message,
+    };
+    Ok(Explanation {
+        job: id,
+        state: job.state,
+        waiting: waiting.map(|w| serde_json::to_value(w).unwrap_or_default()),
+        beyond_quota,
+        message,
+        holders: holders(&thought.world, asked),
+        at: thought.world.now,
+    })
+}
+
+/// What stands behind a wait, for a job's page.
+#[derive(Debug)]
+pub struct Evidence {
+    /// Who holds what it could use.
+    pub holders: Holders,
+    /// What of its quota can never admit it.
+    pub beyond_quota: Option<BeyondQuota>,
+}
+
+/// What stands behind a job's wait as it is now; nothing of a job that does not wait.
+pub async fn evidence(app: &App, asker: &Asker, id: JobId) -> Result<Option<Evidence>, AppError> {
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let job = jobs::find(&mut tx, asker, Action::ExplainJob, id).await?;
+    tx.commit().await?;
+    if !matches!(job.state, JobState::Queued | JobState::Suspended) {
+        return Ok(None);
+    }
+    let world = live(app).await?;
+    let Some(work) = world.workload(&id.to_string()) else {
+        return Ok(None);
+    };
+    let beyond_quota = match job.reason.as_deref() {
+        Some(code) if jobs::of_quota(code) => beyond_quota(app, &job, work).await?,
+        _ => None,
+    };
+    Ok(Some(Evidence {
+        holders: holders(&world, work),
+        beyond_quota,
+    }))
+}
+
+/// What of its quota can never admit a job, whatever else runs.
+async fn beyond_quota(
+    app: &App,
+    job: &JobRow,
+    work: &Workload,
+) -> Result<Option<BeyondQuota>, AppError> {
+    let Ok(spec) = job.spec() else {
+        return Ok(None);
+    };
+    let fleet = questions::fleet(app).await?;
+    let work = work.clone();
+    let prospect = tokio::task::spawn_blocking(move || jobs::prospect(&fleet, &spec, work))
+        .await
+        .map_err(|error| AppError::Internal(anyhow::Error::new(error).context("ask of a quota")))?;
+    Ok(match prospect {
+        Prospect::BeyondQuota(beyond, _) => Some(beyond),
+        Prospect::Open | Prospect::Closed { .. } => None,
+    })
+}
+
+fn holders(world: &World, work: &Workload) -> Holders {
+    let accepted = |pool: &str| work.pools.is_empty() || work.pools.iter().any(|p| p == pool);
+    let nodes: Vec<_> = world
+        .nodes
+        .iter()
+        .filter(|n| accepted(&n.pool) && n.state != NodeState::Unreachable)
+        .collect();
+    let mut sum = Holders {
+        capacity: promises::capacity(nodes.iter().copied()),
+        ..Holders::default()
+    };
+    for other in &world.workloads {
+        let here = other
+            .placed
+            .iter()
+            .filter(|p| nodes.iter().any(|n| n.name == p.node));
+        let gpus: MilliGpu = here.flat_map(|p| &p.devices).map(|d| d.gpus).sum();
+        if other.team == work.team {
+            sum.own_team += gpus;
+        } else {
+            sum.other_teams += gpus;
+        }
+    }
+    sum.free = sum.capacity.saturating_sub(sum.own_team + sum.other_teams);
+    sum
+}
