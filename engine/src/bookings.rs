@@ -8,12 +8,12 @@ use domain::Timestamp;
 use domain::quantity::MILLI;
 
 use crate::backfill::{NEVER, end_of_running};
-use crate::index::{Index, Need, TeamFacts};
+use crate::index::{Index, Moment, Need, TeamFacts};
 use crate::ledger::{Ledger, Slot, Standing};
-use crate::world::{Booking, Pool, World};
+use crate::world::{Booking, Pool};
 
 /// What each team has booked of a pool now, in thousandths of a GPU.
-pub(crate) fn booked_now(world: &World, pool: &Pool, teams: &[TeamFacts<'_>]) -> Vec<i64> {
+pub(crate) fn booked_now(world: Moment<'_>, pool: &Pool, teams: &[TeamFacts<'_>]) -> Vec<i64> {
     let of = |team: &TeamFacts<'_>| {
         let own = world
             .bookings

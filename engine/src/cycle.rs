@@ -53,9 +53,7 @@ type Ends = Rc<Vec<(Timestamp, usize)>>;
 pub(crate) struct Cycle<'i, 'w> {
     pub index: &'i Index<'w>,
     pub ledger: Ledger<'i, 'w>,
-    bare: Ledger<'i, 'w>,
-    /// Whether a shape could ever be held by a pool.
-    formable: FxHashMap<(usize, usize, usize, u32), bool>,
+    lasting: Lasting<'i, 'w>,
     /// Shapes that failed in this cycle, and the soonest end with which they did; free room
     /// only shrinks while work starts, and what ends later meets more.
     failed: FxHashMap<(usize, usize, usize), Timestamp>,
@@ -91,15 +89,31 @@ pub(crate) struct Cycle<'i, 'w> {
     pub plan: Plan,
 }
 
+/// What a cycle finds out that holds for later ones, until a node changes.
+pub(crate) struct Lasting<'i, 'w> {
+    /// Nobody works, and everything registered is there.
+    pub bare: Ledger<'i, 'w>,
+    /// Whether a shape could ever be held by a pool.
+    pub formable: FxHashMap<(usize, usize, usize, u32), bool>,
+}
+
 impl<'i, 'w> Cycle<'i, 'w> {
     pub fn of(index: &'i Index<'w>) -> Self {
-        let ledger = Ledger::of(index);
+        let lasting = Lasting {
+            bare: Ledger::bare(index),
+            formable: FxHashMap::default(),
+        };
+        Self::over(Ledger::of(index), lasting)
+    }
+
+    /// A cycle from how things stand.
+    pub fn over(ledger: Ledger<'i, 'w>, lasting: Lasting<'i, 'w>) -> Self {
+        let index = ledger.index;
         let bookings = Bookings::of(&ledger);
         Self {
             index,
             ledger,
-            bare: Ledger::bare(index),
-            formable: FxHashMap::default(),
+            lasting,
             failed: FxHashMap::default(),
             timelines: index.pools.iter().map(|_| None).collect(),
             bookings,
@@ -133,12 +147,23 @@ impl<'i, 'w> Cycle<'i, 'w> {
 
     pub fn run(mut self) -> Plan {
         self.settle();
-        self.plan.waiting = verdict::all(&mut self);
+        self.explain();
         self.plan
     }
 
+    /// Verdicts on what waits.
+    pub fn explain(&mut self) {
+        self.plan.waiting = verdict::all(self);
+    }
+
+    /// The plan, and how things stood when the cycle began.
+    pub fn end(mut self) -> (Plan, Ledger<'i, 'w>, Lasting<'i, 'w>) {
+        self.ledger.go_back();
+        (self.plan, self.ledger, self.lasting)
+    }
+
     /// All decisions, with what follows from them.
-    fn settle(&mut self) {
+    pub fn settle(&mut self) {
         self.decide();
         self.plan.slice_changes = slices::of(self.index, &self.plan);
         self.plan.shares = shares::all(self);
@@ -198,12 +223,12 @@ impl<'i, 'w> Cycle<'i, 'w> {
         // Replicas keep apart from one another.
         let service = facts.service.map_or(0, |service| 1 + service);
         let key = (pool, facts.frame, service, least);
-        if let Some(&known) = self.formable.get(&key) {
+        if let Some(&known) = self.lasting.formable.get(&key) {
             return known;
         }
         let query = Query::start(self.index, work, pool).workers(least);
-        let known = place(&mut self.bare, query).is_some();
-        self.formable.insert(key, known);
+        let known = place(&mut self.lasting.bare, query).is_some();
+        self.lasting.formable.insert(key, known);
         known
     }
 

@@ -1,8 +1,10 @@
 //! A world with its names turned into dense numbers, in the order of the names, so that no decision depends on the order of rows.
 
 mod admit;
+mod change;
 mod need;
 mod node;
+mod rows;
 mod shape;
 
 use std::collections::{BTreeMap, HashSet};
@@ -19,6 +21,7 @@ use admit::Numbers;
 use need::part_milli;
 pub(crate) use need::{Need, Profiles};
 pub(crate) use node::{NodeFacts, bit};
+pub(crate) use rows::{Moment, Rows};
 
 /// A charged amount in a pool's units; one thousandth of a GPU is `PoolFacts::unit` of them.
 pub(crate) type Amount = i128;
@@ -28,13 +31,16 @@ pub(crate) const DEVICE: i64 = 1000;
 
 /// The problem of one cycle.
 pub(crate) struct Index<'w> {
-    pub world: &'w World,
+    pub world: Moment<'w>,
     pub pools: Vec<PoolFacts<'w>>,
     pub nodes: Vec<NodeFacts<'w>>,
     pub teams: Vec<TeamFacts<'w>>,
     /// The teams above which is none.
     pub roots: Vec<usize>,
+    /// By number, in the order of the names; some may be vacant.
     pub works: Vec<WorkFacts<'w>>,
+    /// The name of each; where it is vacant, one between those beside it.
+    names: Vec<&'w str>,
     pub services: Vec<ServiceFacts>,
     pub by_name: FxHashMap<&'w str, usize>,
     /// For each label that a gang names: the domain of each node.
@@ -102,27 +108,32 @@ pub(crate) struct WorkFacts<'w> {
 impl<'w> Index<'w> {
     /// Numbers a world that has been checked.
     pub fn of(world: &'w World) -> Self {
-        let pool_rows = sorted(&world.pools, |p| p.name.as_str());
-        let pool_ids = numbered(&pool_rows, |p| p.name.as_str());
-        let nodes: Vec<NodeFacts<'_>> = sorted(&world.nodes, |n| n.name.as_str())
+        Self::numbering(Rows::of(world), 0)
+    }
+
+    /// Numbers rows, and leaves one number in so many vacant for work that comes later; none with 0.
+    pub fn numbering(mut rows: Rows<'w>, vacant_each: usize) -> Self {
+        rows.sort();
+        let world = rows.moment;
+        let pool_ids = numbered(&rows.pools, |p| p.name.as_str());
+        let nodes: Vec<NodeFacts<'_>> = rows
+            .nodes
             .into_iter()
             .filter_map(|row| {
                 let pool = *pool_ids.get(row.pool.as_str())?;
-                Some(NodeFacts::of(row, pool, pool_rows[pool]))
+                Some(NodeFacts::of(row, pool, rows.pools[pool]))
             })
             .collect();
-        let teams = teams(world);
-        let team_ids: FxHashMap<&str, usize> = teams
-            .iter()
-            .enumerate()
-            .map(|(i, t)| (t.row.name.as_str(), i))
-            .collect();
-        let pools: Vec<PoolFacts<'_>> = pool_rows
+        let teams = teams(&rows.teams);
+        let names = |at: usize| teams[at].row.name.as_str();
+        let team_ids = (0..teams.len()).map(|at| (names(at), at)).collect();
+        let pools: Vec<PoolFacts<'_>> = rows
+            .pools
             .iter()
             .enumerate()
             .map(|(id, row)| PoolFacts::of(world, row, id, &nodes, &teams))
             .collect();
-        let services: BTreeMap<&str, ServiceFacts> = world
+        let services: BTreeMap<&str, ServiceFacts> = rows
             .services
             .iter()
             .map(|s| {
@@ -142,6 +153,9 @@ impl<'w> Index<'w> {
             .collect();
         let numbers = Numbers {
             pools: pool_ids,
+            nodes: (0..nodes.len())
+                .map(|at| (nodes[at].row.name.as_str(), at))
+                .collect(),
             teams: team_ids,
             services: service_ids,
             classes: world
@@ -163,19 +177,29 @@ impl<'w> Index<'w> {
             nodes,
             teams,
             roots,
-            works: Vec::with_capacity(world.workloads.len()),
+            works: Vec::with_capacity(rows.works.len()),
+            names: Vec::with_capacity(rows.works.len()),
             services: services.into_values().collect(),
             by_name: FxHashMap::with_capacity_and_hasher(
-                world.workloads.len(),
+                rows.works.len(),
                 rustc_hash::FxBuildHasher,
             ),
             domains: FxHashMap::default(),
             numbers,
         };
-        for row in sorted(&world.workloads, |w| w.name.as_str()) {
-            index.admit(row);
+        for (at, row) in rows.works.into_iter().enumerate() {
+            let facts = index.facts(row);
+            index.push(facts, row.name.as_str());
+            if vacant_each > 0 && at % vacant_each == 0 {
+                index.push(None, row.name.as_str());
+            }
         }
         index
+    }
+
+    /// The number of a node.
+    pub fn node(&self, name: &str) -> Option<usize> {
+        self.numbers.nodes.get(name).copied()
     }
 
     /// What one worker counts for on a node, were it placed there.
@@ -289,7 +313,7 @@ impl<'w> Index<'w> {
 
 impl<'w> PoolFacts<'w> {
     fn of(
-        world: &World,
+        world: Moment<'w>,
         row: &'w Pool,
         id: usize,
         all: &[NodeFacts<'w>],
@@ -348,9 +372,9 @@ fn gcd(a: i128, b: i128) -> i128 {
     if b == 0 { a.max(1) } else { gcd(b, a % b) }
 }
 
-fn teams(world: &World) -> Vec<TeamFacts<'_>> {
-    let rows = sorted(&world.teams, |t| t.name.as_str());
-    let ids = numbered(&rows, |t| t.name.as_str());
+/// The tree, of rows in the order of their names.
+fn teams<'w>(rows: &[&'w Team]) -> Vec<TeamFacts<'w>> {
+    let ids = numbered(rows, |t| t.name.as_str());
     let parent = |row: &Team| row.parent.as_deref().and_then(|p| ids.get(p).copied());
     let mut teams: Vec<TeamFacts<'_>> = rows
         .iter()
@@ -383,12 +407,6 @@ fn teams(world: &World) -> Vec<TeamFacts<'_>> {
         teams[id].path = path;
     }
     teams
-}
-
-fn sorted<T>(rows: &[T], name: impl Fn(&T) -> &str) -> Vec<&T> {
-    let mut rows: Vec<&T> = rows.iter().collect();
-    rows.sort_by(|a, b| name(a).cmp(name(b)));
-    rows
 }
 
 fn numbered<'w, T>(rows: &[&'w T], name: impl Fn(&'w T) -> &'w str) -> FxHashMap<&'w str, usize> {

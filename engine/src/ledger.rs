@@ -8,17 +8,16 @@
 mod future;
 mod part;
 mod paused;
+mod seats;
 
 use std::rc::Rc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::index::{Amount, Index, bit};
+use crate::index::{Amount, Index, NodeFacts, bit};
 use crate::place::{Able, Classes, Gang, Prices};
 use crate::preempt::Herd;
 use crate::share::{Everybody, coarse, share};
-use crate::world::{Placed, WorkloadState};
-
 pub(crate) use part::{Load, Part, Slot, slot};
 pub(crate) use paused::Paused;
 
@@ -62,6 +61,29 @@ pub(crate) struct Space {
     pub free: [u64; 2],
 }
 
+impl Space {
+    /// A node without work; a bare one whatever its devices have been made into.
+    fn of(node: &NodeFacts<'_>, bare: bool) -> Self {
+        let devices = node.row.gpus as usize;
+        let all = if devices >= 64 {
+            u64::MAX
+        } else {
+            (1 << devices) - 1
+        };
+        let out = node.shut(bare);
+        Self {
+            cpus: [node.row.cpus.milli(); 2],
+            memory: [node.row.memory_mib; 2],
+            loads: [
+                vec![Load::default(); devices],
+                vec![Load::default(); devices],
+            ],
+            given: [0; 2],
+            free: [all & !out; 2],
+        }
+    }
+}
+
 /// What a team holds in a pool, with all below it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Held {
@@ -88,8 +110,6 @@ pub(crate) enum Standing {
     Nominated,
     /// It leaves, by this plan or an earlier one.
     Leaving,
-    /// It is over.
-    Gone,
 }
 
 enum Step {
@@ -120,6 +140,11 @@ pub(crate) struct Ledger<'i, 'w> {
     /// Where each workload is: running, started or nominated.
     slots: Vec<Vec<Rc<Slot>>>,
     standing: Vec<Standing>,
+    /// By node, in order: work that stood there when the cycle began.
+    seats: Vec<Vec<usize>>,
+    /// Nodes on which one of several sharers of a device was taken away: whose the device is
+    /// taken to be may be another then.
+    blurred: FxHashSet<usize>,
     /// Evictions that each team suffers in this cycle.
     evicted: Vec<u32>,
     journal: Vec<Step>,
@@ -148,39 +173,8 @@ impl<'i, 'w> Ledger<'i, 'w> {
     /// The state at the beginning of a cycle.
     pub fn of(index: &'i Index<'w>) -> Self {
         let mut ledger = Self::without_work(index, false);
-        let ids: FxHashMap<&str, usize> = index
-            .nodes
-            .iter()
-            .enumerate()
-            .map(|(i, n)| (n.row.name.as_str(), i))
-            .collect();
-        for work in 0..index.works.len() {
-            let row = index.works[work].row;
-            let slots = |placed: &[Placed]| -> Vec<Rc<Slot>> {
-                placed
-                    .iter()
-                    .filter_map(|p| Some(Rc::new(slot(index, work, p, *ids.get(p.node.as_str())?))))
-                    .collect()
-            };
-            match row.state {
-                WorkloadState::Running => {
-                    let slots = slots(&row.placed);
-                    for slot in &slots {
-                        ledger.occupy(View::Now, work, slot);
-                        ledger.occupy(View::Later, work, slot);
-                    }
-                    ledger.settle(work, slots, Standing::Running);
-                }
-                WorkloadState::Leaving => {
-                    for slot in &slots(&row.placed) {
-                        ledger.occupy(View::Now, work, slot);
-                    }
-                    ledger.stand(work, Standing::Leaving);
-                }
-                WorkloadState::Waiting | WorkloadState::Suspended => {}
-            }
-        }
-        ledger.journal.clear();
+        (0..index.works.len()).for_each(|work| ledger.seat(work));
+        (0..index.nodes.len()).for_each(|node| ledger.fill(node));
         ledger
     }
 
@@ -195,25 +189,7 @@ impl<'i, 'w> Ledger<'i, 'w> {
     }
 
     fn without_work(index: &'i Index<'w>, bare: bool) -> Self {
-        let spaces = index.nodes.iter().map(|node| {
-            let devices = node.row.gpus as usize;
-            let all = if devices >= 64 {
-                u64::MAX
-            } else {
-                (1 << devices) - 1
-            };
-            let out = node.shut(bare);
-            Space {
-                cpus: [node.row.cpus.milli(); 2],
-                memory: [node.row.memory_mib; 2],
-                loads: [
-                    vec![Load::default(); devices],
-                    vec![Load::default(); devices],
-                ],
-                given: [0; 2],
-                free: [all & !out; 2],
-            }
-        });
+        let spaces = index.nodes.iter().map(|node| Space::of(node, bare));
         Self {
             index,
             spaces: spaces.collect(),
@@ -221,6 +197,8 @@ impl<'i, 'w> Ledger<'i, 'w> {
             users: FxHashMap::default(),
             slots: vec![Vec::new(); index.works.len()],
             standing: vec![Standing::Idle; index.works.len()],
+            seats: vec![Vec::new(); index.nodes.len()],
+            blurred: FxHashSet::default(),
             evicted: vec![0; index.teams.len()],
             journal: Vec::new(),
             put: vec![0; index.nodes.len()],
@@ -329,6 +307,15 @@ impl<'i, 'w> Ledger<'i, 'w> {
 
     /// Takes a worker from its devices in one view.
     pub fn vacate(&mut self, view: View, work: usize, slot: &Rc<Slot>) {
+        let loads = &self.spaces[slot.node].loads[view as usize];
+        let shared = |part: &Part| {
+            loads
+                .get(part.index as usize)
+                .is_some_and(|l| l.sharers > 1)
+        };
+        if slot.parts.iter().any(shared) {
+            self.blurred.insert(slot.node);
+        }
         self.put(view, work, slot, -1);
         self.journal.push(Step::Vacate(view, work, Rc::clone(slot)));
     }
@@ -420,28 +407,6 @@ impl<'i, 'w> Ledger<'i, 'w> {
         let before = self.slots[work].clone();
         self.slots[work].extend(added.iter().cloned());
         self.journal.push(Step::Slots(work, before));
-    }
-
-    /// A workload is over and gives back all that it holds.
-    pub fn end(&mut self, work: usize) {
-        let slots = std::mem::take(&mut self.slots[work]);
-        for slot in &slots {
-            self.vacate(View::Now, work, slot);
-            self.vacate(View::Later, work, slot);
-        }
-        if let Some(first) = slots.first() {
-            let amount = slots.iter().map(|s| s.amount).sum::<Amount>();
-            let pool = self.index.nodes[first.node].pool;
-            self.count(pool, work, -amount, -(slots.len() as i64));
-        }
-        self.journal.push(Step::Slots(work, slots));
-        self.stand(work, Standing::Gone);
-    }
-
-    /// Makes room in the tables for work that the index has taken in since.
-    fn admit(&mut self) {
-        self.slots.resize(self.index.works.len(), Vec::new());
-        self.standing.resize(self.index.works.len(), Standing::Idle);
     }
 
     /// Prices placements anew, by all work that the index knows by now.

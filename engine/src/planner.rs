@@ -1,34 +1,42 @@
-//! A world that is kept in mind and takes changes: one more workload costs one placement, not a plan of everything.
+//! A world that is kept in mind and takes changes: what comes, goes or is otherwise costs what it touches, not the world.
 //!
-//! The numbers of the world and the state of its devices are made once. What comes later is
-//! borrowed from whoever holds it, so that a trace of a million tasks is not copied. By the
-//! rules of a cycle a workload starts where it fits within its limits; order among those
-//! that wait, victims and reservations are the cycle's.
+//! Rows are borrowed from whoever holds them, so that a trace of a million tasks is not
+//! copied; [`Shelf`](crate::Shelf) holds those that come one by one. The numbers of names, the state of
+//! devices and what teams hold are made once and then changed. A decision is that of
+//! [`decide`](crate::decide) for the rows as they are, whatever came before.
 
-use domain::{MilliCpu, MilliGpu};
+mod unlike;
 
-use crate::cycle::places;
-use crate::index::{DEVICE, Index, bit};
+use domain::{MilliCpu, MilliGpu, Timestamp};
+use rustc_hash::FxHashMap;
+
+use crate::cycle::{Cycle, Lasting, places};
+use crate::index::{DEVICE, Index, Rows, bit};
 use crate::ledger::{Ledger, Paused, View};
-use crate::plan::Start;
+use crate::plan::{Plan, Start};
 use crate::start::{room_now, usable};
-use crate::world::{Strategy, Workload, World};
+use crate::world::{Node, Past, Service, Strategy, Team, Workload, World};
 
 /// The mix of work is learned anew when a part of it is new: one in so many.
 const LEARNED_ANEW: usize = 6;
+/// One number in so many is left vacant for work whose name comes between others.
+const VACANT_EACH: usize = 8;
 
 /// A world in mind.
 pub struct Planner<'w> {
     index: Index<'w>,
+    services: &'w [Service],
     /// Absent only while it is worked on.
     state: Option<Paused<'w>>,
+    /// Nobody works, and everything registered is there; once somebody has asked.
+    bare: Option<Paused<'w>>,
+    formable: FxHashMap<(usize, usize, usize, u32), bool>,
     /// How many workloads there are when the mix is learned next.
     learns_at: usize,
+    /// Whether the mix of work is other than what placements cost by.
+    unlearned: bool,
+    renewed: u64,
 }
-
-/// A workload that the planner knows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Entry(usize);
 
 /// What is free on a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,41 +52,194 @@ pub struct Left {
 impl<'w> Planner<'w> {
     /// Takes a checked world in.
     pub fn of(world: &'w World) -> Self {
-        let index = Index::of(world);
+        Self::numbering(Rows::of(world))
+    }
+
+    fn numbering(rows: Rows<'w>) -> Self {
+        let services = rows.services;
+        let index = Index::numbering(rows, VACANT_EACH);
         let state = Some(Ledger::of(&index).pause());
-        let learns_at = index.works.len() + 1;
+        let learns_at = index.by_name.len() + 1;
         Self {
             index,
+            services,
             state,
+            bare: None,
+            formable: FxHashMap::default(),
             learns_at,
+            unlearned: false,
+            renewed: 0,
         }
     }
 
-    /// Takes in a workload that was submitted; nothing where its team is not there.
-    pub fn submit(&mut self, workload: &'w Workload) -> Option<Entry> {
-        let entry = self.index.admit(workload).map(Entry)?;
-        let known = self.index.works.len();
+    /// Takes in a workload as it is now: a new one, or one in place of that of its name. False
+    /// where its team is not there: such work is not taken in.
+    pub fn take(&mut self, row: &'w Workload) -> bool {
+        if !self.index.takes(row) {
+            self.end(&row.name);
+            return false;
+        }
+        let (work, left) = match self.index.by_name.get(row.name.as_str()) {
+            Some(&work) => (work, self.with(|ledger| ledger.unseat(work))),
+            None => match self.number(row) {
+                Some(work) => (work, Vec::new()),
+                None => return true,
+            },
+        };
+        self.index.vacate(work);
+        self.index.settle(work, row);
+        self.with(|ledger| {
+            ledger.widen();
+            ledger.seat(work);
+            let there = ledger.nodes_of(work);
+            for node in left.into_iter().chain(there) {
+                ledger.fill(node);
+            }
+        });
+        self.unlearned = true;
+        true
+    }
+
+    /// A number for a new workload; nothing where all had to be numbered anew, with it.
+    fn number(&mut self, row: &'w Workload) -> Option<usize> {
+        let Some(place) = self.index.place(&row.name) else {
+            self.renew(|rows| rows.works.push(row));
+            return None;
+        };
+        self.with(|ledger| {
+            ledger.widen();
+            for (old, new) in place.moved {
+                ledger.renumber(old, new);
+            }
+        });
+        Some(place.work)
+    }
+
+    /// A workload is over, or was never there: what it held is free.
+    pub fn end(&mut self, name: &str) {
+        let Some(&work) = self.index.by_name.get(name) else {
+            return;
+        };
+        let left = self.with(|ledger| ledger.unseat(work));
+        self.index.vacate(work);
+        self.with(|ledger| {
+            ledger.seat(work);
+            left.into_iter().for_each(|node| ledger.fill(node));
+        });
+        self.unlearned = true;
+    }
+
+    /// Takes in a node as it is now, with what stands on it; all is numbered anew where it is
+    /// new or of another make.
+    pub fn take_node(&mut self, row: &'w Node) {
+        if !self.index.change_node(row) {
+            self.renew(|rows| {
+                rows.nodes.retain(|node| node.name != row.name);
+                rows.nodes.push(row);
+            });
+            return;
+        }
+        let node = self.index.node(&row.name).expect("its row was changed");
+        self.with(|ledger| ledger.remake(node));
+        if let Some(bare) = self.bare.take() {
+            let mut bare = bare.resume(&self.index);
+            bare.remake(node);
+            self.bare = Some(bare.pause());
+        }
+        self.formable.clear();
+        self.unlearned = true;
+    }
+
+    /// A node is not registered any more. All is numbered anew.
+    pub fn drop_node(&mut self, name: &str) {
+        self.renew(|rows| rows.nodes.retain(|node| node.name != name));
+    }
+
+    /// Takes in a team as it is now; all is numbered anew where the tree is another.
+    pub fn take_team(&mut self, row: &'w Team) {
+        if !self.index.change_team(row) {
+            self.renew(|rows| {
+                rows.teams.retain(|team| team.name != row.name);
+                rows.teams.push(row);
+            });
+        }
+    }
+
+    /// What work used to ask for is otherwise now.
+    pub fn remember(&mut self, history: &'w [Past]) {
+        self.index.world.history = history;
+        self.unlearned = true;
+    }
+
+    /// Moves time on, or back.
+    pub fn turn(&mut self, now: Timestamp) {
+        self.index.turn(now);
+    }
+
+    /// How often all was numbered anew because a change could not be taken in alone.
+    pub fn renewed(&self) -> u64 {
+        self.renewed
+    }
+
+    /// What [`decide`](crate::decide) decides for the world as it is. Nothing is done: what comes
+    /// of the plan is taken in by whoever does it.
+    pub fn decide(&mut self) -> Plan {
+        self.cycle(|cycle| cycle.settle())
+    }
+
+    /// What [`plan`](crate::plan()) decides for the world as it is, verdicts and all.
+    pub fn plan(&mut self) -> Plan {
+        self.cycle(|cycle| {
+            cycle.settle();
+            cycle.explain();
+        })
+    }
+
+    fn cycle(&mut self, run: impl FnOnce(&mut Cycle<'_, 'w>)) -> Plan {
+        if std::mem::take(&mut self.unlearned) && self.learns() {
+            self.with(|ledger| ledger.price());
+        }
+        let state = self.state.take().expect("it is put back below");
+        let lasting = Lasting {
+            bare: match self.bare.take() {
+                Some(bare) => bare.resume(&self.index),
+                None => Ledger::bare(&self.index),
+            },
+            formable: std::mem::take(&mut self.formable),
+        };
+        let mut cycle = Cycle::over(state.resume(&self.index), lasting);
+        run(&mut cycle);
+        let (plan, ledger, lasting) = cycle.end();
+        self.state = Some(ledger.pause());
+        self.bare = Some(lasting.bare.pause());
+        self.formable = lasting.formable;
+        plan
+    }
+
+    /// Whether the mix of work matters to where it is placed.
+    fn learns(&self) -> bool {
+        let mut pools = self.index.pools.iter();
+        pools.any(|pool| pool.row.strategy == Strategy::LeastFragmentation)
+    }
+
+    /// Starts a workload in the best of its pools that has room within its limits, if one has:
+    /// one placement, without a look at who waits beside it.
+    pub fn start(&mut self, name: &str) -> Option<Start> {
+        let &work = self.index.by_name.get(name)?;
+        let known = self.index.by_name.len();
         if known >= self.learns_at {
             self.learns_at = known + 1 + known / LEARNED_ANEW;
-            let learns = |pool: &crate::index::PoolFacts<'_>| {
-                pool.row.strategy == Strategy::LeastFragmentation
-            };
-            if self.index.pools.iter().any(learns) {
+            if self.learns() {
                 self.with(|ledger| ledger.price());
             }
         }
-        Some(entry)
-    }
-
-    /// Starts a workload in the best of its pools that has room within its limits, if one has.
-    pub fn start(&mut self, entry: Entry) -> Option<Start> {
-        let Entry(work) = entry;
         let slots = self.with(|ledger| {
             let index = ledger.index;
             let pools = index.works[work].pools.iter().copied();
             let mut pools = pools.filter(|&pool| usable(index, work, pool));
             let slots = pools.find_map(|pool| room_now(ledger, work, pool))?;
             ledger.start(work, slots.clone());
+            ledger.keep_seat(work);
             Some(slots)
         })?;
         Some(Start {
@@ -88,19 +249,9 @@ impl<'w> Planner<'w> {
         })
     }
 
-    /// A workload is over: what it held is free.
-    pub fn end(&mut self, entry: Entry) {
-        let Entry(work) = entry;
-        self.with(|ledger| ledger.end(work));
-    }
-
     /// What is free on a node; nothing where there is no such node.
     pub fn left(&self, node: &str) -> Option<Left> {
-        let node = self
-            .index
-            .nodes
-            .binary_search_by(|n| n.row.name.as_str().cmp(node))
-            .ok()?;
+        let node = self.index.node(node)?;
         let machine = &self.index.nodes[node];
         let space = &self.state.as_ref()?.spaces[node];
         let sound = (0..machine.row.gpus).filter(|&i| machine.failed & bit(i) == 0);
@@ -112,6 +263,24 @@ impl<'w> Planner<'w> {
                 .map(|i| MilliGpu::from_milli(DEVICE - loads[i as usize].milli))
                 .collect(),
         })
+    }
+
+    /// Numbers all anew, after a change of the rows.
+    fn renew(&mut self, change: impl FnOnce(&mut Rows<'w>)) {
+        let mut rows = self.index.rows(self.services);
+        change(&mut rows);
+        let started = self.with(|ledger| ledger.started());
+        let renewed = self.renewed + 1;
+        *self = Self::numbering(rows);
+        self.renewed = renewed;
+        for (name, slots) in started {
+            if let Some(&work) = self.index.by_name.get(name) {
+                self.with(|ledger| {
+                    ledger.start(work, slots);
+                    ledger.keep_seat(work);
+                });
+            }
+        }
     }
 
     fn with<T>(&mut self, act: impl FnOnce(&mut Ledger<'_, 'w>) -> T) -> T {

@@ -7,7 +7,7 @@ use crate::ledger::Ledger;
 use crate::world::{Pool, Stopped, WEIGHT_MILLI_DEFAULT};
 
 /// A team's row for a pool, in the pool's units.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Row {
     /// Whether the team has a row of its own.
     pub written: bool,

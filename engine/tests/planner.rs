@@ -2,10 +2,10 @@
 
 use domain::MilliGpu;
 use domain::sharing::SharingMode;
+use engine::Planner;
 use engine::plan::Start;
 use engine::rig::{Rig, before};
 use engine::world::{Placed, Pool, Strategy, Workload, WorkloadState, World};
-use engine::{Entry, Planner};
 
 fn empty(strategy: Strategy) -> World {
     let mut pool = Pool::new("p").sharing(&[SharingMode::Exclusive, SharingMode::TimeSlice]);
@@ -44,20 +44,20 @@ fn running(job: &Workload, start: &Start) -> Workload {
 fn after_five_hundred_changes_it_is_what_a_fresh_one_is() {
     let (world, jobs) = (empty(Strategy::Pack), jobs());
     let mut planner = Planner::of(&world);
-    let mut there: Vec<(Entry, Workload)> = Vec::new();
+    let mut there: Vec<Workload> = Vec::new();
     let mut refused = 0;
     for (i, job) in jobs.iter().enumerate() {
-        let entry = planner.submit(job).expect("its team is there");
-        match planner.start(entry) {
-            Some(start) => there.push((entry, running(job, &start))),
+        assert!(planner.take(job));
+        match planner.start(&job.name) {
+            Some(start) => there.push(running(job, &start)),
             None => refused += 1,
         }
         if i % 3 == 2 && !there.is_empty() {
-            let (gone, _) = there.remove(i * 7 % there.len());
-            planner.end(gone);
+            let gone = there.remove(i * 7 % there.len());
+            planner.end(&gone.name);
         }
         let mut fresh = world.clone();
-        fresh.workloads = there.iter().map(|(_, work)| work.clone()).collect();
+        fresh.workloads.clone_from(&there);
         let fresh_planner = Planner::of(&fresh);
         for node in &world.nodes {
             assert_eq!(planner.left(&node.name), fresh_planner.left(&node.name));
@@ -71,11 +71,11 @@ fn what_it_starts_is_what_a_plan_starts() {
     let (world, jobs) = (empty(Strategy::LeastFragmentation), jobs());
     for job in &jobs[..20] {
         let mut planner = Planner::of(&world);
-        let entry = planner.submit(job).expect("its team is there");
+        assert!(planner.take(job));
         let mut planned = world.clone();
         planned.workloads.push(job.clone());
         let plan = engine::plan(&planned);
-        assert_eq!(planner.start(entry).as_ref(), plan.start_of(&job.name));
+        assert_eq!(planner.start(&job.name).as_ref(), plan.start_of(&job.name));
     }
 }
 
@@ -83,6 +83,6 @@ fn what_it_starts_is_what_a_plan_starts() {
 fn work_of_a_team_that_is_not_there_is_not_taken_in() {
     let world = empty(Strategy::Pack);
     let stranger = Workload::waiting("x", "nobody", 1, before(1));
-    assert_eq!(Planner::of(&world).submit(&stranger), None);
+    assert!(!Planner::of(&world).take(&stranger));
     assert_eq!(Planner::of(&world).left("no-node"), None);
 }

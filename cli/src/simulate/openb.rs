@@ -261,8 +261,9 @@ impl Experiment {
         let (mut arrived, mut allocated) = (0, 0);
         for (task, work) in tasks.iter().zip(&work) {
             arrived += task.milli();
-            let entry = planner.submit(work).expect("its team is there");
-            let start = planner.start(entry);
+            let taken = planner.take(work);
+            assert!(taken, "its team is there");
+            let start = planner.start(&work.name);
             run.tried(task.gpus > 0, start.is_some());
             if let Some(start) = start {
                 allocated += task.milli();

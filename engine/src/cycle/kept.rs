@@ -1,6 +1,6 @@
 //! Room that earlier plans keep for waiting work: who can start does, the others keep it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use super::Cycle;
@@ -16,12 +16,6 @@ impl Cycle<'_, '_> {
     pub(super) fn keep_room(&mut self) {
         let index = self.index;
         let now = index.world.now;
-        let nodes: HashMap<&str, usize> = index
-            .nodes
-            .iter()
-            .enumerate()
-            .map(|(i, n)| (n.row.name.as_str(), i))
-            .collect();
         // Work that may not borrow first: beside it others of its team borrow, as they did
         // when the room was made.
         let mut order: Vec<usize> = (0..index.works.len()).collect();
@@ -39,7 +33,7 @@ impl Cycle<'_, '_> {
                 .placement
                 .iter()
                 .filter_map(|p| {
-                    let node = *nodes.get(p.node.as_str())?;
+                    let node = index.node(&p.node)?;
                     Some(Rc::new(crate::ledger::slot(index, work, p, node)))
                 })
                 .collect();
@@ -95,20 +89,20 @@ impl Cycle<'_, '_> {
     /// Work that stands on the nodes of these slots and leaves them, by this plan or an
     /// earlier one.
     pub(super) fn leavers_on(&self, slots: &[Rc<Slot>], but: usize) -> Vec<String> {
-        let nodes: HashSet<&str> = slots
-            .iter()
-            .map(|s| self.index.nodes[s.node].row.name.as_str())
-            .collect();
-        let works = self.index.works.iter().enumerate().filter(|(id, facts)| {
-            let stays = match (facts.row.state, self.ledger.standing(*id)) {
-                (WorkloadState::Running, Standing::Running) => self.ledger.slots(*id).len(),
+        let nodes: BTreeSet<usize> = slots.iter().map(|s| s.node).collect();
+        let there = nodes.iter().flat_map(|&node| self.ledger.seated(node));
+        let there: BTreeSet<usize> = there.copied().filter(|&work| work != but).collect();
+        let leaves = |work: &usize| {
+            let row = self.index.works[*work].row;
+            let stays = match (row.state, self.ledger.standing(*work)) {
+                (WorkloadState::Running, Standing::Running) => self.ledger.slots(*work).len(),
                 _ => 0,
             };
-            *id != but && {
-                let mut gone = facts.row.placed.iter().skip(stays);
-                gone.any(|p| nodes.contains(p.node.as_str()))
-            }
-        });
-        works.map(|(_, facts)| facts.row.name.clone()).collect()
+            let mut gone = row.placed.iter().skip(stays);
+            gone.any(|p| self.index.node(&p.node).is_some_and(|n| nodes.contains(&n)))
+        };
+        let leavers = there.into_iter().filter(leaves);
+        let name = |work: usize| self.index.works[work].row.name.clone();
+        leavers.map(name).collect()
     }
 }

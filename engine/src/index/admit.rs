@@ -12,6 +12,7 @@ use crate::world::Workload;
 /// The numbers of names, and of shapes.
 pub(super) struct Numbers<'w> {
     pub pools: FxHashMap<&'w str, usize>,
+    pub nodes: FxHashMap<&'w str, usize>,
     pub teams: FxHashMap<&'w str, usize>,
     pub services: FxHashMap<&'w str, usize>,
     /// Priority, and whether work may be preempted, by class.
@@ -24,8 +25,8 @@ pub(super) struct Numbers<'w> {
 }
 
 impl<'w> Index<'w> {
-    /// Takes in one more workload and numbers it; nothing where its team is not there.
-    pub fn admit(&mut self, row: &'w Workload) -> Option<usize> {
+    /// What decisions ask of a workload; nothing where its team is not there.
+    pub(super) fn facts(&mut self, row: &'w Workload) -> Option<WorkFacts<'w>> {
         let numbers = &mut self.numbers;
         let team = *numbers.teams.get(row.team.as_str())?;
         let (priority, preemptible) = numbers
@@ -61,11 +62,7 @@ impl<'w> Index<'w> {
         let fresh = numbers.frames.len();
         let frame = *numbers.frames.entry(frame).or_insert(fresh);
         let need = Need::of(&row.per_worker, &mut numbers.profiles);
-        let work = self.works.len();
-        if let Some(service) = service {
-            self.services[service].replicas.push(work);
-        }
-        self.works.push(WorkFacts {
+        Some(WorkFacts {
             row,
             team,
             service,
@@ -78,9 +75,28 @@ impl<'w> Index<'w> {
             shape,
             form,
             frame,
-        });
-        self.by_name.insert(row.name.as_str(), work);
-        Some(work)
+        })
+    }
+
+    /// Gives the next number to a workload, or leaves it vacant.
+    pub(super) fn push(&mut self, facts: Option<WorkFacts<'w>>, name: &'w str) {
+        self.works.push(WorkFacts::vacant());
+        self.names.push(name);
+        if let Some(facts) = facts {
+            self.fill(self.works.len() - 1, facts);
+        }
+    }
+
+    /// A workload has this number.
+    pub(super) fn fill(&mut self, work: usize, facts: WorkFacts<'w>) {
+        let name = facts.row.name.as_str();
+        if let Some(service) = facts.service {
+            let replicas = &mut self.services[service].replicas;
+            replicas.insert(replicas.partition_point(|&r| r < work), work);
+        }
+        self.names[work] = name;
+        self.by_name.insert(name, work);
+        self.works[work] = facts;
     }
 }
 

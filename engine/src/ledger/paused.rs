@@ -15,9 +15,11 @@ pub(crate) struct Paused<'w> {
     users: FxHashMap<(usize, usize, &'w str), Amount>,
     slots: Vec<Vec<Rc<Slot>>>,
     standing: Vec<Standing>,
+    seats: Vec<Vec<usize>>,
     evicted: Vec<u32>,
     put: Vec<i64>,
     classes: Classes,
+    able: Able,
     prices: Vec<Option<Prices>>,
     bare: bool,
 }
@@ -32,19 +34,21 @@ impl<'w> Paused<'w> {
             users: self.users,
             slots: self.slots,
             standing: self.standing,
+            seats: self.seats,
+            blurred: FxHashSet::default(),
             evicted: self.evicted,
             journal: Vec::new(),
             put: self.put,
             version: 0,
             classes: self.classes,
-            able: Able::default(),
+            able: self.able,
             nowhere: FxHashSet::default(),
             herds: vec![None; index.pools.len()],
             shares: vec![vec![None; index.teams.len()]; index.pools.len()],
             prices: self.prices,
             bare: self.bare,
         };
-        ledger.admit();
+        ledger.widen();
         ledger
     }
 }
@@ -58,9 +62,11 @@ impl<'w> Ledger<'_, 'w> {
             users: self.users,
             slots: self.slots,
             standing: self.standing,
+            seats: self.seats,
             evicted: self.evicted,
             put: self.put,
             classes: self.classes,
+            able: self.able,
             prices: self.prices,
             bare: self.bare,
         }

@@ -114,6 +114,15 @@ impl Classes {
         }
     }
 
+    /// Notes that a node itself is another: it is of a make of its own from then on.
+    pub fn remake(&mut self, node: usize) {
+        let fresh = self.makes.iter().max().map_or(0, |most| most + 1);
+        if let Some(make) = self.makes.get_mut(node) {
+            *make = fresh;
+        }
+        self.mark(node);
+    }
+
     fn best(
         &mut self,
         ledger: &Ledger<'_, '_>,

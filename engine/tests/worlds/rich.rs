@@ -191,7 +191,7 @@ fn node(i: usize, dice: &mut Dice<'_>, world: &World) -> Node {
 }
 
 /// What becomes of a node after work has been put on it.
-fn befall(node: &mut Node, dice: &mut Dice<'_>) {
+pub fn befall(node: &mut Node, dice: &mut Dice<'_>) {
     let (cordoned, draining) = (NodeState::Cordoned, NodeState::Draining);
     let befallen = dice.one(&[cordoned, draining, draining, NodeState::Unreachable]);
     node.state = dice.rarely(8, befallen, NodeState::Ready);
@@ -266,7 +266,7 @@ fn service(name: &str, team: &str, min_replicas: u32) -> Service {
     }
 }
 
-fn job(i: usize, dice: &mut Dice<'_>, world: &World) -> Workload {
+pub fn job(i: usize, dice: &mut Dice<'_>, world: &World) -> Workload {
     let teams: Vec<&str> = (world.teams.iter().map(|t| t.name.as_str()))
         .filter(|name| name.starts_with('t'))
         .collect();

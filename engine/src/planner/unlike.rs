@@ -1,0 +1,78 @@
+//! Whether a world that was kept is what a fresh one is.
+
+use super::Planner;
+use crate::index::{Index, WorkFacts};
+use crate::ledger::Ledger;
+use crate::world::World;
+
+impl Planner<'_> {
+    /// In which ways it is not what these rows are; none where it is. Costs as much as taking
+    /// the world in anew.
+    pub fn unlike(&mut self, world: &World) -> Vec<&'static str> {
+        let fresh = Index::of(world);
+        let fresh = Ledger::of(&fresh);
+        self.with(|kept| {
+            let parts = [
+                ("time", kept.index.world.now == fresh.index.world.now),
+                ("pools", pools(kept.index).eq(pools(fresh.index))),
+                ("nodes", nodes(kept.index).eq(nodes(fresh.index))),
+                ("teams", teams(kept.index).eq(teams(fresh.index))),
+                ("work", works(kept).eq(works(&fresh))),
+                ("devices", kept.spaces == fresh.spaces),
+                ("who stands where", seats(kept).eq(seats(&fresh))),
+                ("what is held", kept.all_held() == fresh.all_held()),
+            ];
+            let unlike = parts.into_iter().filter(|(_, alike)| !alike);
+            unlike.map(|(part, _)| part).collect()
+        })
+    }
+}
+
+fn pools<'a>(index: &'a Index<'_>) -> impl Iterator<Item = impl PartialEq + 'a> {
+    let pools = index.pools.iter();
+    pools.map(|p| {
+        (
+            p.row, &p.nodes, p.unit, p.capacity, p.cpus, p.memory, &p.rows,
+        )
+    })
+}
+
+fn nodes<'a>(index: &'a Index<'_>) -> impl Iterator<Item = impl PartialEq + 'a> {
+    index.nodes.iter().map(|n| (n.row, n.pool, n.failed, n.mig))
+}
+
+fn teams<'a>(index: &'a Index<'_>) -> impl Iterator<Item = impl PartialEq + 'a> {
+    index
+        .teams
+        .iter()
+        .map(|t| (t.row, t.stopped, t.by_user, &t.path))
+}
+
+fn works<'a>(ledger: &'a Ledger<'_, '_>) -> impl Iterator<Item = impl PartialEq + 'a> {
+    let works = ledger.index.works.iter().enumerate();
+    let there = works.filter(|(_, facts)| !facts.is_vacant());
+    there.map(|(work, facts)| {
+        (
+            facts.row,
+            told(facts),
+            ledger.standing(work),
+            ledger.slots(work),
+        )
+    })
+}
+
+fn told<'a>(facts: &'a WorkFacts<'_>) -> impl PartialEq + 'a {
+    (
+        facts.team,
+        facts.service,
+        facts.priority,
+        facts.preemptible,
+        &facts.pools,
+    )
+}
+
+fn seats<'a>(ledger: &'a Ledger<'_, '_>) -> impl Iterator<Item = Vec<&'a str>> {
+    let name = |&work: &usize| ledger.index.works[work].row.name.as_str();
+    let nodes = 0..ledger.index.nodes.len();
+    nodes.map(move |node| ledger.seated(node).iter().map(name).collect())
+}

@@ -1,0 +1,211 @@
+//! Laws of a world that is kept: after any changes it is what a fresh one is, and decides the same.
+
+mod worlds;
+
+use std::collections::BTreeMap;
+
+use domain::MilliGpu;
+use engine::plan::Plan;
+use engine::world::{Node, NodeState, Team, Workload, WorkloadState, World};
+use engine::{Planner, Shelf, cycles};
+use proptest::prelude::*;
+use worlds::dice::Dice;
+use worlds::rich::{befall, job, rich};
+use worlds::tried_at_least;
+
+/// Random worlds that are tried when nobody asks, and changes of each.
+const CASES: u32 = 48;
+const CHANGES: usize = 40;
+
+/// Rows that are lent to a planner.
+#[derive(Default)]
+struct Lent {
+    works: Shelf<Workload>,
+    nodes: Shelf<Node>,
+    teams: Shelf<Team>,
+    histories: Shelf<Vec<engine::world::Past>>,
+}
+
+/// Tells a planner all that is otherwise.
+fn tell<'w>(planner: &mut Planner<'w>, lent: &'w Lent, before: &World, after: &World) {
+    fn by_name<'a, T>(rows: &'a [T], name: fn(&T) -> &str) -> BTreeMap<&'a str, &'a T> {
+        rows.iter().map(|row| (name(row), row)).collect()
+    }
+    planner.turn(after.now);
+    let (old, new) = (&before.nodes, &after.nodes);
+    let there = by_name(old, |n| &n.name);
+    new.iter()
+        .filter(|node| there.get(node.name.as_str()) != Some(node))
+        .for_each(|node| planner.take_node(lent.nodes.put(node.clone())));
+    let here = by_name(new, |n| &n.name);
+    let gone = there.keys().filter(|name| !here.contains_key(*name));
+    gone.for_each(|name| planner.drop_node(name));
+    let there = by_name(&before.teams, |t| &t.name);
+    let otherwise = |team: &&Team| there.get(team.name.as_str()) != Some(team);
+    for team in after.teams.iter().filter(otherwise) {
+        planner.take_team(lent.teams.put(team.clone()));
+    }
+    let there = by_name(&before.workloads, |w| &w.name);
+    let here = by_name(&after.workloads, |w| &w.name);
+    let gone = there.keys().filter(|name| !here.contains_key(*name));
+    gone.for_each(|name| planner.end(name));
+    let otherwise = |work: &&Workload| there.get(work.name.as_str()) != Some(work);
+    for work in after.workloads.iter().filter(otherwise) {
+        planner.take(lent.works.put(work.clone()));
+    }
+    if before.history != after.history {
+        planner.remember(lent.histories.put(after.history.clone()));
+    }
+}
+
+fn pick<'a>(
+    world: &'a mut World,
+    dice: &mut Dice<'_>,
+    some: impl Fn(&Workload) -> bool,
+) -> Option<&'a mut Workload> {
+    let mut all: Vec<&mut Workload> = world.workloads.iter_mut().filter(|w| some(w)).collect();
+    let at = dice.below(all.len() as i64) as usize;
+    (!all.is_empty()).then(|| all.swap_remove(at))
+}
+
+/// Something happens to a world.
+fn happen(world: &mut World, last: &Plan, dice: &mut Dice<'_>) {
+    let state = |state: WorkloadState| move |work: &Workload| work.state == state;
+    match dice.below(18) {
+        0..=3 => {
+            cycles::apply(world, last);
+            if dice.once_in(2) {
+                cycles::advance(world, None);
+            }
+        }
+        4 | 5 => cycles::advance(world, None),
+        6 => world.now += chrono::TimeDelta::seconds(dice.below(200)),
+        7..=9 => {
+            let bytes: Vec<u8> = (0..32).map(|_| dice.below(256) as u8).collect();
+            let number = dice.below(99) as usize;
+            let fresh = job(number, &mut Dice::of(&bytes), world);
+            world.workloads.retain(|work| work.name != fresh.name);
+            world.workloads.push(fresh);
+        }
+        10 | 11 => {
+            let gone = pick(world, dice, state(WorkloadState::Running)).map(|w| w.name.clone());
+            world
+                .workloads
+                .retain(|work| Some(&work.name) != gone.as_ref());
+        }
+        12 => {
+            let gone = pick(world, dice, state(WorkloadState::Waiting)).map(|w| w.name.clone());
+            world
+                .workloads
+                .retain(|work| Some(&work.name) != gone.as_ref());
+        }
+        13 => {
+            if let Some(work) = pick(world, dice, state(WorkloadState::Waiting)) {
+                work.state = WorkloadState::Suspended;
+                work.nominated = None;
+            }
+        }
+        14 => {
+            if let Some(work) = pick(world, dice, state(WorkloadState::Suspended)) {
+                work.state = WorkloadState::Waiting;
+            }
+        }
+        15 => {
+            if let Some(work) = pick(world, dice, state(WorkloadState::Waiting)) {
+                work.class = dice.one(&["low", "high", "fixed"]).to_owned();
+            }
+        }
+        16 => strike(world, dice),
+        _ => {
+            let at = dice.below(world.teams.len() as i64) as usize;
+            let quotas = world.teams[at].quotas.values_mut();
+            let more = MilliGpu::from_milli(dice.one(&[0, 500, 2000]));
+            quotas.for_each(|quota| quota.guaranteed = more);
+            quotas_hold(&mut world.teams[at]);
+        }
+    }
+}
+
+/// No limit is below its guarantee.
+fn quotas_hold(team: &mut Team) {
+    for quota in team.quotas.values_mut() {
+        quota.limit = quota.limit.map(|limit| limit.max(quota.guaranteed));
+    }
+}
+
+/// Something happens to a node.
+fn strike(world: &mut World, dice: &mut Dice<'_>) {
+    let at = dice.below(world.nodes.len() as i64) as usize;
+    let node = &mut world.nodes[at];
+    match dice.below(4) {
+        0 => (node.state, node.failed) = (NodeState::Ready, Vec::new()),
+        1 => befall(node, dice),
+        2 => {
+            let states = [
+                NodeState::Cordoned,
+                NodeState::Draining,
+                NodeState::Unreachable,
+            ];
+            node.state = dice.one(&states);
+        }
+        _ => {
+            let mut other = node.clone();
+            other.name = format!("n{}x", dice.below(9));
+            other.mig.clear();
+            if world.nodes.iter().all(|node| node.name != other.name) {
+                world.nodes.push(other);
+            }
+        }
+    }
+}
+
+fn told(plan: &Plan) -> String {
+    serde_json::to_string(plan).expect("a plan is written")
+}
+
+/// Changes a world step by step, and looks after each whether what was kept is as it should be.
+fn follow(mut world: World, steps: &[[u8; 48]]) -> Result<(), TestCaseError> {
+    let (first, lent) = (world.clone(), Lent::default());
+    let mut planner = Planner::of(&first);
+    let mut last = planner.decide();
+    prop_assert_eq!(told(&last), told(&engine::decide(&world)));
+    for step in steps {
+        let before = world.clone();
+        let mut dice = Dice::of(step);
+        let many = 1 + dice.below(3);
+        for _ in 0..many {
+            happen(&mut world, &last, &mut dice);
+        }
+        tell(&mut planner, &lent, &before, &world);
+        let shown = || engine::scenario::write(&world);
+        let unlike = planner.unlike(&world);
+        prop_assert!(
+            unlike.is_empty(),
+            "{unlike:?} after {:?} of {}",
+            step,
+            shown()
+        );
+        last = planner.decide();
+        let fresh = engine::decide(&world);
+        prop_assert_eq!(told(&last), told(&fresh), "{}", shown());
+        let unlike = planner.unlike(&world);
+        prop_assert!(
+            unlike.is_empty(),
+            "{unlike:?} after a decision in {}",
+            shown()
+        );
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(tried_at_least(CASES))]
+
+    #[test]
+    fn what_was_kept_through_changes_decides_as_a_fresh_world_does(
+        recipe in rich(),
+        steps in prop::collection::vec(any::<[u8; 48]>(), 1..CHANGES),
+    ) {
+        follow(recipe.world(), &steps)?;
+    }
+}
