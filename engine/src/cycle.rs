@@ -19,13 +19,13 @@ use crate::backfill::{self, Timeline};
 use crate::bookings::{self, Bookings};
 use crate::index::{Amount, Index};
 use crate::ledger::{Ledger, Sight, Slot, Standing};
-use crate::order::Picker;
-use crate::place::{Gang, Query, Stock, place, sizes};
+use crate::order::{Lines, Picker};
+use crate::place::{Gang, Query, Stock, gang, place, sizes};
 use crate::plan::{DevicePlace, Nomination, Plan, Preemption, Reason, Resize, Start, WorkerPlace};
 use crate::preempt;
 use crate::quota;
 use crate::start;
-use crate::world::{Backfill, Booking, NodeState, PoolState, World};
+use crate::world::{Backfill, Booking, PoolState, World};
 use crate::{shares, verdict};
 use coming::Coming;
 use stuck::Hints;
@@ -41,9 +41,24 @@ pub fn plan(world: &World) -> Plan {
 /// shows nobody a verdict.
 pub fn decide(world: &World) -> Plan {
     let index = Index::of(world);
-    let mut cycle = Cycle::of(&index);
+    decided(Ledger::of(&index), Lasting::of(&index)).0
+}
+
+/// All decisions from how things stand, without a word of what waits; and how things stood.
+pub(crate) fn decided<'i, 'w>(
+    ledger: Ledger<'i, 'w>,
+    lasting: Lasting<'i, 'w>,
+) -> (Plan, Ledger<'i, 'w>, Lasting<'i, 'w>) {
+    let mut cycle = Cycle::over(ledger, lasting);
+    cycle.cuts = true;
     cycle.settle();
-    cycle.plan
+    if !cycle.unsure {
+        return cycle.end();
+    }
+    let (_, ledger, lasting) = cycle.end();
+    let mut cycle = Cycle::over(ledger, lasting);
+    cycle.settle();
+    cycle.end()
 }
 
 /// Ends, and which work ends then, the first first.
@@ -81,6 +96,15 @@ pub(crate) struct Cycle<'i, 'w> {
     pub passed: Vec<Vec<usize>>,
     /// The head that nothing may pass, by pool.
     pub heads: Vec<Option<usize>>,
+    /// Work that waited and was given room, for now or for later.
+    engaged: Vec<usize>,
+    /// Whether the rest of a line is passed over once nothing of it can start: nobody asks for
+    /// the order in which it would have been looked at.
+    cuts: bool,
+    /// Pools in which it was.
+    cut: Vec<bool>,
+    /// Whether what was passed over would have to be looked at after all.
+    unsure: bool,
     /// What verdicts have counted, and where they found a place.
     pub counted: verdict::Counted,
     pub places: FxHashMap<(Gang, Sight, bool), bool>,
@@ -95,15 +119,24 @@ pub(crate) struct Lasting<'i, 'w> {
     pub bare: Ledger<'i, 'w>,
     /// Whether a shape could ever be held by a pool.
     pub formable: FxHashMap<(usize, usize, usize, u32), bool>,
+    /// What waits.
+    pub lines: Lines,
+}
+
+impl<'i, 'w> Lasting<'i, 'w> {
+    /// Found out anew.
+    fn of(index: &'i Index<'w>) -> Self {
+        Self {
+            bare: Ledger::bare(index),
+            formable: FxHashMap::default(),
+            lines: Lines::of(index),
+        }
+    }
 }
 
 impl<'i, 'w> Cycle<'i, 'w> {
     pub fn of(index: &'i Index<'w>) -> Self {
-        let lasting = Lasting {
-            bare: Ledger::bare(index),
-            formable: FxHashMap::default(),
-        };
-        Self::over(Ledger::of(index), lasting)
+        Self::over(Ledger::of(index), Lasting::of(index))
     }
 
     /// A cycle from how things stand.
@@ -127,6 +160,10 @@ impl<'i, 'w> Cycle<'i, 'w> {
             met_behind: vec![false; index.pools.len()],
             passed: vec![Vec::new(); index.pools.len()],
             heads: vec![None; index.pools.len()],
+            engaged: Vec::new(),
+            cuts: false,
+            cut: vec![false; index.pools.len()],
+            unsure: false,
             counted: verdict::Counted::default(),
             places: FxHashMap::default(),
             explained: 0,
@@ -193,12 +230,8 @@ impl<'i, 'w> Cycle<'i, 'w> {
     /// and nothing moves before room is made for it.
     fn alone(&self) -> bool {
         let kept = self.timelines.iter().all(Option::is_none) && self.plan.nominations.is_empty();
-        let drains = self
-            .index
-            .nodes
-            .iter()
-            .any(|n| n.row.state == NodeState::Draining);
-        kept && !drains && self.passed.iter().flatten().count() == 1
+        let whole = !self.cut.contains(&true);
+        kept && whole && !self.index.drains() && self.passed.iter().flatten().count() == 1
     }
 
     /// Keeps a start for work that was not given room in another way.
@@ -209,6 +242,16 @@ impl<'i, 'w> Cycle<'i, 'w> {
             self.reserve(work, pool);
             self.mend(pool);
         }
+    }
+
+    /// Work that waited and was given room, for now or for later.
+    pub fn engaged(&self) -> &[usize] {
+        &self.engaged
+    }
+
+    /// What waited when the cycle began.
+    pub fn lines(&self) -> &Lines {
+        &self.lasting.lines
     }
 
     /// Whether a workload may start in a pool at all.
@@ -234,7 +277,27 @@ impl<'i, 'w> Cycle<'i, 'w> {
 
     /// Runs a step in every pool over the work that waits, each workload in its best
     /// pool first; what a step does not settle goes on to the next of its pools.
-    fn in_pools(&mut self, step: fn(&mut Self, usize, &[usize]) -> Vec<usize>) {
+    fn in_pools(&mut self, step: fn(&mut Self, usize, Picker) -> Vec<usize>) {
+        if self.lasting.lines.apart() {
+            for pool in 0..self.index.pools.len() {
+                let picker = self.line(pool);
+                if !picker.is_empty() {
+                    step(self, pool, picker);
+                }
+            }
+        } else {
+            self.from_pool_to_pool(step);
+        }
+    }
+
+    /// What waits in a pool and in no other, without what was given room.
+    fn line(&self, pool: usize) -> Picker {
+        let mut picker = Picker::over(pool, self.lasting.lines.line(pool));
+        picker.leave_out(self.index, &self.engaged);
+        picker
+    }
+
+    fn from_pool_to_pool(&mut self, step: fn(&mut Self, usize, Picker) -> Vec<usize>) {
         let index = self.index;
         let mut queues: Vec<Vec<usize>> = vec![Vec::new(); index.pools.len()];
         let mut stage = vec![0; index.works.len()];
@@ -254,7 +317,8 @@ impl<'i, 'w> Cycle<'i, 'w> {
         }
         while let Some(pool) = queues.iter().position(|queue| !queue.is_empty()) {
             let works = std::mem::take(&mut queues[pool]);
-            for work in step(self, pool, &works) {
+            let picker = Picker::of(index, pool, &works);
+            for work in step(self, pool, picker) {
                 advance(self, &mut queues, work);
             }
         }
@@ -271,17 +335,26 @@ impl<'i, 'w> Cycle<'i, 'w> {
             placement,
         });
         self.ledger.start(work, slots);
+        self.engaged.push(work);
     }
 
     /// Starts what fits, in order. What does not is given back.
-    fn start_in(&mut self, pool: usize, works: &[usize]) -> Vec<usize> {
+    fn start_in(&mut self, pool: usize, mut picker: Picker) -> Vec<usize> {
         // Victims and movers may have left more than there was.
         self.ledger.nowhere.clear();
-        let mut picker = Picker::of(self.index, pool, works);
         let strict = self.index.pools[pool].row.backfill == Backfill::Strict;
         let mut given_back = Vec::new();
         let mut hints = Hints::of(self.index);
+        let (mut failures, mut asks_at) = (0, 1);
         loop {
+            // Asked after one failure, two, four: it costs a look for each kind of work.
+            if failures == asks_at {
+                asks_at *= 2;
+                if self.may_cut(pool, &picker) {
+                    self.cut[pool] = true;
+                    break;
+                }
+            }
             let next = picker.next_inside(&self.ledger).or_else(|| {
                 // Who can start something matters to the shares of borrowers alone.
                 self.find_stuck(&mut picker, &mut hints, pool);
@@ -309,6 +382,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
                     }
                     self.passed[pool].push(work);
                     given_back.push(work);
+                    failures += 1;
                 }
             }
         }
@@ -316,6 +390,27 @@ impl<'i, 'w> Cycle<'i, 'w> {
             self.mend(pool);
         }
         given_back
+    }
+
+    /// Whether nothing of what is left in a line can start, nor is given a start that is kept.
+    fn may_cut(&mut self, pool: usize, picker: &Picker) -> bool {
+        if !self.cuts || picker.goes_on() || self.keeps_more(pool) {
+            return false;
+        }
+        if self.index.pools[pool].row.backfill == Backfill::Strict {
+            return self.heads[pool].is_some();
+        }
+        let Some(each) = picker.line().each_kin(self.index, pool) else {
+            return false;
+        };
+        each.into_iter().all(|((_, least), work)| {
+            let query = Query::start(self.index, work, pool).workers(least);
+            let gang = gang(self.index, query);
+            gang.is_some_and(|gang| {
+                self.ledger.nowhere.contains(&gang)
+                    || place(&mut self.ledger, query).is_none() && self.ledger.nowhere.insert(gang)
+            })
+        })
     }
 
     /// Whether limits would let a workload run in a pool that could hold it: such a head reserves.
@@ -350,17 +445,27 @@ impl<'i, 'w> Cycle<'i, 'w> {
     }
 
     /// Makes room for waiting work by victims, in order.
-    fn displace_in(&mut self, pool: usize, works: &[usize]) -> Vec<usize> {
+    fn displace_in(&mut self, pool: usize, mut picker: Picker) -> Vec<usize> {
         let mut given_back = Vec::new();
         let mut rules = preempt::Rules::of(self.index, pool);
         let booked = !bookings::lasting(self.index, pool).is_empty();
         if !(rules.any() || booked) || self.heads[pool].is_some() {
-            return works.to_vec();
+            return picker.rest();
         }
-        let mut picker = Picker::of(self.index, pool, works);
+        // Who is not in its guarantee has nothing to take back; elastic work may be with fewer.
+        let only_inside = rules.only_reclaims() && !booked && !picker.line().has_elastic();
         let mut hopeless = FxHashSet::default();
-        self.behind = works.iter().copied().collect();
-        while let Some(work) = picker.next(&self.ledger) {
+        self.behind = self.reserved_of(pool);
+        self.behind.retain(|&work| picker.holds(self.index, work));
+        loop {
+            let next = picker.next_inside(&self.ledger);
+            let next = next.or_else(|| match only_inside {
+                true => None,
+                false => picker.next_borrower(&self.ledger),
+            });
+            let Some(work) = next else {
+                break;
+            };
             self.behind.remove(&work);
             let facts = &self.index.works[work];
             let key = (
@@ -409,6 +514,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
                 }
             }
         }
+        given_back.extend(picker.rest());
         given_back
     }
 
@@ -431,6 +537,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
         let pool = self.index.nodes[room.slots[0].node].pool;
         self.stands_later(work, pool, &room.slots);
         self.ledger.nominate(work, room.slots);
+        self.engaged.push(work);
         if std::mem::take(&mut self.met_behind[pool]) {
             self.mend(pool);
         }
@@ -475,7 +582,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
             if self.index.pools[pool].row.state == PoolState::Closed || self.heads[pool].is_some() {
                 continue;
             }
-            let small: Vec<usize> = (0..self.index.works.len())
+            let small: Vec<usize> = (self.index.elastic.iter().copied())
                 .filter(|&w| {
                     let slots = self.ledger.slots(w);
                     self.ledger.standing(w) == Standing::Running
@@ -483,7 +590,6 @@ impl<'i, 'w> Cycle<'i, 'w> {
                             .first()
                             .is_some_and(|s| self.index.nodes[s.node].pool == pool)
                         && slots.len() < self.index.works[w].row.workers as usize
-                        && self.index.works[w].row.min_workers.is_some()
                         && slots.len() == self.index.works[w].row.placed.len()
                 })
                 .collect();

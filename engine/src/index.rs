@@ -7,7 +7,7 @@ mod node;
 mod rows;
 mod shape;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use domain::sharing::SharingMode;
 use rustc_hash::FxHashMap;
@@ -15,7 +15,9 @@ use rustc_hash::FxHashMap;
 use crate::bookings;
 use crate::mig::{self, Profile};
 use crate::quota::{self, Row};
-use crate::world::{Charge, Placed, Pool, Stopped, Team, Workload, WorkloadState, World};
+use crate::world::{
+    Charge, NodeState, Placed, Pool, Stopped, Team, Workload, WorkloadState, World,
+};
 
 use admit::Numbers;
 use need::part_milli;
@@ -41,6 +43,9 @@ pub(crate) struct Index<'w> {
     pub works: Vec<WorkFacts<'w>>,
     /// The name of each; where it is vacant, one between those beside it.
     names: Vec<&'w str>,
+    /// Running work that is elastic, and work for which room is kept.
+    pub elastic: BTreeSet<usize>,
+    pub nominated: BTreeSet<usize>,
     pub services: Vec<ServiceFacts>,
     pub by_name: FxHashMap<&'w str, usize>,
     /// For each label that a gang names: the domain of each node.
@@ -179,6 +184,8 @@ impl<'w> Index<'w> {
             roots,
             works: Vec::with_capacity(rows.works.len()),
             names: Vec::with_capacity(rows.works.len()),
+            elastic: BTreeSet::new(),
+            nominated: BTreeSet::new(),
             services: services.into_values().collect(),
             by_name: FxHashMap::with_capacity_and_hasher(
                 rows.works.len(),
@@ -195,6 +202,12 @@ impl<'w> Index<'w> {
             }
         }
         index
+    }
+
+    /// Whether any node is being emptied.
+    pub fn drains(&self) -> bool {
+        let draining = |node: &NodeFacts<'_>| node.row.state == NodeState::Draining;
+        self.nodes.iter().any(draining)
     }
 
     /// The number of a node.

@@ -1,37 +1,30 @@
 //! The order in which waiting work is looked at: the cycle and the queue page use this one comparator.
 
-use std::cmp::Reverse;
+mod line;
+
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use crate::index::{Amount, Index};
 use crate::ledger::{Ledger, Slot, Standing};
 use crate::share::{KeptShares, Starters};
 use crate::world::World;
 
-/// What a workload is called inside a team's order: the larger goes first.
-type Rank = (i128, Reverse<domain::Timestamp>, Reverse<usize>);
-
-/// Priority with ageing, exact: in points × thousandths × microseconds of an hour.
-fn urgency(index: &Index<'_>, work: usize, pool: usize) -> i128 {
-    const HOUR_MICROS: i128 = 3_600_000_000;
-    let facts = &index.works[work];
-    let ageing = i128::from(index.pools[pool].row.ageing_milli_per_hour);
-    let waited = (index.world.now - facts.row.submitted)
-        .num_microseconds()
-        .unwrap_or(0)
-        .max(0);
-    i128::from(facts.priority) * 1000 * HOUR_MICROS + ageing * i128::from(waited)
-}
+pub(crate) use line::{Line, Lines};
 
 /// The waiting work of one pool, picked one by one.
 pub(crate) struct Picker {
     pool: usize,
-    /// By team, in the team's own order.
-    queues: Vec<Vec<Entry>>,
+    line: Rc<Line>,
+    /// Whether what finds no room here is looked at in other pools.
+    goes_on: bool,
+    /// By team, by place in its queue; empty where nothing of it was taken.
+    done: Vec<Vec<bool>>,
     /// By team: before it, everything is done.
     first: Vec<usize>,
-    /// By team: how much of the work with devices that is left asks for each amount.
-    amounts: Vec<BTreeMap<Amount, usize>>,
+    /// By team: how much of the work with devices that is left asks for each amount; nothing
+    /// where nothing was taken.
+    amounts: Vec<Option<BTreeMap<Amount, usize>>>,
     /// Whether anything is left in a subtree.
     left: Vec<usize>,
     /// How much is left in all.
@@ -42,13 +35,6 @@ pub(crate) struct Picker {
     shares: KeptShares,
     /// Whether who waits and who is stuck is as the shares last saw it.
     same: bool,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Entry {
-    work: usize,
-    amount: Amount,
-    done: bool,
 }
 
 /// The first work of each team that is within what is left of its guarantee.
@@ -67,51 +53,64 @@ struct Inside {
 impl Picker {
     /// The queue of a pool: these workloads, in no order yet.
     pub fn of(index: &Index<'_>, pool: usize, works: &[usize]) -> Self {
-        let mut ranked: Vec<(Rank, usize)> = works
-            .iter()
-            .map(|&w| {
-                (
-                    (
-                        urgency(index, w, pool),
-                        Reverse(index.works[w].row.submitted),
-                        Reverse(w),
-                    ),
-                    w,
-                )
-            })
-            .collect();
-        ranked.sort_unstable_by_key(|&(rank, _)| Reverse(rank));
-        let mut queues = vec![Vec::new(); index.teams.len()];
-        let mut amounts = vec![BTreeMap::new(); index.teams.len()];
-        let mut left = vec![0; index.teams.len()];
-        for (_, work) in ranked {
-            let team = index.works[work].team;
-            let each = index.charge_least(work, pool);
-            let amount = each * Amount::from(index.works[work].row.workers);
-            queues[team].push(Entry {
-                work,
-                amount,
-                done: false,
-            });
-            if amount > 0 {
-                *amounts[team].entry(amount).or_default() += 1;
-            }
-            for &team in &index.teams[team].path {
-                left[team] += 1;
-            }
+        Self {
+            goes_on: true,
+            ..Self::over(pool, Rc::new(Line::of(index, pool, works)))
         }
+    }
+
+    /// The queue of a pool: all of a line, of work that is looked at in no other pool.
+    pub fn over(pool: usize, line: Rc<Line>) -> Self {
+        let teams = line.queues.len();
         Self {
             pool,
-            first: vec![0; queues.len()],
-            amounts,
-            total: works.len(),
-            stuck: vec![false; queues.len()],
+            goes_on: false,
+            done: vec![Vec::new(); teams],
+            first: vec![0; teams],
+            amounts: vec![None; teams],
+            left: line.left.clone(),
+            total: line.total,
+            stuck: vec![false; teams],
             inside: Inside::default(),
             shares: KeptShares::default(),
             same: false,
-            queues,
-            left,
+            line,
         }
+    }
+
+    /// Leaves out what has been given room already, before anything is taken.
+    pub fn leave_out(&mut self, index: &Index<'_>, works: &[usize]) {
+        for &work in works {
+            if let Some(at) = self.line.position(index, self.pool, work) {
+                self.strike(index, index.works[work].team, at);
+            }
+        }
+    }
+
+    /// All that the queue began with.
+    pub fn line(&self) -> &Line {
+        &self.line
+    }
+
+    /// Whether what finds no room here is looked at in other pools.
+    pub fn goes_on(&self) -> bool {
+        self.goes_on
+    }
+
+    /// Whether a workload is in the queue.
+    pub fn holds(&self, index: &Index<'_>, work: usize) -> bool {
+        let at = self.line.position(index, self.pool, work);
+        at.is_some_and(|at| !self.is_done(index.works[work].team, at))
+    }
+
+    /// What is left that goes on to other pools.
+    pub fn rest(&self) -> Vec<usize> {
+        if !self.goes_on {
+            return Vec::new();
+        }
+        (0..self.line.queues.len())
+            .flat_map(|team| self.pending(team))
+            .collect()
     }
 
     /// Takes the next workload out of the queue.
@@ -133,30 +132,41 @@ impl Picker {
     }
 
     fn take(&mut self, index: &Index<'_>, team: usize, at: usize) -> usize {
-        let entry = &mut self.queues[team][at];
-        entry.done = true;
+        self.strike(index, team, at);
+        if self.inside.taken.replace(team).is_some() {
+            self.inside.version = None;
+        }
+        self.line.queues[team][at].work
+    }
+
+    fn strike(&mut self, index: &Index<'_>, team: usize, at: usize) {
+        let queue = &self.line.queues[team];
+        let done = &mut self.done[team];
+        done.resize(queue.len(), false);
+        if std::mem::replace(&mut done[at], true) {
+            return;
+        }
         self.total -= 1;
-        let (work, amount) = (entry.work, entry.amount);
-        while self.queues[team]
-            .get(self.first[team])
-            .is_some_and(|e| e.done)
-        {
+        while done.get(self.first[team]).is_some_and(|done| *done) {
             self.first[team] += 1;
         }
-        if let Some(count) = self.amounts[team].get_mut(&amount) {
+        let amounts = &mut self.amounts[team];
+        let amounts = amounts.get_or_insert_with(|| self.line.amounts[team].clone());
+        let amount = queue[at].amount;
+        if let Some(count) = amounts.get_mut(&amount) {
             *count -= 1;
             if *count == 0 {
-                self.amounts[team].remove(&amount);
+                amounts.remove(&amount);
             }
         }
         for &above in &index.teams[team].path {
             self.left[above] -= 1;
             self.same &= self.left[above] > 0;
         }
-        if self.inside.taken.replace(team).is_some() {
-            self.inside.version = None;
-        }
-        work
+    }
+
+    fn is_done(&self, team: usize, at: usize) -> bool {
+        self.done[team].get(at).is_some_and(|done| *done)
     }
 
     /// Says that none of a team's work can start any more, nor of a team above it
@@ -189,8 +199,10 @@ impl Picker {
 
     /// The team's work that is still in the queue, in its order.
     pub fn pending(&self, team: usize) -> impl Iterator<Item = usize> + '_ {
-        let left = &self.queues[team][self.first[team]..];
-        left.iter().filter(|e| !e.done).map(|e| e.work)
+        let queue = self.line.queues[team].iter().enumerate();
+        let left = queue.skip(self.first[team]);
+        let left = left.filter(move |(at, _)| !self.is_done(team, *at));
+        left.map(|(_, entry)| entry.work)
     }
 
     /// In-guarantee work: down the tree by held / guarantee.
@@ -237,12 +249,14 @@ impl Picker {
         let row = &index.pools[self.pool].rows[team];
         let slack = row.guaranteed - ledger.held(self.pool, team).gpu;
         let (before, found) = self.inside.found[team];
-        let queue = &self.queues[team];
-        let still = found.is_some_and(|at| !queue[at].done);
+        let queue = &self.line.queues[team];
+        let still = found.is_some_and(|at| !self.is_done(team, at));
         if slack == before && (still || found.is_none()) {
             return;
         }
-        let least = self.amounts[team].keys().next();
+        let amounts = self.amounts[team].as_ref();
+        let amounts = amounts.unwrap_or(&self.line.amounts[team]);
+        let least = amounts.keys().next();
         let fits = least.is_some_and(|least| *least <= slack);
         // What was passed over was too large for more than is left now.
         let from = match found {
@@ -251,7 +265,7 @@ impl Picker {
         };
         let at = |from: usize| {
             let mut later = queue.iter().enumerate().skip(from);
-            later.find(|(_, e)| !e.done && e.amount > 0 && e.amount <= slack)
+            later.find(|(at, e)| e.amount > 0 && e.amount <= slack && !self.is_done(team, *at))
         };
         let now = fits.then(|| at(from)).flatten().map(|(at, _)| at);
         self.inside.found[team] = (slack, now);
@@ -272,9 +286,10 @@ impl Picker {
         loop {
             let waiting = level.iter().copied().filter(|&t| self.left[t] > 0);
             let team = waiting.min_by_key(|&t| (self.shares.claim(t), t))?;
-            let from = self.first[team];
-            if let Some(at) = self.queues[team][from..].iter().position(|e| !e.done) {
-                return Some((team, from + at));
+            // Before the first that is left everything is done.
+            let first = self.first[team];
+            if first < self.line.queues[team].len() {
+                return Some((team, first));
             }
             level = &index.teams[team].children;
         }

@@ -10,9 +10,10 @@ mod unlike;
 use domain::{MilliCpu, MilliGpu, Timestamp};
 use rustc_hash::FxHashMap;
 
-use crate::cycle::{Cycle, Lasting, places};
+use crate::cycle::{Cycle, Lasting, decided, places};
 use crate::index::{DEVICE, Index, Rows, bit};
 use crate::ledger::{Ledger, Paused, View};
+use crate::order::Lines;
 use crate::plan::{Plan, Start};
 use crate::start::{room_now, usable};
 use crate::world::{Node, Past, Service, Strategy, Team, Workload, World};
@@ -31,6 +32,8 @@ pub struct Planner<'w> {
     /// Nobody works, and everything registered is there; once somebody has asked.
     bare: Option<Paused<'w>>,
     formable: FxHashMap<(usize, usize, usize, u32), bool>,
+    /// What waits; nothing where it has to be lined up anew.
+    lines: Option<Lines>,
     /// How many workloads there are when the mix is learned next.
     learns_at: usize,
     /// Whether the mix of work is other than what placements cost by.
@@ -66,6 +69,7 @@ impl<'w> Planner<'w> {
             state,
             bare: None,
             formable: FxHashMap::default(),
+            lines: None,
             learns_at,
             unlearned: false,
             renewed: 0,
@@ -80,7 +84,7 @@ impl<'w> Planner<'w> {
             return false;
         }
         let (work, left) = match self.index.by_name.get(row.name.as_str()) {
-            Some(&work) => (work, self.with(|ledger| ledger.unseat(work))),
+            Some(&work) => (work, self.unseat(work)),
             None => match self.number(row) {
                 Some(work) => (work, Vec::new()),
                 None => return true,
@@ -88,6 +92,9 @@ impl<'w> Planner<'w> {
         };
         self.index.vacate(work);
         self.index.settle(work, row);
+        if let Some(lines) = &mut self.lines {
+            lines.insert(&self.index, work);
+        }
         self.with(|ledger| {
             ledger.widen();
             ledger.seat(work);
@@ -106,6 +113,9 @@ impl<'w> Planner<'w> {
             self.renew(|rows| rows.works.push(row));
             return None;
         };
+        if !place.moved.is_empty() {
+            self.lines = None;
+        }
         self.with(|ledger| {
             ledger.widen();
             for (old, new) in place.moved {
@@ -120,13 +130,22 @@ impl<'w> Planner<'w> {
         let Some(&work) = self.index.by_name.get(name) else {
             return;
         };
-        let left = self.with(|ledger| ledger.unseat(work));
+        let left = self.unseat(work);
         self.index.vacate(work);
         self.with(|ledger| {
             ledger.seat(work);
             left.into_iter().for_each(|node| ledger.fill(node));
         });
         self.unlearned = true;
+    }
+
+    /// Takes a workload from where it stands and waits; gives the nodes that have to be filled
+    /// after that.
+    fn unseat(&mut self, work: usize) -> Vec<usize> {
+        if let Some(lines) = &mut self.lines {
+            lines.remove(&self.index, work);
+        }
+        self.with(|ledger| ledger.unseat(work))
     }
 
     /// Takes in a node as it is now, with what stands on it; all is numbered anew where it is
@@ -157,6 +176,8 @@ impl<'w> Planner<'w> {
 
     /// Takes in a team as it is now; all is numbered anew where the tree is another.
     pub fn take_team(&mut self, row: &'w Team) {
+        // Who may use a pool, and what a priority is, may be otherwise.
+        self.lines = None;
         if !self.index.change_team(row) {
             self.renew(|rows| {
                 rows.teams.retain(|team| team.name != row.name);
@@ -173,6 +194,11 @@ impl<'w> Planner<'w> {
 
     /// Moves time on, or back.
     pub fn turn(&mut self, now: Timestamp) {
+        // Where waiting counts, who waits longest may be another.
+        let mut pools = self.index.pools.iter();
+        if pools.any(|pool| pool.row.ageing_milli_per_hour != 0) {
+            self.lines = None;
+        }
         self.index.turn(now);
     }
 
@@ -184,35 +210,44 @@ impl<'w> Planner<'w> {
     /// What [`decide`](crate::decide) decides for the world as it is. Nothing is done: what comes
     /// of the plan is taken in by whoever does it.
     pub fn decide(&mut self) -> Plan {
-        self.cycle(|cycle| cycle.settle())
+        self.cycle(|ledger, lasting| decided(ledger, lasting))
     }
 
     /// What [`plan`](crate::plan()) decides for the world as it is, verdicts and all.
     pub fn plan(&mut self) -> Plan {
-        self.cycle(|cycle| {
+        self.cycle(|ledger, lasting| {
+            let mut cycle = Cycle::over(ledger, lasting);
             cycle.settle();
             cycle.explain();
+            cycle.end()
         })
     }
 
-    fn cycle(&mut self, run: impl FnOnce(&mut Cycle<'_, 'w>)) -> Plan {
+    fn cycle(
+        &mut self,
+        run: impl for<'i> FnOnce(
+            Ledger<'i, 'w>,
+            Lasting<'i, 'w>,
+        ) -> (Plan, Ledger<'i, 'w>, Lasting<'i, 'w>),
+    ) -> Plan {
         if std::mem::take(&mut self.unlearned) && self.learns() {
             self.with(|ledger| ledger.price());
         }
-        let state = self.state.take().expect("it is put back below");
+        let index = &self.index;
+        let mut lines = self.lines.take().unwrap_or_else(|| Lines::of(index));
+        lines.look_again(index);
+        let bare = self.bare.take();
         let lasting = Lasting {
-            bare: match self.bare.take() {
-                Some(bare) => bare.resume(&self.index),
-                None => Ledger::bare(&self.index),
-            },
+            bare: bare.map_or_else(|| Ledger::bare(index), |bare| bare.resume(index)),
             formable: std::mem::take(&mut self.formable),
+            lines,
         };
-        let mut cycle = Cycle::over(state.resume(&self.index), lasting);
-        run(&mut cycle);
-        let (plan, ledger, lasting) = cycle.end();
+        let state = self.state.take().expect("it is put back below");
+        let (plan, ledger, lasting) = run(state.resume(index), lasting);
         self.state = Some(ledger.pause());
         self.bare = Some(lasting.bare.pause());
         self.formable = lasting.formable;
+        self.lines = Some(lasting.lines);
         plan
     }
 

@@ -8,7 +8,6 @@ use crate::index::{Amount, Index};
 use crate::ledger::Standing;
 use crate::plan::Share;
 use crate::quota::weights;
-use crate::world::WorkloadState;
 
 /// The shares of all teams after the plan, pool by pool, in the order of the names.
 pub(crate) fn all(cycle: &Cycle<'_, '_>) -> Vec<Share> {
@@ -53,17 +52,14 @@ fn used(cycle: &Cycle<'_, '_>, pool: usize) -> Vec<Amount> {
     let mut used: Vec<Amount> = (0..index.teams.len())
         .map(|t| cycle.ledger.held(pool, t).gpu)
         .collect();
-    for (work, facts) in index.works.iter().enumerate() {
+    for &work in cycle.engaged() {
         let slots = cycle.ledger.slots(work);
         let here = slots
             .first()
             .is_some_and(|s| index.nodes[s.node].pool == pool);
-        if here
-            && cycle.ledger.standing(work) == Standing::Nominated
-            && facts.row.state == WorkloadState::Waiting
-        {
+        if here && cycle.ledger.standing(work) == Standing::Nominated {
             let kept: Amount = slots.iter().map(|s| s.amount).sum();
-            for &team in &index.teams[facts.team].path {
+            for &team in &index.teams[index.works[work].team].path {
                 used[team] -= kept;
             }
         }
@@ -74,17 +70,13 @@ fn used(cycle: &Cycle<'_, '_>, pool: usize) -> Vec<Amount> {
 /// What teams hold and wait for, limited.
 fn demands(cycle: &Cycle<'_, '_>, pool: usize, used: &[Amount]) -> Vec<Amount> {
     let index = cycle.index;
-    let mut own: Vec<Amount> = vec![0; index.teams.len()];
-    for (work, facts) in index.works.iter().enumerate() {
-        let waits = matches!(
-            cycle.ledger.standing(work),
-            Standing::Idle | Standing::Nominated
-        ) && facts.row.state == WorkloadState::Waiting
-            && index.ready(work)
-            && facts.pools.contains(&pool);
-        if waits {
-            let amount = index.charge_least(work, pool) * Amount::from(facts.row.workers);
-            own[facts.team] = own[facts.team].saturating_add(amount);
+    let mut own: Vec<Amount> = (0..index.teams.len())
+        .map(|team| cycle.lines().asked(pool, team))
+        .collect();
+    for &work in cycle.engaged() {
+        let facts = &index.works[work];
+        if cycle.ledger.standing(work) == Standing::Started && facts.pools.contains(&pool) {
+            own[facts.team] -= index.charge_least(work, pool) * Amount::from(facts.row.workers);
         }
     }
     let mut demand = vec![0; index.teams.len()];

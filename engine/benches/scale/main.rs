@@ -35,6 +35,7 @@ fn main() {
         Some("fill") => fill(scaled(100_000, part)),
         Some("full") => cycle(scaled(100_000, part)),
         Some("million") => cycle(scaled(1_000_000, part)),
+        Some("kept") => kept(scaled(100_000, part)),
         Some("preempt") => preempt(scaled(0, part)),
         _ => eprintln!("name one of: fill, full, million, preempt"),
     }
@@ -84,6 +85,31 @@ fn cycle(scale: Scale) {
         );
     });
     println!("B3 full: {} ms ({said}); {}", took.as_millis(), peak());
+}
+
+/// B4 probe
+fn kept(scale: Scale) {
+    let mut world = full(scale, SEED);
+    tell_full(&world);
+    let t = on_core();
+    let made = engine::decide(&world);
+    println!("from rows {:?}", on_core() - t);
+    engine::cycles::apply(&mut world, &made);
+    let t = on_core();
+    let mut planner = engine::Planner::of(&world);
+    println!("taken in {:?}", on_core() - t);
+    for _ in 0..3 {
+        let t = on_core();
+        let plan = planner.decide();
+        println!(
+            "kept {:?} {} {} {} {}",
+            on_core() - t,
+            plan.starts.len(),
+            plan.preemptions.len(),
+            plan.nominations.len(),
+            plan.reservations.len()
+        );
+    }
 }
 
 fn tell_full(world: &World) {

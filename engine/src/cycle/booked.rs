@@ -62,8 +62,12 @@ impl<'w> Cycle<'_, 'w> {
     /// has work yet. What is lent again after that is not in the way.
     pub(super) fn clear_booked(&mut self) {
         for pool in 0..self.index.pools.len() {
+            let lasting = bookings::lasting(self.index, pool);
+            if lasting.is_empty() {
+                continue;
+            }
             let mut free = self.free_milli(pool);
-            for (booking, team) in bookings::lasting(self.index, pool) {
+            for (booking, team) in lasting {
                 let need = self.owed(pool, booking, team, &mut free);
                 if need > 0 {
                     self.clear(pool, booking, team, need);

@@ -18,7 +18,7 @@ impl Cycle<'_, '_> {
         let now = index.world.now;
         // Work that may not borrow first: beside it others of its team borrow, as they did
         // when the room was made.
-        let mut order: Vec<usize> = (0..index.works.len()).collect();
+        let mut order: Vec<usize> = index.nominated.iter().copied().collect();
         order.sort_by_key(|&work| index.works[work].preemptible);
         for work in order {
             let Some(kept) = index.works[work]
@@ -57,6 +57,7 @@ impl Cycle<'_, '_> {
                 self.stands_later(work, pool, &slots);
                 self.ledger.nominate(work, slots);
                 if !leaving {
+                    self.engaged.push(work);
                     let workload = index.works[work].row.name.clone();
                     self.plan.nominations.push(Nomination {
                         workload,

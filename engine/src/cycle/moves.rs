@@ -15,6 +15,9 @@ use crate::start;
 impl Cycle<'_, '_> {
     /// Moves or stops what may be preempted on nodes that are emptied.
     pub(super) fn drain(&mut self) {
+        if !self.index.drains() {
+            return;
+        }
         // Places may be few: who would be the last to be a victim is the first to have one.
         let mut all: Vec<(usize, Vec<Rc<Slot>>)> = (0..self.index.works.len())
             .filter_map(|work| Some((work, preempt::drained(&self.ledger, work)?)))
@@ -54,13 +57,12 @@ impl Cycle<'_, '_> {
     }
 
     /// Makes room for waiting work on whole devices by moves, in order.
-    pub(super) fn consolidate_in(&mut self, pool: usize, works: &[usize]) -> Vec<usize> {
+    pub(super) fn consolidate_in(&mut self, pool: usize, mut picker: Picker) -> Vec<usize> {
         let rules = Rules::of(self.index, pool);
         if !rules.consolidates() || self.heads[pool].is_some() {
-            return works.to_vec();
+            return picker.rest();
         }
         let mut given_back = Vec::new();
-        let mut picker = Picker::of(self.index, pool, works);
         let mut hopeless = HashSet::new();
         while let Some(work) = picker.next(&self.ledger) {
             let facts = &self.index.works[work];
@@ -102,6 +104,7 @@ impl Cycle<'_, '_> {
         let pool = self.index.nodes[moves.slots[0].node].pool;
         self.stands_later(work, pool, &moves.slots);
         self.ledger.nominate(work, moves.slots);
+        self.engaged.push(work);
         for mover in moves.movers {
             let workload = self.index.works[mover.work].row.name.clone();
             waits_for.push(workload.clone());

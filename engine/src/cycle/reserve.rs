@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use domain::Timestamp;
+use rustc_hash::FxHashSet;
 
 use super::Cycle;
 use crate::backfill::{self, NEVER, Reserved, Timeline};
@@ -10,6 +11,7 @@ use crate::bookings;
 use crate::consolidate;
 use crate::index::{Amount, Need};
 use crate::ledger::{Slot, Standing};
+use crate::order::Picker;
 use crate::place::{Query, place};
 use crate::plan::{Reason, Reservation};
 use crate::preempt::Rules;
@@ -104,17 +106,9 @@ impl<'i, 'w> Cycle<'i, 'w> {
     /// Keeps a start for blocked work, if it is a head: one in a pool, or everybody, as the
     /// pool backfills.
     pub(super) fn reserve(&mut self, work: usize, pool: usize) {
-        let kept = self.timelines[pool]
-            .as_ref()
-            .map_or(0, |timeline| timeline.reserved().len());
-        let most = match self.index.pools[pool].row.backfill {
-            Backfill::Easy => 1,
-            Backfill::Conservative => backfill::RESERVED_MAX,
-            Backfill::None | Backfill::Strict => 0,
-        };
         let facts = &self.index.works[work];
         let key = (pool, facts.team, facts.shape, facts.row.length_seconds());
-        if kept >= most
+        if !self.keeps_more(pool)
             || self.reservation_of(work).is_some()
             || self.startless.contains(&key)
             || !self.could_start(work, pool)
@@ -137,6 +131,26 @@ impl<'i, 'w> Cycle<'i, 'w> {
         if !sooner {
             self.timeline(pool).keep(found);
         }
+    }
+
+    /// Whether one start more would be kept in a pool.
+    pub(super) fn keeps_more(&self, pool: usize) -> bool {
+        let kept = self.timelines[pool]
+            .as_ref()
+            .map_or(0, |timeline| timeline.reserved().len());
+        kept < match self.index.pools[pool].row.backfill {
+            Backfill::Easy => 1,
+            Backfill::Conservative => backfill::RESERVED_MAX,
+            Backfill::None | Backfill::Strict => 0,
+        }
+    }
+
+    /// Who has a start that is kept in a pool.
+    pub(super) fn reserved_of(&self, pool: usize) -> FxHashSet<usize> {
+        let timeline = self.timelines[pool].iter();
+        timeline
+            .flat_map(|t| t.reserved().iter().map(|r| r.work))
+            .collect()
     }
 
     /// The pools in which a workload is tried after this one.
@@ -379,13 +393,17 @@ impl<'i, 'w> Cycle<'i, 'w> {
             self.failed
                 .retain(|key, end| key.0 != pool || *end == Timestamp::MIN_UTC);
             self.startless.retain(|key| key.0 != pool);
+            if self.cut[pool] {
+                self.unsure = true;
+                return;
+            }
             let held: Vec<usize> = self.passed[pool]
                 .iter()
                 .copied()
                 .filter(|&work| self.ledger.standing(work) == Standing::Idle)
                 .collect();
             let order = self.passed[pool].clone();
-            self.start_in(pool, &held);
+            self.start_in(pool, Picker::of(self.index, pool, &held));
             self.passed[pool] = order;
         }
     }

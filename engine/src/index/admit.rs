@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::shape::{Form, Shape};
 use super::{Index, Need, NodeFacts, Profiles, WorkFacts};
-use crate::world::Workload;
+use crate::world::{Workload, WorkloadState};
 
 /// The numbers of names, and of shapes.
 pub(super) struct Numbers<'w> {
@@ -96,7 +96,24 @@ impl<'w> Index<'w> {
         }
         self.names[work] = name;
         self.by_name.insert(name, work);
+        self.list(work, facts.row);
         self.works[work] = facts;
+    }
+
+    /// Puts a workload on the lists of what steps of a cycle look at.
+    pub(super) fn list(&mut self, work: usize, row: &Workload) {
+        if row.state == WorkloadState::Running && row.min_workers.is_some() {
+            self.elastic.insert(work);
+        }
+        if row.nominated.is_some() {
+            self.nominated.insert(work);
+        }
+    }
+
+    /// Takes it off them.
+    pub(super) fn unlist(&mut self, work: usize) {
+        self.elastic.remove(&work);
+        self.nominated.remove(&work);
     }
 }
 

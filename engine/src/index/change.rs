@@ -87,6 +87,8 @@ impl<'w> Index<'w> {
             let replicas = self.services[service].replicas.iter_mut();
             replicas.filter(|r| **r == old).for_each(|r| *r = new);
         }
+        self.unlist(old);
+        self.list(new, facts.row);
         self.names[new] = self.names[old];
         self.by_name.insert(self.names[new], new);
         self.works[new] = facts;
@@ -105,6 +107,7 @@ impl<'w> Index<'w> {
         if let Some(service) = facts.service {
             self.services[service].replicas.retain(|&r| r != work);
         }
+        self.unlist(work);
         self.by_name.remove(facts.row.name.as_str());
     }
 

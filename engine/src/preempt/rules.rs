@@ -87,6 +87,11 @@ impl Rules {
             || self.across_borrowers
     }
 
+    /// Whether work is taken back for guarantees alone.
+    pub fn only_reclaims(&self) -> bool {
+        self.within_team == WithinTeam::Never && !self.across_borrowers
+    }
+
     /// Whether there is any victim by some right.
     pub fn allow(&self, right: Right) -> bool {
         match right {
