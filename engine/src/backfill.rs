@@ -7,9 +7,11 @@
 
 mod earliest;
 mod ends;
+mod kept;
 mod timeline;
 
 pub(crate) use ends::{NEVER, after_grace, end_from, end_of_running, soon};
+pub(crate) use kept::PausedTimeline;
 pub(crate) use timeline::{Reserved, Timeline};
 
 /// Most work that reserves in one pool: each is looked at for every start before it, and who

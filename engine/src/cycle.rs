@@ -121,6 +121,9 @@ pub(crate) struct Lasting<'i, 'w> {
     pub formable: FxHashMap<(usize, usize, usize, u32), bool>,
     /// What waits.
     pub lines: Lines,
+    /// The future of each pool, where it is kept, and whether a cycle asked for it.
+    pub futures: Vec<Option<Timeline<'i, 'w>>>,
+    pub wanted: Vec<bool>,
 }
 
 impl<'i, 'w> Lasting<'i, 'w> {
@@ -130,6 +133,8 @@ impl<'i, 'w> Lasting<'i, 'w> {
             bare: Ledger::bare(index),
             formable: FxHashMap::default(),
             lines: Lines::of(index),
+            futures: index.pools.iter().map(|_| None).collect(),
+            wanted: vec![false; index.pools.len()],
         }
     }
 }
@@ -196,6 +201,12 @@ impl<'i, 'w> Cycle<'i, 'w> {
     /// The plan, and how things stood when the cycle began.
     pub fn end(mut self) -> (Plan, Ledger<'i, 'w>, Lasting<'i, 'w>) {
         self.ledger.go_back();
+        for pool in 0..self.index.pools.len() {
+            if let Some(timeline) = self.timelines[pool].take() {
+                self.lasting.wanted[pool] = true;
+                self.put_by(pool, timeline);
+            }
+        }
         (self.plan, self.ledger, self.lasting)
     }
 
@@ -346,18 +357,20 @@ impl<'i, 'w> Cycle<'i, 'w> {
         let mut given_back = Vec::new();
         let mut hints = Hints::of(self.index);
         let (mut failures, mut asks_at) = (0, 1);
+        let mut hopeless = self.has_no_place(pool, &picker);
         loop {
             // Asked after one failure, two, four: it costs a look for each kind of work.
             if failures == asks_at {
                 asks_at *= 2;
-                if self.may_cut(pool, &picker) {
-                    self.cut[pool] = true;
-                    break;
-                }
+                hopeless = hopeless || self.has_no_place(pool, &picker);
+            }
+            if self.may_cut(pool, &picker, hopeless) {
+                self.cut[pool] = true;
+                break;
             }
             let next = picker.next_inside(&self.ledger).or_else(|| {
                 // Who can start something matters to the shares of borrowers alone.
-                self.find_stuck(&mut picker, &mut hints, pool);
+                self.find_stuck(&mut picker, &mut hints, pool, hopeless);
                 picker.next_borrower(&self.ledger)
             });
             let Some(work) = next else {
@@ -393,12 +406,20 @@ impl<'i, 'w> Cycle<'i, 'w> {
     }
 
     /// Whether nothing of what is left in a line can start, nor is given a start that is kept.
-    fn may_cut(&mut self, pool: usize, picker: &Picker) -> bool {
-        if !self.cuts || picker.goes_on() || self.keeps_more(pool) {
+    fn may_cut(&self, pool: usize, picker: &Picker, hopeless: bool) -> bool {
+        let blocked = match self.index.pools[pool].row.backfill {
+            Backfill::Strict => self.heads[pool].is_some(),
+            _ => hopeless && !self.keeps_more(pool),
+        };
+        // Of one that is left the look is as cheap, and it may be alone.
+        let some = self.passed[pool].len() > 1 && !picker.is_empty();
+        blocked && some && self.cuts && !picker.goes_on()
+    }
+
+    /// Whether there is no place for anything in a line; only where that is worth a question.
+    fn has_no_place(&mut self, pool: usize, picker: &Picker) -> bool {
+        if !self.cuts || picker.goes_on() {
             return false;
-        }
-        if self.index.pools[pool].row.backfill == Backfill::Strict {
-            return self.heads[pool].is_some();
         }
         let Some(each) = picker.line().each_kin(self.index, pool) else {
             return false;

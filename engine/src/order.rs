@@ -10,7 +10,7 @@ use crate::ledger::{Ledger, Slot, Standing};
 use crate::share::{KeptShares, Starters};
 use crate::world::World;
 
-pub(crate) use line::{Line, Lines};
+pub(crate) use line::{Kin, Line, Lines};
 
 /// The waiting work of one pool, picked one by one.
 pub(crate) struct Picker {

@@ -10,6 +10,7 @@ mod unlike;
 use domain::{MilliCpu, MilliGpu, Timestamp};
 use rustc_hash::FxHashMap;
 
+use crate::backfill::{PausedTimeline, Timeline};
 use crate::cycle::{Cycle, Lasting, decided, places};
 use crate::index::{DEVICE, Index, Rows, bit};
 use crate::ledger::{Ledger, Paused, View};
@@ -34,6 +35,12 @@ pub struct Planner<'w> {
     formable: FxHashMap<(usize, usize, usize, u32), bool>,
     /// What waits; nothing where it has to be lined up anew.
     lines: Option<Lines>,
+    /// The future of each pool, where it is kept, and whether a cycle asked for it.
+    futures: Vec<Option<PausedTimeline<'w>>>,
+    wanted: Vec<bool>,
+    /// Work and nodes that changed since the futures were looked at.
+    touched: Vec<usize>,
+    struck: Vec<usize>,
     /// How many workloads there are when the mix is learned next.
     learns_at: usize,
     /// Whether the mix of work is other than what placements cost by.
@@ -64,15 +71,19 @@ impl<'w> Planner<'w> {
         let state = Some(Ledger::of(&index).pause());
         let learns_at = index.by_name.len() + 1;
         Self {
-            index,
             services,
             state,
             bare: None,
             formable: FxHashMap::default(),
             lines: None,
+            futures: index.pools.iter().map(|_| None).collect(),
+            wanted: vec![false; index.pools.len()],
+            touched: Vec::new(),
+            struck: Vec::new(),
             learns_at,
             unlearned: false,
             renewed: 0,
+            index,
         }
     }
 
@@ -90,6 +101,7 @@ impl<'w> Planner<'w> {
                 None => return true,
             },
         };
+        self.touched.push(work);
         self.index.vacate(work);
         self.index.settle(work, row);
         if let Some(lines) = &mut self.lines {
@@ -115,6 +127,7 @@ impl<'w> Planner<'w> {
         };
         if !place.moved.is_empty() {
             self.lines = None;
+            self.futures.iter_mut().for_each(|future| *future = None);
         }
         self.with(|ledger| {
             ledger.widen();
@@ -131,6 +144,7 @@ impl<'w> Planner<'w> {
             return;
         };
         let left = self.unseat(work);
+        self.touched.push(work);
         self.index.vacate(work);
         self.with(|ledger| {
             ledger.seat(work);
@@ -159,6 +173,7 @@ impl<'w> Planner<'w> {
             return;
         }
         let node = self.index.node(&row.name).expect("its row was changed");
+        self.struck.push(node);
         self.with(|ledger| ledger.remake(node));
         if let Some(bare) = self.bare.take() {
             let mut bare = bare.resume(&self.index);
@@ -237,17 +252,38 @@ impl<'w> Planner<'w> {
         let mut lines = self.lines.take().unwrap_or_else(|| Lines::of(index));
         lines.look_again(index);
         let bare = self.bare.take();
+        let state = self.state.take().expect("it is put back below");
+        let ledger = state.resume(index);
+        let (touched, struck) = (&self.touched, &self.struck);
+        let future =
+            |(pool, (paused, wanted)): (usize, (&mut Option<PausedTimeline<'w>>, &bool))| {
+                let kept = paused.take().map(|paused| paused.resume(index));
+                let kept = kept.and_then(|mut future| {
+                    let caught_up = future.catch_up(&ledger, touched);
+                    struck.iter().for_each(|&node| future.remake(&ledger, node));
+                    caught_up.then_some(future)
+                });
+                kept.or_else(|| wanted.then(|| Timeline::keeping(&ledger, pool))?)
+            };
+        let futures = self.futures.iter_mut().zip(&self.wanted).enumerate();
+        let futures = futures.map(future).collect();
+        self.touched.clear();
+        self.struck.clear();
         let lasting = Lasting {
             bare: bare.map_or_else(|| Ledger::bare(index), |bare| bare.resume(index)),
             formable: std::mem::take(&mut self.formable),
             lines,
+            futures,
+            wanted: std::mem::take(&mut self.wanted),
         };
-        let state = self.state.take().expect("it is put back below");
-        let (plan, ledger, lasting) = run(state.resume(index), lasting);
+        let (plan, ledger, lasting) = run(ledger, lasting);
         self.state = Some(ledger.pause());
         self.bare = Some(lasting.bare.pause());
         self.formable = lasting.formable;
         self.lines = Some(lasting.lines);
+        let futures = lasting.futures.into_iter();
+        self.futures = futures.map(|future| future?.pause()).collect();
+        self.wanted = lasting.wanted;
         plan
     }
 

@@ -1,13 +1,15 @@
 //! B2 to B5: how fast the engine decides in a large cluster. `./dev bench engine` runs one after another.
 
+mod changes;
 mod scan;
 mod sizes;
 mod worlds;
 
 use std::time::Duration;
 
-use engine::plan;
+use changes::{Cluster, Lent, settled};
 use engine::world::World;
+use engine::{decide, plan};
 use worlds::{Scale, fewest_victims, full, newcomer, singles, waiting};
 
 /// 10,000 nodes, 80,000 GPUs, 200 teams.
@@ -37,7 +39,7 @@ fn main() {
         Some("million") => cycle(scaled(1_000_000, part)),
         Some("kept") => kept(scaled(100_000, part)),
         Some("preempt") => preempt(scaled(0, part)),
-        _ => eprintln!("name one of: fill, full, million, preempt"),
+        _ => eprintln!("name one of: fill, full, million, kept, preempt"),
     }
 }
 
@@ -87,31 +89,6 @@ fn cycle(scale: Scale) {
     println!("B3 full: {} ms ({said}); {}", took.as_millis(), peak());
 }
 
-/// B4 probe
-fn kept(scale: Scale) {
-    let mut world = full(scale, SEED);
-    tell_full(&world);
-    let t = on_core();
-    let made = engine::decide(&world);
-    println!("from rows {:?}", on_core() - t);
-    engine::cycles::apply(&mut world, &made);
-    let t = on_core();
-    let mut planner = engine::Planner::of(&world);
-    println!("taken in {:?}", on_core() - t);
-    for _ in 0..3 {
-        let t = on_core();
-        let plan = planner.decide();
-        println!(
-            "kept {:?} {} {} {} {}",
-            on_core() - t,
-            plan.starts.len(),
-            plan.preemptions.len(),
-            plan.nominations.len(),
-            plan.reservations.len()
-        );
-    }
-}
-
 fn tell_full(world: &World) {
     let running = world
         .workloads
@@ -123,6 +100,25 @@ fn tell_full(world: &World) {
         "{} nodes, {running} running, {waits} waiting",
         world.nodes.len()
     );
+}
+
+/// B3 on a world that is kept, and B4: what comes of each change there.
+fn kept(scale: Scale) {
+    let world = settled(scale, SEED);
+    tell_full(&world);
+    let rows = median(|| drop(decide(&world)));
+    let lent = Lent::default();
+    let mut cluster = Cluster::of(&world, &lent, SEED);
+    let kept = median(|| drop(cluster.planner().decide()));
+    let told = median(|| drop(cluster.planner().plan()));
+    println!(
+        "B3 kept: decided in {:.1} ms, from rows {} ms, with all verdicts {} ms; {}",
+        kept.as_secs_f64() * 1000.0,
+        rows.as_millis(),
+        told.as_millis(),
+        peak(),
+    );
+    cluster.tell();
 }
 
 /// B5: a gang comes into a cluster full of work of low priority.
@@ -163,9 +159,8 @@ fn median(mut act: impl FnMut()) -> Duration {
 
 /// The time that this process has been on a core: others use the machine too.
 fn on_core() -> Duration {
-    let stat = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
-    let nanos = stat.split_whitespace().next().and_then(|n| n.parse().ok());
-    Duration::from_nanos(nanos.unwrap_or(0))
+    let clock = nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID;
+    nix::time::clock_gettime(clock).map_or(Duration::ZERO, Duration::from)
 }
 
 fn rate(count: usize, took: Duration) -> f64 {

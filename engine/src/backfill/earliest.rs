@@ -24,15 +24,15 @@ impl Timeline<'_, '_> {
         clear: &Clear<'_>,
         bounds: Bounds,
     ) -> Option<Reserved> {
-        let mut steps = self.ends(bounds.ends);
-        steps.extend(more.iter().map(|&at| (at, usize::MAX)));
-        steps.sort_unstable();
-        steps.dedup();
         let found = if self.reserved().is_empty() && more.is_empty() && !self.promises() {
             // Room only grows: what is found by leaps is the first. Where whole nodes are
             // promised it may also shrink, when what is borrowed comes into a guarantee.
-            self.leap(work, &steps, clear)
+            self.first(work, clear, bounds)
         } else {
+            let mut steps = self.ends(bounds.ends);
+            steps.extend(more.iter().map(|&at| (at, usize::MAX)));
+            steps.sort_unstable();
+            steps.dedup();
             self.walk(work, &steps, clear, bounds.probes)
         };
         found.map(|(at, slots)| Reserved {
@@ -46,6 +46,24 @@ impl Timeline<'_, '_> {
             slots,
             inside,
         })
+    }
+
+    fn first(
+        &mut self,
+        work: usize,
+        clear: &Clear<'_>,
+        bounds: Bounds,
+    ) -> Option<(Key, Vec<Rc<Slot>>)> {
+        let all = bounds.ends == usize::MAX;
+        let near = all.then(|| self.nearby(work, &mut |this, at| this.probe(work, at, clear)));
+        let found = near.flatten().or_else(|| {
+            let steps = self.ends(bounds.ends);
+            self.leap(work, &steps, clear)
+        })?;
+        if all {
+            self.note(work, found.0);
+        }
+        Some(found)
     }
 
     fn walk(

@@ -1,12 +1,13 @@
 //! What stands in one pool until when, turned to any moment; and the starts that are reserved in it.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Bound;
 use std::rc::Rc;
 
 use domain::Timestamp;
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::kept::{Kept, Undo};
 use super::{NEVER, after_grace, end_from, end_of_running, soon};
 use crate::index::{Index, Need};
 use crate::ledger::{Ledger, Sight, Slot, Standing, View};
@@ -17,7 +18,7 @@ use crate::world::{NodeState, Placed, WorkloadState};
 /// A moment in the order of ends; the number tells ends of one moment, and those that
 /// nobody knows, apart.
 pub(super) type Key = (Timestamp, usize);
-type Slots = Rc<[Rc<Slot>]>;
+pub(super) type Slots = Rc<[Rc<Slot>]>;
 
 /// A start in the future.
 #[derive(Debug, Clone)]
@@ -49,9 +50,9 @@ impl Reserved {
 }
 
 #[derive(Debug, Clone)]
-struct Claim {
-    work: usize,
-    slots: Slots,
+pub(super) struct Claim {
+    pub work: usize,
+    pub slots: Slots,
 }
 
 /// The future of one pool.
@@ -60,18 +61,22 @@ pub(crate) struct Timeline<'i, 'w> {
     pub(super) pool: usize,
     /// What stands at the moment to which the timeline is turned, in the later view.
     pub(super) scratch: Ledger<'i, 'w>,
-    claims: BTreeMap<Key, Claim>,
-    of_work: HashMap<usize, Vec<Key>>,
+    pub(super) claims: BTreeMap<Key, Claim>,
+    pub(super) of_work: FxHashMap<usize, Vec<Key>>,
     /// Claims up to here have ended in the scratch.
-    turned: Option<Key>,
+    pub(super) turned: Option<Key>,
     /// Whole devices that nothing stands on there, on nodes where work starts.
     pub(super) free: i64,
-    serial: usize,
-    reserved: Vec<Reserved>,
+    pub(super) serial: usize,
+    pub(super) reserved: Vec<Reserved>,
     /// The nodes of starts that are kept.
-    kept_on: FxHashSet<usize>,
+    pub(super) kept_on: FxHashSet<usize>,
     /// Whether each start that is kept is known to have its room.
-    sure: bool,
+    pub(super) sure: bool,
+    /// What became of claims since a cycle began.
+    pub(super) undo: Vec<Undo>,
+    /// What outlasts the cycle.
+    pub(super) kept: Kept,
     /// The room for the gang whose start is looked for.
     pub(super) watch: Option<Watch>,
 }
@@ -87,55 +92,76 @@ impl<'i, 'w> Timeline<'i, 'w> {
     /// The future of a pool as a cycle has it so far.
     pub fn of(ledger: &Ledger<'i, 'w>, pool: usize) -> Self {
         let index = ledger.index;
-        let mut timeline = Self {
+        let mut timeline = Self::without_claims(index, pool, Ledger::empty(index));
+        timeline.count_free();
+        let mut works: Vec<usize> = (0..index.works.len()).collect();
+        works.retain(|&work| {
+            let row = index.works[work].row;
+            !ledger.slots(work).is_empty() || !row.placed.is_empty()
+        });
+        works.sort_by_key(|&work| Self::turn_of(index, work));
+        works
+            .into_iter()
+            .for_each(|work| timeline.claim(ledger, work));
+        timeline
+    }
+
+    /// A future in which nothing stands.
+    pub(super) fn without_claims(
+        index: &'i Index<'w>,
+        pool: usize,
+        scratch: Ledger<'i, 'w>,
+    ) -> Self {
+        Self {
             index,
             pool,
-            scratch: Ledger::empty(index),
+            scratch,
             claims: BTreeMap::new(),
-            of_work: HashMap::new(),
+            of_work: FxHashMap::default(),
             turned: None,
             free: 0,
             serial: 0,
             reserved: Vec::new(),
             kept_on: FxHashSet::default(),
             sure: false,
+            undo: Vec::new(),
+            kept: Kept::default(),
             watch: None,
-        };
-        timeline.free = index.pools[pool]
-            .nodes
-            .iter()
-            .map(|&node| timeline.free_on(node))
-            .sum();
-        let nodes: HashMap<&str, usize> = index.pools[pool]
-            .nodes
-            .iter()
-            .map(|&n| (index.nodes[n].row.name.as_str(), n))
-            .collect();
-        // Of ends that nobody knows that of who began first is taken to be first.
-        let mut works: Vec<usize> = (0..index.works.len()).collect();
-        works.sort_by_key(|&work| {
-            let row = index.works[work].row;
-            (row.started.unwrap_or(index.world.now), row.submitted, work)
-        });
-        for work in works {
-            let slots = ledger.slots(work);
-            let here = slots
-                .first()
-                .is_some_and(|s| index.nodes[s.node].pool == pool);
-            if here {
-                timeline.insert(work, slots, timeline.end(ledger, work));
-            }
-            let (gone, at) = timeline.leaving(ledger, work);
-            let gone: Vec<Rc<Slot>> = gone
-                .iter()
-                .filter_map(|p| {
-                    let node = *nodes.get(p.node.as_str())?;
-                    Some(Rc::new(crate::ledger::slot(index, work, p, node)))
-                })
-                .collect();
-            timeline.insert(work, &gone, at);
         }
-        timeline
+    }
+
+    /// Counts what is free at the moment to which it is turned.
+    pub(super) fn count_free(&mut self) {
+        let nodes = self.index.pools[self.pool].nodes.iter();
+        self.free = nodes.map(|&node| self.free_on(node)).sum();
+    }
+
+    /// Of ends that nobody knows that of who began first is taken to be first.
+    pub(super) fn turn_of(index: &Index<'_>, work: usize) -> (Timestamp, Timestamp, usize) {
+        let row = index.works[work].row;
+        (row.started.unwrap_or(index.world.now), row.submitted, work)
+    }
+
+    /// A workload stands where it does and will in the cycle's state, and where it leaves.
+    pub(super) fn claim(&mut self, ledger: &Ledger<'i, 'w>, work: usize) {
+        let index = self.index;
+        let slots = ledger.slots(work);
+        let here = slots
+            .first()
+            .is_some_and(|s| index.nodes[s.node].pool == self.pool);
+        if here {
+            self.insert(work, slots, self.end(ledger, work));
+        }
+        let (gone, at) = self.leaving(ledger, work);
+        let gone: Vec<Rc<Slot>> = gone
+            .iter()
+            .filter_map(|p| {
+                let node = index.node(&p.node)?;
+                let here = index.nodes[node].pool == self.pool;
+                here.then(|| Rc::new(crate::ledger::slot(index, work, p, node)))
+            })
+            .collect();
+        self.insert(work, &gone, at);
     }
 
     /// When what a workload holds in the cycle's state is free again.
@@ -175,28 +201,20 @@ impl<'i, 'w> Timeline<'i, 'w> {
         self.serial += 1;
         let key = (end, self.serial);
         let slots: Slots = slots.into();
-        if Some(key) > self.turned {
-            self.occupy(work, &slots);
-        }
-        self.claims.insert(key, Claim { work, slots });
-        self.of_work.entry(work).or_default().push(key);
+        self.blur(work, &slots);
+        self.put(key, Claim { work, slots });
+        self.undo.push(Undo::Put(key));
     }
 
     /// Says that a workload stands on nothing; gives what it stood on, and until when.
     pub fn remove(&mut self, work: usize) -> Vec<(Timestamp, Vec<Rc<Slot>>)> {
-        let keys = self.of_work.remove(&work).unwrap_or_default();
-        let claims: Vec<(Key, Claim)> = keys
-            .into_iter()
-            .filter_map(|key| Some((key, self.claims.remove(&key)?)))
-            .collect();
-        for (key, claim) in &claims {
-            if Some(*key) > self.turned {
-                self.vacate(work, &claim.slots);
-            }
-        }
-        let told = claims.into_iter();
-        told.map(|(key, claim)| (key.0, claim.slots.to_vec()))
-            .collect()
+        let keys = self.of_work.get(&work).cloned().unwrap_or_default();
+        let told = keys.into_iter().filter_map(|key| {
+            let claim = self.lift(key)?;
+            self.undo.push(Undo::Lifted(key, claim.clone()));
+            Some((key.0, claim.slots.to_vec()))
+        });
+        told.collect()
     }
 
     /// The moments at which something ends, the first first; each end that nobody knows is one.
@@ -265,7 +283,7 @@ impl<'i, 'w> Timeline<'i, 'w> {
 
     /// Whether it matters whose the devices are: replicas of one service keep apart, and who
     /// is on a node matters where whole ones are promised.
-    fn tells_whose(&self, work: usize) -> bool {
+    pub(super) fn tells_whose(&self, work: usize) -> bool {
         self.index.works[work].service.is_some() || self.promises()
     }
 
@@ -348,7 +366,7 @@ impl<'i, 'w> Timeline<'i, 'w> {
     }
 
     /// After starts that are kept have changed.
-    fn look_at_kept(&mut self) {
+    pub(super) fn look_at_kept(&mut self) {
         self.sure = false;
         let slots = self.reserved.iter().flat_map(|r| &r.slots);
         self.kept_on = slots.map(|slot| slot.node).collect();
@@ -437,15 +455,17 @@ impl<'i, 'w> Timeline<'i, 'w> {
     }
 
     fn forget_last(&mut self, work: usize) {
-        let keys = self.of_work.entry(work).or_default();
-        let Some(key) = keys.pop() else { return };
-        if keys.is_empty() {
-            self.of_work.remove(&work);
-        }
-        if let Some(claim) = self.claims.remove(&key)
-            && Some(key) > self.turned
-        {
-            self.vacate(work, &claim.slots);
+        let keys = self.of_work.get(&work);
+        let Some(&key) = keys.and_then(|keys| keys.last()) else {
+            return;
+        };
+        let Some(claim) = self.lift(key) else {
+            return;
+        };
+        if matches!(self.undo.last(), Some(Undo::Put(last)) if *last == key) {
+            self.undo.pop();
+        } else {
+            self.undo.push(Undo::Lifted(key, claim));
         }
     }
 

@@ -212,7 +212,20 @@ impl<'i, 'w> Cycle<'i, 'w> {
 
     fn timeline(&mut self, pool: usize) -> &mut Timeline<'i, 'w> {
         let ledger = &self.ledger;
-        self.timelines[pool].get_or_insert_with(|| Timeline::of(ledger, pool))
+        let kept = &mut self.lasting.futures[pool];
+        self.timelines[pool].get_or_insert_with(|| {
+            let kept = kept.take();
+            let joined = kept.and_then(|mut kept| kept.join_in(ledger).then_some(kept));
+            joined.unwrap_or_else(|| Timeline::of(ledger, pool))
+        })
+    }
+
+    /// Keeps a future for the next who asks, if it is one that is kept.
+    pub(super) fn put_by(&mut self, pool: usize, mut timeline: Timeline<'i, 'w>) {
+        if timeline.is_kept() {
+            timeline.go_back();
+            self.lasting.futures[pool] = Some(timeline);
+        }
     }
 
     /// The start that is kept for a workload, and in which pool.
@@ -375,7 +388,9 @@ impl<'i, 'w> Cycle<'i, 'w> {
         let Some(old) = self.timelines[pool].take() else {
             return;
         };
-        for kept in old.reserved() {
+        let reserved = old.reserved().to_vec();
+        self.put_by(pool, old);
+        for kept in reserved {
             if self.ledger.standing(kept.work) == Standing::Idle
                 && let Some(found) = self.earliest(kept.work, pool, backfill::KEPT)
             {

@@ -7,7 +7,7 @@ use crate::backfill;
 use crate::index::{Amount, Index, Need};
 use crate::ledger::{Sight, Slot};
 use crate::order::Picker;
-use crate::place::stands_free;
+use crate::place::{Query, gang, stands_free};
 use crate::quota;
 
 /// For each team work that could start when it was last looked at, and where: as long as it
@@ -39,8 +39,14 @@ impl Hints {
 
 impl Cycle<'_, '_> {
     /// Tells the order which teams can start nothing any more, where it matters: where others
-    /// beside them wait.
-    pub(super) fn find_stuck(&mut self, picker: &mut Picker, hints: &mut Hints, pool: usize) {
+    /// beside them wait. Where all is hopeless nothing need be tried.
+    pub(super) fn find_stuck(
+        &mut self,
+        picker: &mut Picker,
+        hints: &mut Hints,
+        pool: usize,
+        hopeless: bool,
+    ) {
         let index = self.index;
         for team in 0..index.teams.len() {
             let Some(parent) = index.teams[team].parent else {
@@ -54,20 +60,38 @@ impl Cycle<'_, '_> {
             if rivals < 2 || self.still_starts(hints.0[team].as_ref(), pool) {
                 continue;
             }
-            let pending: Vec<usize> = picker.pending(team).collect();
-            hints.0[team] = pending.into_iter().find_map(|work| {
-                let slots = self.find_start(work, pool)?;
-                Some(Hint {
-                    put: self.put_on(&slots),
-                    held: self.held_above(team, pool),
-                    work,
-                    slots,
-                })
-            });
+            hints.0[team] = if hopeless {
+                None
+            } else {
+                self.hint(picker, team, pool)
+            };
             if hints.0[team].is_none() {
                 picker.stick(index, team);
             }
         }
+    }
+
+    /// The first work of a team that can start, and where.
+    fn hint(&mut self, picker: &Picker, team: usize, pool: usize) -> Option<Hint> {
+        picker.pending(team).find_map(|work| {
+            if self.has_none(work, pool) {
+                return None;
+            }
+            let slots = self.find_start(work, pool)?;
+            Some(Hint {
+                put: self.put_on(&slots),
+                held: self.held_above(team, pool),
+                work,
+                slots,
+            })
+        })
+    }
+
+    /// Whether a gang that is not elastic is known to have no place.
+    fn has_none(&self, work: usize, pool: usize) -> bool {
+        let gang = gang(self.index, Query::start(self.index, work, pool));
+        self.index.works[work].row.min_workers.is_none()
+            && gang.is_some_and(|gang| self.ledger.nowhere.contains(&gang))
     }
 
     /// Whether work can plainly start where it could before. Only what nothing but room and

@@ -1,9 +1,9 @@
 //! Where work stands when a cycle begins, kept node by node: a workload or a node that changes is looked at alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use super::{Held, Ledger, Slot, Space, Standing, View, slot};
+use super::{Held, Ledger, Slot, Space, Standing, Step, View, slot};
 use crate::index::Amount;
 use crate::place::Able;
 use crate::world::{Placed, WorkloadState};
@@ -147,6 +147,16 @@ impl<'w> Ledger<'_, 'w> {
             &self.held,
             users.map(|(user, held)| (*user, *held)).collect(),
         )
+    }
+
+    /// Work that stands otherwise than when the cycle began.
+    pub fn changed(&self) -> Vec<usize> {
+        let works = self.journal.iter().filter_map(|step| match step {
+            Step::Slots(work, _) | Step::Stand(work, _) => Some(*work),
+            _ => None,
+        });
+        let works: BTreeSet<usize> = works.collect();
+        works.into_iter().collect()
     }
 
     /// Goes back to how things stood when the cycle began, exactly.

@@ -1,0 +1,283 @@
+//! A future that outlasts its cycle: what a cycle did to it is undone, and what the world does to it is done piece by piece.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use domain::Timestamp;
+use domain::sharing::SharingMode;
+use rustc_hash::FxHashMap;
+
+use super::timeline::{Claim, Key, Slots, Timeline};
+use super::{NEVER, soon};
+use crate::index::{Index, Need};
+use crate::ledger::{Ledger, Paused, Slot, View};
+use crate::order::Kin;
+use crate::world::Strategy;
+
+/// Moments that are tried from where a start was before everything is searched.
+const STEPS_MAX: usize = 16;
+
+type Place = Vec<Rc<Slot>>;
+
+/// What became of a claim.
+#[derive(Debug)]
+pub(super) enum Undo {
+    Put(Key),
+    Lifted(Key, Claim),
+}
+
+/// What is known of a future from cycle to cycle.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    /// The time of the cycle that last looked.
+    now: Option<Timestamp>,
+    /// Whether it matters in which order claims came: such a future is made afresh each time.
+    blurs: bool,
+    /// The turn of the last claim whose end nobody knows.
+    endless: Option<(Timestamp, Timestamp, usize)>,
+    /// Where the first start that was kept was found, and for which kin.
+    found: Option<(Kin, Key)>,
+}
+
+/// A future that is put aside.
+pub(crate) struct PausedTimeline<'w> {
+    pool: usize,
+    scratch: Paused<'w>,
+    claims: BTreeMap<Key, Claim>,
+    of_work: FxHashMap<usize, Vec<Key>>,
+    turned: Option<Key>,
+    free: i64,
+    serial: usize,
+    kept: Kept,
+}
+
+impl<'w> PausedTimeline<'w> {
+    /// Goes on over the same index.
+    pub fn resume<'i>(self, index: &'i Index<'w>) -> Timeline<'i, 'w> {
+        Timeline {
+            claims: self.claims,
+            of_work: self.of_work,
+            turned: self.turned,
+            free: self.free,
+            serial: self.serial,
+            kept: self.kept,
+            ..Timeline::without_claims(index, self.pool, self.scratch.resume(index))
+        }
+    }
+}
+
+impl<'i, 'w> Timeline<'i, 'w> {
+    /// What is left when the index is let go; nothing where a fresh one has to be made.
+    pub fn pause(mut self) -> Option<PausedTimeline<'w>> {
+        self.go_back();
+        (!self.kept.blurs).then(|| PausedTimeline {
+            pool: self.pool,
+            scratch: self.scratch.pause(),
+            claims: self.claims,
+            of_work: self.of_work,
+            turned: self.turned,
+            free: self.free,
+            serial: self.serial,
+            kept: self.kept,
+        })
+    }
+
+    /// Whether it outlasts the cycle.
+    pub fn is_kept(&self) -> bool {
+        self.kept.now.is_some()
+    }
+
+    /// Undoes what a cycle did.
+    pub fn go_back(&mut self) {
+        while let Some(done) = self.undo.pop() {
+            match done {
+                Undo::Put(key) => {
+                    self.lift(key);
+                }
+                Undo::Lifted(key, claim) => self.put(key, claim),
+            }
+        }
+        self.reserved.clear();
+        self.look_at_kept();
+    }
+
+    /// A future of how things stand when a cycle begins, to be kept; nothing where it cannot be.
+    pub fn keeping(ledger: &Ledger<'i, 'w>, pool: usize) -> Option<Self> {
+        if ledger.index.pools[pool].row.strategy == Strategy::LeastFragmentation {
+            // What placements cost is learned anew whenever work comes or goes.
+            return None;
+        }
+        let mut timeline = Self::of(ledger, pool);
+        timeline.undo.clear();
+        timeline.kept.now = Some(ledger.index.world.now);
+        let endless = timeline.claims.range((NEVER, 0)..).next_back();
+        timeline.kept.endless = endless.map(|(_, claim)| Self::turn_of(ledger.index, claim.work));
+        (!timeline.kept.blurs).then_some(timeline)
+    }
+
+    /// Takes in how these workloads stand when a cycle begins, and that time has moved on; false
+    /// where a fresh future has to be made.
+    pub fn catch_up(&mut self, ledger: &Ledger<'i, 'w>, touched: &[usize]) -> bool {
+        let now = self.index.world.now;
+        if self.kept.now.replace(now).is_none_or(|before| before > now) {
+            return false;
+        }
+        let due = self.claims.range(..=(soon(self.index), usize::MAX));
+        let mut works: Vec<usize> = due.map(|(_, claim)| claim.work).collect();
+        works.extend_from_slice(touched);
+        works.sort_unstable();
+        works.dedup();
+        works.sort_by_key(|&work| Self::turn_of(self.index, work));
+        for &work in &works {
+            self.remove(work);
+            self.claim(ledger, work);
+            if self.endless(work) {
+                let turn = Self::turn_of(self.index, work);
+                if self.kept.endless.is_some_and(|last| last >= turn) {
+                    return false;
+                }
+                self.kept.endless = Some(turn);
+            }
+        }
+        self.undo.clear();
+        !self.kept.blurs
+    }
+
+    /// Takes in what a cycle has done so far; false where a fresh future has to be made.
+    pub fn join_in(&mut self, ledger: &Ledger<'i, 'w>) -> bool {
+        let mut works = ledger.changed();
+        works.sort_by_key(|&work| Self::turn_of(self.index, work));
+        let now = self.index.world.now;
+        if self
+            .kept
+            .endless
+            .is_some_and(|(started, ..)| started >= now)
+            || works.iter().any(|&work| self.endless(work))
+        {
+            return false;
+        }
+        for work in works {
+            self.remove(work);
+            self.claim(ledger, work);
+        }
+        !self.kept.blurs
+    }
+
+    /// Whether nobody knows when a workload ends that stands there.
+    fn endless(&self, work: usize) -> bool {
+        let mut keys = self.of_work.get(&work).into_iter().flatten();
+        keys.any(|key| key.0 == NEVER)
+    }
+
+    /// A node itself is another.
+    pub fn remake(&mut self, ledger: &Ledger<'_, '_>, node: usize) {
+        self.scratch.remake(node);
+        for work in ledger.seated(node) {
+            let keys = self.of_work.get(work).into_iter().flatten();
+            let standing = keys.filter(|key| Some(**key) > self.turned);
+            let slots = standing.filter_map(|key| self.claims.get(key));
+            for slot in slots.flat_map(|claim| claim.slots.iter()) {
+                if slot.node == node {
+                    self.scratch.occupy(View::Later, *work, slot);
+                }
+            }
+        }
+        self.count_free();
+    }
+
+    pub(super) fn put(&mut self, key: Key, claim: Claim) {
+        if Some(key) > self.turned {
+            self.occupy(claim.work, &claim.slots);
+        }
+        self.of_work.entry(claim.work).or_default().push(key);
+        self.claims.insert(key, claim);
+    }
+
+    pub(super) fn lift(&mut self, key: Key) -> Option<Claim> {
+        let claim = self.claims.remove(&key)?;
+        if Some(key) > self.turned {
+            self.vacate(claim.work, &claim.slots);
+        }
+        if let Some(keys) = self.of_work.get_mut(&claim.work) {
+            keys.retain(|there| *there != key);
+            if keys.is_empty() {
+                self.of_work.remove(&claim.work);
+            }
+        }
+        Some(claim)
+    }
+
+    /// Whose a device is, of several that share it, and who is on a node, are told by who came
+    /// first: that is lost when claims come and go.
+    pub(super) fn blur(&mut self, work: usize, slots: &Slots) {
+        let first = |mode| matches!(mode, SharingMode::Mps | SharingMode::Vgpu);
+        let mut parts = slots.iter().flat_map(|slot| &slot.parts);
+        self.kept.blurs |= self.tells_whose(work) || parts.any(|part| first(part.mode));
+    }
+
+    /// Where a gang on whole devices starts, looked for from where its kin did: room only
+    /// grows, so that the first moment with room is the one after the last without. Nothing
+    /// where all moments have to be searched.
+    pub(super) fn nearby(
+        &mut self,
+        work: usize,
+        probe: &mut dyn FnMut(&mut Self, Key) -> Option<Place>,
+    ) -> Option<(Key, Place)> {
+        let (kin, near) = self.kept.found?;
+        if kin != self.kin(work) || !matches!(self.index.works[work].need, Need::Whole(_)) {
+            return None;
+        }
+        let mut at = self.moment_from(near)?;
+        let Some(mut found) = probe(self, at) else {
+            return (0..STEPS_MAX).find_map(|_| {
+                at = self.moment_after(at)?;
+                Some((at, probe(self, at)?))
+            });
+        };
+        for _ in 0..STEPS_MAX {
+            let before = self.moment_before(at);
+            match before.and_then(|before| Some((before, probe(self, before)?))) {
+                Some(sooner) => (at, found) = sooner,
+                None => return Some((at, found)),
+            }
+        }
+        None
+    }
+
+    /// Keeps in mind where a start was found.
+    pub(super) fn note(&mut self, work: usize, at: Key) {
+        self.kept.found = Some((self.kin(work), at));
+    }
+
+    fn kin(&self, work: usize) -> Kin {
+        let facts = &self.index.works[work];
+        (facts.frame, facts.row.workers_least())
+    }
+
+    fn moment_from(&self, at: Key) -> Option<Key> {
+        let next = self.claims.range((at.0, 0)..).next();
+        next.or_else(|| self.claims.last_key_value())
+            .map(|(key, _)| moment(*key))
+    }
+
+    fn moment_after(&self, at: Key) -> Option<Key> {
+        let next = (at.0, at.1.checked_add(1).unwrap_or(usize::MAX));
+        let mut later = self.claims.range(next..);
+        later.next().map(|(key, _)| moment(*key))
+    }
+
+    fn moment_before(&self, at: Key) -> Option<Key> {
+        let first = if at.0 == NEVER { at } else { (at.0, 0) };
+        let earlier = self.claims.range(..first).next_back();
+        earlier.map(|(key, _)| moment(*key))
+    }
+}
+
+/// Ends of one moment are one; each that nobody knows is its own.
+pub(super) fn moment(key: Key) -> Key {
+    if key.0 == NEVER {
+        key
+    } else {
+        (key.0, usize::MAX)
+    }
+}
