@@ -356,12 +356,15 @@ impl<'i, 'w> Cycle<'i, 'w> {
         let strict = self.index.pools[pool].row.backfill == Backfill::Strict;
         let mut given_back = Vec::new();
         let mut hints = Hints::of(self.index);
-        let (mut failures, mut asks_at) = (0, 1);
+        let (mut failures, mut starts, mut asks_at) = (0_usize, 0_usize, (1, 1));
         let mut hopeless = self.has_no_place(pool, &picker);
         loop {
-            // Asked after one failure, two, four: it costs a look for each kind of work.
-            if failures == asks_at {
-                asks_at *= 2;
+            // Asked after one failure or start, two, four: it costs a look for each kind of work.
+            if failures == asks_at.0 || starts == asks_at.1 {
+                asks_at = (
+                    (failures + 1).next_power_of_two(),
+                    (starts + 1).next_power_of_two(),
+                );
                 hopeless = hopeless || self.has_no_place(pool, &picker);
             }
             if self.may_cut(pool, &picker, hopeless) {
@@ -383,15 +386,20 @@ impl<'i, 'w> Cycle<'i, 'w> {
             } else {
                 self.find_start(work, pool)
             } {
-                Some(slots) => self.start(work, slots),
+                Some(slots) => {
+                    self.start(work, slots);
+                    hints.age();
+                    starts += 1;
+                }
                 None => {
                     if strict && !blocked && self.could_start(work, pool) {
                         self.heads[pool] = Some(work);
                     }
                     if picker.is_empty() && self.index.pools.len() == 1 {
                         self.postponed = Some((work, pool));
-                    } else {
+                    } else if self.keeps_more(pool) {
                         self.reserve(work, pool);
+                        hints.age();
                     }
                     self.passed[pool].push(work);
                     given_back.push(work);
@@ -421,7 +429,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
         if !self.cuts || picker.goes_on() {
             return false;
         }
-        let Some(each) = picker.line().each_kin(self.index, pool) else {
+        let Some(each) = picker.line().each_kin() else {
             return false;
         };
         each.into_iter().all(|((_, least), work)| {

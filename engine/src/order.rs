@@ -199,9 +199,19 @@ impl Picker {
 
     /// The team's work that is still in the queue, in its order.
     pub fn pending(&self, team: usize) -> impl Iterator<Item = usize> + '_ {
+        self.pending_of(team, |_| true)
+    }
+
+    /// The same of some kin only; what has none is of all.
+    pub fn pending_of(
+        &self,
+        team: usize,
+        some: impl Fn(Kin) -> bool,
+    ) -> impl Iterator<Item = usize> {
         let queue = self.line.queues[team].iter().enumerate();
         let left = queue.skip(self.first[team]);
         let left = left.filter(move |(at, _)| !self.is_done(team, *at));
+        let left = left.filter(move |(_, entry)| entry.kin.is_none_or(&some));
         left.map(|(_, entry)| entry.work)
     }
 

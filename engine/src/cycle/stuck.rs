@@ -7,12 +7,16 @@ use crate::backfill;
 use crate::index::{Amount, Index, Need};
 use crate::ledger::{Sight, Slot};
 use crate::order::Picker;
-use crate::place::{Query, gang, stands_free};
+use crate::place::stands_free;
 use crate::quota;
 
 /// For each team work that could start when it was last looked at, and where: as long as it
 /// still can, nothing else of the team need be tried.
-pub(super) struct Hints(Vec<Option<Hint>>);
+pub(super) struct Hints {
+    of: Vec<Option<Hint>>,
+    /// Whether nothing has changed since all were looked at.
+    fresh: bool,
+}
 
 struct Hint {
     work: usize,
@@ -25,15 +29,24 @@ struct Hint {
 
 impl Hints {
     pub fn of(index: &Index<'_>) -> Self {
-        Self(index.teams.iter().map(|_| None).collect())
+        Self {
+            of: index.teams.iter().map(|_| None).collect(),
+            fresh: false,
+        }
     }
 
     /// Says that a workload is not in the queue any more.
     pub fn taken(&mut self, index: &Index<'_>, work: usize) {
-        let hint = &mut self.0[index.works[work].team];
+        let hint = &mut self.of[index.works[work].team];
         if hint.as_ref().is_some_and(|hint| hint.work == work) {
             *hint = None;
+            self.fresh = false;
         }
+    }
+
+    /// Says that something was started, or a start is kept.
+    pub fn age(&mut self) {
+        self.fresh = false;
     }
 }
 
@@ -48,6 +61,10 @@ impl Cycle<'_, '_> {
         hopeless: bool,
     ) {
         let index = self.index;
+        if hints.fresh {
+            return;
+        }
+        hints.fresh = true;
         for team in 0..index.teams.len() {
             let Some(parent) = index.teams[team].parent else {
                 continue;
@@ -57,15 +74,17 @@ impl Cycle<'_, '_> {
             }
             let beside = index.teams[parent].children.iter();
             let rivals = beside.filter(|&&c| picker.waits(c)).take(2).count();
-            if rivals < 2 || self.still_starts(hints.0[team].as_ref(), pool) {
+            if rivals < 2 || self.still_starts(hints.of[team].as_ref(), pool) {
                 continue;
             }
-            hints.0[team] = if hopeless {
+            hints.of[team] = if hopeless {
                 None
             } else {
+                // What passes a start that is kept may move its devices.
+                hints.fresh &= self.timelines[pool].is_none();
                 self.hint(picker, team, pool)
             };
-            if hints.0[team].is_none() {
+            if hints.of[team].is_none() {
                 picker.stick(index, team);
             }
         }
@@ -73,10 +92,10 @@ impl Cycle<'_, '_> {
 
     /// The first work of a team that can start, and where.
     fn hint(&mut self, picker: &Picker, team: usize, pool: usize) -> Option<Hint> {
-        picker.pending(team).find_map(|work| {
-            if self.has_none(work, pool) {
-                return None;
-            }
+        // Gangs that are known to have no place need not be tried one by one.
+        let known = self.ledger.nowhere.clone();
+        let open = |(frame, least)| !known.contains(&(pool, frame, least, None));
+        picker.pending_of(team, open).find_map(|work| {
             let slots = self.find_start(work, pool)?;
             Some(Hint {
                 put: self.put_on(&slots),
@@ -85,13 +104,6 @@ impl Cycle<'_, '_> {
                 slots,
             })
         })
-    }
-
-    /// Whether a gang that is not elastic is known to have no place.
-    fn has_none(&self, work: usize, pool: usize) -> bool {
-        let gang = gang(self.index, Query::start(self.index, work, pool));
-        self.index.works[work].row.min_workers.is_none()
-            && gang.is_some_and(|gang| self.ledger.nowhere.contains(&gang))
     }
 
     /// Whether work can plainly start where it could before. Only what nothing but room and

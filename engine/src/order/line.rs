@@ -45,6 +45,8 @@ pub(super) struct Entry {
     rank: Rank,
     pub work: usize,
     pub amount: Amount,
+    /// Nothing where more than it tells whether there is a place.
+    pub kin: Option<Kin>,
 }
 
 /// What makes gangs have a place or none together, whoever they are of: frame and least workers.
@@ -93,7 +95,7 @@ impl Line {
         for &work in works {
             let entry = Entry::of(index, work, pool);
             line.queues[index.works[work].team].push(entry);
-            line.count(index, pool, entry, 1);
+            line.count(index, entry, 1);
         }
         for queue in &mut line.queues {
             queue.sort_unstable_by_key(|entry| Reverse(entry.rank));
@@ -106,14 +108,14 @@ impl Line {
         let queue = &mut self.queues[index.works[work].team];
         let at = queue.partition_point(|there| there.rank > entry.rank);
         queue.insert(at, entry);
-        self.count(index, pool, entry, 1);
+        self.count(index, entry, 1);
     }
 
     fn remove(&mut self, index: &Index<'_>, pool: usize, work: usize) {
         let team = index.works[work].team;
         if let Some(at) = self.position(index, pool, work) {
             let gone = self.queues[team].remove(at);
-            self.count(index, pool, gone, -1);
+            self.count(index, gone, -1);
         }
     }
 
@@ -128,8 +130,10 @@ impl Line {
             .then_some(at)
     }
 
-    fn count(&mut self, index: &Index<'_>, pool: usize, entry: Entry, more: isize) {
-        let Entry { work, amount, .. } = entry;
+    fn count(&mut self, index: &Index<'_>, entry: Entry, more: isize) {
+        let Entry {
+            work, amount, kin, ..
+        } = entry;
         let facts = &index.works[work];
         let add = |count: &mut usize| *count = count.saturating_add_signed(more);
         if amount > 0 {
@@ -147,7 +151,7 @@ impl Line {
         if facts.row.min_workers.is_some() {
             add(&mut self.elastic);
         }
-        let Some(kin) = kin(index, pool, work) else {
+        let Some(kin) = kin else {
             add(&mut self.odd);
             return;
         };
@@ -169,13 +173,11 @@ impl Line {
 
     /// One workload of each kin that is there; nothing where more than that tells whether there
     /// is a place.
-    pub fn each_kin(&self, index: &Index<'_>, pool: usize) -> Option<Vec<(Kin, usize)>> {
+    pub fn each_kin(&self) -> Option<Vec<(Kin, usize)>> {
         let one = |of: &Kin, alike: &Alike| {
-            let mut all = self.queues.iter().flatten().map(|entry| entry.work);
-            let found = alike
-                .work
-                .or_else(|| all.find(|&w| kin(index, pool, w) == Some(*of)));
-            Some((*of, found?))
+            let mut all = self.queues.iter().flatten();
+            let found = || all.find(|entry| entry.kin == Some(*of)).map(|e| e.work);
+            Some((*of, alike.work.or_else(found)?))
         };
         let each = self.kin.iter().filter_map(|(of, alike)| one(of, alike));
         (self.odd == 0).then(|| each.collect())
@@ -196,6 +198,7 @@ impl Entry {
             rank: rank(index, work, pool),
             work,
             amount: amount(index, work, pool),
+            kin: kin(index, pool, work),
         }
     }
 }
