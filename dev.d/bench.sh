@@ -33,7 +33,7 @@ print(f"{name:14} {ties:8}", *(f"{a[at]:8.2f}" for at in ("80", "90", "95", "100
 # PART=50 takes one in fifty of its nodes and work; MILLION=1 adds B3 with a million waiting, which takes minutes.
 bench_engine() {
     local name
-    for name in fill full preempt ${MILLION:+million}; do
+    for name in fill full kept preempt ${MILLION:+million}; do
         cargo bench --quiet --package engine --bench scale -- "$name" "${PART:-1}"
     done
 }

@@ -6,7 +6,9 @@ mod kept;
 mod moves;
 mod reserve;
 mod slices;
+mod starts;
 mod stuck;
+mod victims;
 
 use std::rc::Rc;
 
@@ -16,19 +18,16 @@ use domain::Timestamp;
 use domain::sharing::SharingMode;
 
 use crate::backfill::{self, Timeline};
-use crate::bookings::{self, Bookings};
-use crate::index::{Amount, Index};
+use crate::bookings::Bookings;
+use crate::index::Index;
 use crate::ledger::{Ledger, Sight, Slot, Standing};
 use crate::order::{Lines, Picker};
-use crate::place::{Gang, Query, Stock, gang, place, sizes};
-use crate::plan::{DevicePlace, Nomination, Plan, Preemption, Reason, Resize, Start, WorkerPlace};
-use crate::preempt;
+use crate::place::{Gang, Query, place};
+use crate::plan::{DevicePlace, Plan, Resize, Start, WorkerPlace};
 use crate::quota;
 use crate::start;
-use crate::world::{Backfill, Booking, PoolState, World};
+use crate::world::{PoolState, World};
 use crate::{shares, verdict};
-use coming::Coming;
-use stuck::Hints;
 
 /// Decides everything for one moment. The same world gives the same plan, byte for byte,
 /// whatever the order of its rows.
@@ -297,7 +296,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
                 }
             }
         } else {
-            self.from_pool_to_pool(step);
+            self.pool_by_pool(step);
         }
     }
 
@@ -308,7 +307,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
         picker
     }
 
-    fn from_pool_to_pool(&mut self, step: fn(&mut Self, usize, Picker) -> Vec<usize>) {
+    fn pool_by_pool(&mut self, step: fn(&mut Self, usize, Picker) -> Vec<usize>) {
         let index = self.index;
         let mut queues: Vec<Vec<usize>> = vec![Vec::new(); index.pools.len()];
         let mut stage = vec![0; index.works.len()];
@@ -347,262 +346,6 @@ impl<'i, 'w> Cycle<'i, 'w> {
         });
         self.ledger.start(work, slots);
         self.engaged.push(work);
-    }
-
-    /// Starts what fits, in order. What does not is given back.
-    fn start_in(&mut self, pool: usize, mut picker: Picker) -> Vec<usize> {
-        // Victims and movers may have left more than there was.
-        self.ledger.nowhere.clear();
-        let strict = self.index.pools[pool].row.backfill == Backfill::Strict;
-        let mut given_back = Vec::new();
-        let mut hints = Hints::of(self.index);
-        let (mut failures, mut starts, mut asks_at) = (0_usize, 0_usize, (1, 1));
-        let mut hopeless = self.has_no_place(pool, &picker);
-        loop {
-            // Asked after one failure or start, two, four: it costs a look for each kind of work.
-            if failures == asks_at.0 || starts == asks_at.1 {
-                asks_at = (
-                    (failures + 1).next_power_of_two(),
-                    (starts + 1).next_power_of_two(),
-                );
-                hopeless = hopeless || self.has_no_place(pool, &picker);
-            }
-            if self.may_cut(pool, &picker, hopeless) {
-                self.cut[pool] = true;
-                break;
-            }
-            let next = picker.next_inside(&self.ledger).or_else(|| {
-                // Who can start something matters to the shares of borrowers alone.
-                self.find_stuck(&mut picker, &mut hints, pool, hopeless);
-                picker.next_borrower(&self.ledger)
-            });
-            let Some(work) = next else {
-                break;
-            };
-            hints.taken(self.index, work);
-            let blocked = strict && self.heads[pool].is_some();
-            match if blocked {
-                None
-            } else {
-                self.find_start(work, pool)
-            } {
-                Some(slots) => {
-                    self.start(work, slots);
-                    hints.age();
-                    starts += 1;
-                }
-                None => {
-                    if strict && !blocked && self.could_start(work, pool) {
-                        self.heads[pool] = Some(work);
-                    }
-                    if picker.is_empty() && self.index.pools.len() == 1 {
-                        self.postponed = Some((work, pool));
-                    } else if self.keeps_more(pool) {
-                        self.reserve(work, pool);
-                        hints.age();
-                    }
-                    self.passed[pool].push(work);
-                    given_back.push(work);
-                    failures += 1;
-                }
-            }
-        }
-        if self.postponed.is_none() {
-            self.mend(pool);
-        }
-        given_back
-    }
-
-    /// Whether nothing of what is left in a line can start, nor is given a start that is kept.
-    fn may_cut(&self, pool: usize, picker: &Picker, hopeless: bool) -> bool {
-        let blocked = match self.index.pools[pool].row.backfill {
-            Backfill::Strict => self.heads[pool].is_some(),
-            _ => hopeless && !self.keeps_more(pool),
-        };
-        // Of one that is left the look is as cheap, and it may be alone.
-        let some = self.passed[pool].len() > 1 && !picker.is_empty();
-        blocked && some && self.cuts && !picker.goes_on()
-    }
-
-    /// Whether there is no place for anything in a line; only where that is worth a question.
-    fn has_no_place(&mut self, pool: usize, picker: &Picker) -> bool {
-        if !self.cuts || picker.goes_on() {
-            return false;
-        }
-        let Some(each) = picker.line().each_kin() else {
-            return false;
-        };
-        each.into_iter().all(|((_, least), work)| {
-            let query = Query::start(self.index, work, pool).workers(least);
-            let gang = gang(self.index, query);
-            gang.is_some_and(|gang| {
-                self.ledger.nowhere.contains(&gang)
-                    || place(&mut self.ledger, query).is_none() && self.ledger.nowhere.insert(gang)
-            })
-        })
-    }
-
-    /// Whether limits would let a workload run in a pool that could hold it: such a head reserves.
-    fn could_start(&mut self, work: usize, pool: usize) -> bool {
-        let least = Amount::from(self.index.works[work].row.workers_least());
-        let amount = self.index.charge_least(work, pool) * least;
-        quota::allowed(&self.ledger, work, pool, amount).is_ok() && self.formable(work, pool)
-    }
-
-    /// Where a workload would start now: with all its workers, else with fewer.
-    pub(super) fn find_start(&mut self, work: usize, pool: usize) -> Option<Vec<Rc<Slot>>> {
-        let facts = &self.index.works[work];
-        let key = (pool, facts.team, facts.shape);
-        let end = backfill::end_from(self.index, work, self.index.world.now);
-        if self.failed.get(&key).is_some_and(|failed| end >= *failed)
-            || self.plainly_held(work, pool, end)
-        {
-            return None;
-        }
-        let mut failed = Timestamp::MIN_UTC;
-        for workers in sizes(&mut self.ledger, work, pool, Stock::Free) {
-            if let Some(slots) = start::room_of(&mut self.ledger, work, pool, workers) {
-                failed = end;
-                if let Some(slots) = self.let_pass(work, pool, slots, end) {
-                    return Some(slots);
-                }
-            }
-        }
-        let before = self.failed.get(&key).copied().unwrap_or(failed);
-        self.failed.insert(key, failed.min(before));
-        None
-    }
-
-    /// Makes room for waiting work by victims, in order.
-    fn displace_in(&mut self, pool: usize, mut picker: Picker) -> Vec<usize> {
-        let mut given_back = Vec::new();
-        let mut rules = preempt::Rules::of(self.index, pool);
-        let booked = !bookings::lasting(self.index, pool).is_empty();
-        if !(rules.any() || booked) || self.heads[pool].is_some() {
-            return picker.rest();
-        }
-        // Who is not in its guarantee has nothing to take back; elastic work may be with fewer.
-        let only_inside = rules.only_reclaims() && !booked && !picker.line().has_elastic();
-        let mut hopeless = FxHashSet::default();
-        self.behind = self.reserved_of(pool);
-        self.behind.retain(|&work| picker.holds(self.index, work));
-        loop {
-            let next = picker.next_inside(&self.ledger);
-            let next = next.or_else(|| match only_inside {
-                true => None,
-                false => picker.next_borrower(&self.ledger),
-            });
-            let Some(work) = next else {
-                break;
-            };
-            self.behind.remove(&work);
-            let facts = &self.index.works[work];
-            let key = (
-                facts.team,
-                facts.shape,
-                facts.priority,
-                rules.delayed(self.index, work),
-            );
-            if hopeless.contains(&key) || !self.formable(work, pool) {
-                given_back.push(work);
-                continue;
-            }
-            match self.coming(work, pool, &rules) {
-                Coming::Nothing => {}
-                Coming::Now(slots) => {
-                    self.start(work, slots);
-                    continue;
-                }
-                Coming::Later(slots) => {
-                    let victims = Vec::new();
-                    self.displace(work, preempt::Room { slots, victims }, None);
-                    continue;
-                }
-            }
-            let room = self.room_for(work, pool, &rules);
-            let holds = room.as_ref().is_none_or(|(room, _)| {
-                let leaving: Vec<(usize, usize)> =
-                    room.victims.iter().map(|v| (v.work, v.keep)).collect();
-                self.room_holds(work, pool, &room.slots, &leaving, &[])
-            });
-            if !holds {
-                given_back.push(work);
-                continue;
-            }
-            match room {
-                Some((room, booking)) => {
-                    hopeless.clear();
-                    if booking.is_none() {
-                        rules.took(&room.victims);
-                    }
-                    self.displace(work, room, booking);
-                }
-                None => {
-                    hopeless.insert(key);
-                    given_back.push(work);
-                }
-            }
-        }
-        given_back.extend(picker.rest());
-        given_back
-    }
-
-    fn displace(&mut self, work: usize, room: preempt::Room, booking: Option<&Booking>) {
-        let gainer = self.index.works[work].row.name.clone();
-        let (by, reason) = match booking {
-            Some(booking) => (&booking.name, Some(Reason::Reservation)),
-            None => (&gainer, None),
-        };
-        let mut waits_for = Vec::new();
-        for victim in &room.victims {
-            let workload = self.index.works[victim.work].row.name.clone();
-            self.take(victim, by, reason.unwrap_or(victim.reason()));
-            waits_for.push(workload);
-        }
-        if waits_for.is_empty() {
-            waits_for = self.leavers_on(&room.slots, work);
-        }
-        let placement = self.places(&room.slots);
-        let pool = self.index.nodes[room.slots[0].node].pool;
-        self.stands_later(work, pool, &room.slots);
-        self.ledger.nominate(work, room.slots);
-        self.engaged.push(work);
-        if std::mem::take(&mut self.met_behind[pool]) {
-            self.mend(pool);
-        }
-        self.plan.nominations.push(Nomination {
-            workload: gainer,
-            placement,
-            waits_for,
-        });
-    }
-
-    /// A victim gives way; what gave way to another in this plan already gives way further.
-    fn take(&mut self, victim: &preempt::Victim, by: &str, reason: Reason) {
-        let slots = self.ledger.slots(victim.work).to_vec();
-        let facts = &self.index.works[victim.work];
-        let lost = preempt::lost_gpu_seconds(self.index, victim.work, &slots[victim.keep..]);
-        let told = &mut self.plan.preemptions;
-        let at = match told.iter().position(|p| p.workload == facts.row.name) {
-            Some(at) => at,
-            None => {
-                told.push(Preemption {
-                    workload: facts.row.name.clone(),
-                    gainer: Some(by.to_owned()),
-                    reason,
-                    lost_gpu_seconds: 0,
-                    to_workers: 0,
-                    released: Vec::new(),
-                });
-                told.len() - 1
-            }
-        };
-        let told = &mut told[at];
-        told.reason = reason;
-        told.lost_gpu_seconds += lost;
-        told.to_workers = victim.keep as u32;
-        told.released = (told.to_workers..facts.row.placed.len() as u32).collect();
-        self.ledger.release(victim.work, victim.keep);
     }
 
     /// Lets running elastic work grow back, as far as limits and room allow.

@@ -18,6 +18,8 @@ use worlds::tried_at_least;
 /// Random worlds that are tried when nobody asks, and changes of each.
 const CASES: u32 = 48;
 const CHANGES: usize = 40;
+/// Changes of one world that goes on for long.
+const LONG: usize = 500;
 
 /// Rows that are lent to a planner.
 #[derive(Default)]
@@ -246,6 +248,18 @@ proptest! {
     fn futures_that_were_kept_decide_as_fresh_ones_do(
         recipe in rich(),
         steps in prop::collection::vec(any::<[u8; 48]>(), 1..CHANGES),
+    ) {
+        follow(recipe.world(), &steps, smooth)?;
+    }
+}
+
+proptest! {
+    #![proptest_config(tried_at_least(1))]
+
+    #[test]
+    fn after_five_hundred_changes_decisions_are_still_those_of_a_fresh_world(
+        recipe in rich(),
+        steps in prop::collection::vec(any::<[u8; 48]>(), LONG..=LONG),
     ) {
         follow(recipe.world(), &steps, smooth)?;
     }

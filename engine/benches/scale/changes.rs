@@ -127,24 +127,23 @@ impl<'w> Cluster<'w> {
 
     /// Tells how long decisions take after each kind of change.
     pub fn tell(&mut self) {
-        let kinds: [(&str, fn(&mut Self, usize)); 3] = [
-            ("a job ends", |this, _| this.ends()),
-            ("a job is submitted", Self::comes),
-            ("a node is lost", |this, _| this.falls()),
-        ];
-        for (kind, change) in kinds {
-            (self.starts, self.victims) = (0, 0);
-            let mut times = self.times(change);
-            times.sort_unstable();
-            println!(
-                "B4 {kind}: median {:.2} ms, 99th {:.2} ms of {CHANGES} ({} start, {} preempted, {} times anew)",
-                millis(times[CHANGES / 2]),
-                millis(times[CHANGES * 99 / 100]),
-                self.starts,
-                self.victims,
-                self.planner.renewed(),
-            );
-        }
+        self.tell_of("a job ends", |this, _| this.ends());
+        self.tell_of("a job is submitted", Self::comes);
+        self.tell_of("a node is lost", |this, _| this.falls());
+    }
+
+    fn tell_of(&mut self, kind: &str, change: impl FnMut(&mut Self, usize)) {
+        (self.starts, self.victims) = (0, 0);
+        let mut times = self.times(change);
+        times.sort_unstable();
+        println!(
+            "B4 {kind}: median {:.2} ms, 99th {:.2} ms of {CHANGES} ({} start, {} preempted, {} times anew)",
+            millis(times[CHANGES / 2]),
+            millis(times[CHANGES * 99 / 100]),
+            self.starts,
+            self.victims,
+            self.planner.renewed(),
+        );
     }
 }
 

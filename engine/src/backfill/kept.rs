@@ -261,7 +261,7 @@ impl<'i, 'w> Timeline<'i, 'w> {
     }
 
     fn moment_after(&self, at: Key) -> Option<Key> {
-        let next = (at.0, at.1.checked_add(1).unwrap_or(usize::MAX));
+        let next = (at.0, at.1.saturating_add(1));
         let mut later = self.claims.range(next..);
         later.next().map(|(key, _)| moment(*key))
     }

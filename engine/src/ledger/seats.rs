@@ -140,13 +140,15 @@ impl<'w> Ledger<'_, 'w> {
             .collect()
     }
 
-    /// All that teams and users hold.
-    pub fn all_held(&self) -> (&[Vec<Held>], BTreeMap<(usize, usize, &'w str), Amount>) {
+    /// All that teams hold, by pool.
+    pub fn all_held(&self) -> &[Vec<Held>] {
+        &self.held
+    }
+
+    /// All that users hold of teams that bound it, by pool and team.
+    pub fn all_users(&self) -> BTreeMap<(usize, usize, &'w str), Amount> {
         let users = self.users.iter().filter(|(_, held)| **held != 0);
-        (
-            &self.held,
-            users.map(|(user, held)| (*user, *held)).collect(),
-        )
+        users.map(|(user, held)| (*user, *held)).collect()
     }
 
     /// Work that stands otherwise than when the cycle began.

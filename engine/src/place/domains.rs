@@ -71,7 +71,8 @@ pub(super) fn emptiest_first(
 ) -> Vec<Vec<usize>> {
     let mut domains = domains_of(ledger.index, nodes, label);
     domains.sort_by_cached_key(|domain| Reverse(free(ledger, query, domain)));
-    let without = |&node: &usize| !ledger.index.nodes[node].row.labels.contains_key(label);
+    let of = ledger.index.domains.get(label);
+    let without = |&node: &usize| of.is_none_or(|of| of[node].is_none());
     domains.push(nodes.iter().copied().filter(without).collect());
     domains
 }

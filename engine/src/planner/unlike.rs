@@ -20,7 +20,8 @@ impl Planner<'_> {
                 ("work", works(kept).eq(works(&fresh))),
                 ("devices", kept.spaces == fresh.spaces),
                 ("who stands where", seats(kept).eq(seats(&fresh))),
-                ("what is held", kept.all_held() == fresh.all_held()),
+                ("what teams hold", kept.all_held() == fresh.all_held()),
+                ("what users hold", kept.all_users() == fresh.all_users()),
             ];
             let unlike = parts.into_iter().filter(|(_, alike)| !alike);
             unlike.map(|(part, _)| part).collect()

@@ -1,0 +1,142 @@
+//! Starts in the order of a pool; the rest is passed over once nothing of it can start.
+
+use std::rc::Rc;
+
+use domain::Timestamp;
+
+use super::Cycle;
+use super::stuck::Hints;
+use crate::backfill;
+use crate::index::Amount;
+use crate::ledger::Slot;
+use crate::order::Picker;
+use crate::place::{Query, Stock, gang, place, sizes};
+use crate::quota;
+use crate::start;
+use crate::world::Backfill;
+
+impl Cycle<'_, '_> {
+    /// Starts what fits, in order. What does not is given back.
+    pub(super) fn start_in(&mut self, pool: usize, mut picker: Picker) -> Vec<usize> {
+        // Victims and movers may have left more than there was.
+        self.ledger.nowhere.clear();
+        let strict = self.index.pools[pool].row.backfill == Backfill::Strict;
+        let mut given_back = Vec::new();
+        let mut hints = Hints::of(self.index);
+        let (mut failures, mut starts, mut asks_at) = (0_usize, 0_usize, (1, 1));
+        let mut hopeless = self.has_no_place(pool, &picker);
+        loop {
+            // Asked after one failure or start, two, four: it costs a look for each kind of work.
+            if failures == asks_at.0 || starts == asks_at.1 {
+                asks_at = (
+                    (failures + 1).next_power_of_two(),
+                    (starts + 1).next_power_of_two(),
+                );
+                hopeless = hopeless || self.has_no_place(pool, &picker);
+            }
+            if self.may_cut(pool, &picker, hopeless) {
+                self.cut[pool] = true;
+                break;
+            }
+            let next = picker.next_inside(&self.ledger).or_else(|| {
+                // Who can start something matters to the shares of borrowers alone.
+                self.find_stuck(&mut picker, &mut hints, pool, hopeless);
+                picker.next_borrower(&self.ledger)
+            });
+            let Some(work) = next else {
+                break;
+            };
+            hints.taken(self.index, work);
+            let blocked = strict && self.heads[pool].is_some();
+            match if blocked {
+                None
+            } else {
+                self.find_start(work, pool)
+            } {
+                Some(slots) => {
+                    self.start(work, slots);
+                    hints.age();
+                    starts += 1;
+                }
+                None => {
+                    if strict && !blocked && self.could_start(work, pool) {
+                        self.heads[pool] = Some(work);
+                    }
+                    if picker.is_empty() && self.index.pools.len() == 1 {
+                        self.postponed = Some((work, pool));
+                    } else if self.keeps_more(pool) {
+                        self.reserve(work, pool);
+                        hints.age();
+                    }
+                    self.passed[pool].push(work);
+                    given_back.push(work);
+                    failures += 1;
+                }
+            }
+        }
+        if self.postponed.is_none() {
+            self.mend(pool);
+        }
+        given_back
+    }
+
+    /// Whether nothing of what is left in a line can start, nor is given a start that is kept.
+    fn may_cut(&self, pool: usize, picker: &Picker, hopeless: bool) -> bool {
+        let blocked = match self.index.pools[pool].row.backfill {
+            Backfill::Strict => self.heads[pool].is_some(),
+            _ => hopeless && !self.keeps_more(pool),
+        };
+        // Of one that is left the look is as cheap, and it may be alone.
+        let some = self.passed[pool].len() > 1 && !picker.is_empty();
+        blocked && some && self.cuts && !picker.goes_on()
+    }
+
+    /// Whether there is no place for anything in a line; only where that is worth a question.
+    fn has_no_place(&mut self, pool: usize, picker: &Picker) -> bool {
+        if !self.cuts || picker.goes_on() {
+            return false;
+        }
+        let Some(each) = picker.line().each_kin() else {
+            return false;
+        };
+        each.into_iter().all(|((_, least), work)| {
+            let query = Query::start(self.index, work, pool).workers(least);
+            let gang = gang(self.index, query);
+            gang.is_some_and(|gang| {
+                self.ledger.nowhere.contains(&gang)
+                    || place(&mut self.ledger, query).is_none() && self.ledger.nowhere.insert(gang)
+            })
+        })
+    }
+
+    /// Whether limits would let a workload run in a pool that could hold it: such a head reserves.
+    pub(super) fn could_start(&mut self, work: usize, pool: usize) -> bool {
+        let least = Amount::from(self.index.works[work].row.workers_least());
+        let amount = self.index.charge_least(work, pool) * least;
+        quota::allowed(&self.ledger, work, pool, amount).is_ok() && self.formable(work, pool)
+    }
+
+    /// Where a workload would start now: with all its workers, else with fewer.
+    pub(super) fn find_start(&mut self, work: usize, pool: usize) -> Option<Vec<Rc<Slot>>> {
+        let facts = &self.index.works[work];
+        let key = (pool, facts.team, facts.shape);
+        let end = backfill::end_from(self.index, work, self.index.world.now);
+        if self.failed.get(&key).is_some_and(|failed| end >= *failed)
+            || self.plainly_held(work, pool, end)
+        {
+            return None;
+        }
+        let mut failed = Timestamp::MIN_UTC;
+        for workers in sizes(&mut self.ledger, work, pool, Stock::Free) {
+            if let Some(slots) = start::room_of(&mut self.ledger, work, pool, workers) {
+                failed = end;
+                if let Some(slots) = self.let_pass(work, pool, slots, end) {
+                    return Some(slots);
+                }
+            }
+        }
+        let before = self.failed.get(&key).copied().unwrap_or(failed);
+        self.failed.insert(key, failed.min(before));
+        None
+    }
+}

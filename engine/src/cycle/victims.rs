@@ -1,0 +1,145 @@
+//! Room made by victims, in the order of a pool.
+
+use rustc_hash::FxHashSet;
+
+use super::Cycle;
+use super::coming::Coming;
+use crate::bookings;
+use crate::order::Picker;
+use crate::plan::{Nomination, Preemption, Reason};
+use crate::preempt;
+use crate::world::Booking;
+
+impl Cycle<'_, '_> {
+    /// Makes room for waiting work by victims, in order.
+    pub(super) fn displace_in(&mut self, pool: usize, mut picker: Picker) -> Vec<usize> {
+        let mut given_back = Vec::new();
+        let mut rules = preempt::Rules::of(self.index, pool);
+        let booked = !bookings::lasting(self.index, pool).is_empty();
+        if !(rules.any() || booked) || self.heads[pool].is_some() {
+            return picker.rest();
+        }
+        // Who is not in its guarantee has nothing to take back; elastic work may be with fewer.
+        let only_inside = rules.only_reclaims() && !booked && !picker.line().has_elastic();
+        let mut hopeless = FxHashSet::default();
+        self.behind = self.reserved_of(pool);
+        self.behind.retain(|&work| picker.holds(self.index, work));
+        loop {
+            let next = picker.next_inside(&self.ledger);
+            let next = next.or_else(|| match only_inside {
+                true => None,
+                false => picker.next_borrower(&self.ledger),
+            });
+            let Some(work) = next else {
+                break;
+            };
+            self.behind.remove(&work);
+            let facts = &self.index.works[work];
+            let key = (
+                facts.team,
+                facts.shape,
+                facts.priority,
+                rules.delayed(self.index, work),
+            );
+            if hopeless.contains(&key) || !self.formable(work, pool) {
+                given_back.push(work);
+                continue;
+            }
+            match self.coming(work, pool, &rules) {
+                Coming::Nothing => {}
+                Coming::Now(slots) => {
+                    self.start(work, slots);
+                    continue;
+                }
+                Coming::Later(slots) => {
+                    let victims = Vec::new();
+                    self.displace(work, preempt::Room { slots, victims }, None);
+                    continue;
+                }
+            }
+            let room = self.room_for(work, pool, &rules);
+            let holds = room.as_ref().is_none_or(|(room, _)| {
+                let leaving: Vec<(usize, usize)> =
+                    room.victims.iter().map(|v| (v.work, v.keep)).collect();
+                self.room_holds(work, pool, &room.slots, &leaving, &[])
+            });
+            if !holds {
+                given_back.push(work);
+                continue;
+            }
+            match room {
+                Some((room, booking)) => {
+                    hopeless.clear();
+                    if booking.is_none() {
+                        rules.took(&room.victims);
+                    }
+                    self.displace(work, room, booking);
+                }
+                None => {
+                    hopeless.insert(key);
+                    given_back.push(work);
+                }
+            }
+        }
+        given_back.extend(picker.rest());
+        given_back
+    }
+
+    fn displace(&mut self, work: usize, room: preempt::Room, booking: Option<&Booking>) {
+        let gainer = self.index.works[work].row.name.clone();
+        let (by, reason) = match booking {
+            Some(booking) => (&booking.name, Some(Reason::Reservation)),
+            None => (&gainer, None),
+        };
+        let mut waits_for = Vec::new();
+        for victim in &room.victims {
+            let workload = self.index.works[victim.work].row.name.clone();
+            self.take(victim, by, reason.unwrap_or(victim.reason()));
+            waits_for.push(workload);
+        }
+        if waits_for.is_empty() {
+            waits_for = self.leavers_on(&room.slots, work);
+        }
+        let placement = self.places(&room.slots);
+        let pool = self.index.nodes[room.slots[0].node].pool;
+        self.stands_later(work, pool, &room.slots);
+        self.ledger.nominate(work, room.slots);
+        self.engaged.push(work);
+        if std::mem::take(&mut self.met_behind[pool]) {
+            self.mend(pool);
+        }
+        self.plan.nominations.push(Nomination {
+            workload: gainer,
+            placement,
+            waits_for,
+        });
+    }
+
+    /// A victim gives way; what gave way to another in this plan already gives way further.
+    fn take(&mut self, victim: &preempt::Victim, by: &str, reason: Reason) {
+        let slots = self.ledger.slots(victim.work).to_vec();
+        let facts = &self.index.works[victim.work];
+        let lost = preempt::lost_gpu_seconds(self.index, victim.work, &slots[victim.keep..]);
+        let told = &mut self.plan.preemptions;
+        let at = match told.iter().position(|p| p.workload == facts.row.name) {
+            Some(at) => at,
+            None => {
+                told.push(Preemption {
+                    workload: facts.row.name.clone(),
+                    gainer: Some(by.to_owned()),
+                    reason,
+                    lost_gpu_seconds: 0,
+                    to_workers: 0,
+                    released: Vec::new(),
+                });
+                told.len() - 1
+            }
+        };
+        let told = &mut told[at];
+        told.reason = reason;
+        told.lost_gpu_seconds += lost;
+        told.to_workers = victim.keep as u32;
+        told.released = (told.to_workers..facts.row.placed.len() as u32).collect();
+        self.ledger.release(victim.work, victim.keep);
+    }
+}
