@@ -199,20 +199,15 @@ impl Picker {
 
     /// The team's work that is still in the queue, in its order.
     pub fn pending(&self, team: usize) -> impl Iterator<Item = usize> + '_ {
-        self.pending_of(team, |_| true)
+        self.pending_kin(team).map(|(_, work)| work)
     }
 
-    /// The same of some kin only; what has none is of all.
-    pub fn pending_of(
-        &self,
-        team: usize,
-        some: impl Fn(Kin) -> bool,
-    ) -> impl Iterator<Item = usize> {
+    /// The same, each with its kin.
+    pub fn pending_kin(&self, team: usize) -> impl Iterator<Item = (Option<Kin>, usize)> + '_ {
         let queue = self.line.queues[team].iter().enumerate();
         let left = queue.skip(self.first[team]);
         let left = left.filter(move |(at, _)| !self.is_done(team, *at));
-        let left = left.filter(move |(_, entry)| entry.kin.is_none_or(&some));
-        left.map(|(_, entry)| entry.work)
+        left.map(|(_, entry)| (entry.kin, entry.work))
     }
 
     /// In-guarantee work: down the tree by held / guarantee.

@@ -32,7 +32,7 @@ struct Lent {
 
 /// Tells a planner all that is otherwise.
 fn tell<'w>(planner: &mut Planner<'w>, lent: &'w Lent, before: &World, after: &World) {
-    fn by_name<'a, T>(rows: &'a [T], name: fn(&T) -> &str) -> BTreeMap<&'a str, &'a T> {
+    fn by_name<T>(rows: &[T], name: fn(&T) -> &str) -> BTreeMap<&str, &T> {
         rows.iter().map(|row| (name(row), row)).collect()
     }
     planner.turn(after.now);

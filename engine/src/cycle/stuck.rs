@@ -92,10 +92,12 @@ impl Cycle<'_, '_> {
 
     /// The first work of a team that can start, and where.
     fn hint(&mut self, picker: &Picker, team: usize, pool: usize) -> Option<Hint> {
-        // Gangs that are known to have no place need not be tried one by one.
-        let known = self.ledger.nowhere.clone();
-        let open = |(frame, least)| !known.contains(&(pool, frame, least, None));
-        picker.pending_of(team, open).find_map(|work| {
+        picker.pending_kin(team).find_map(|(kin, work)| {
+            // Gangs that are known to have no place need not be tried one by one.
+            let nowhere = |(frame, least)| (pool, frame, least, None);
+            if kin.is_some_and(|kin| self.ledger.nowhere.contains(&nowhere(kin))) {
+                return None;
+            }
             let slots = self.find_start(work, pool)?;
             Some(Hint {
                 put: self.put_on(&slots),
