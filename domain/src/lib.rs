@@ -7,6 +7,7 @@ pub mod ids;
 pub mod money;
 pub mod name;
 pub mod password;
+pub mod policy;
 pub mod quantity;
 pub mod role;
 pub mod sharing;

@@ -7,6 +7,7 @@
 
 mod unlike;
 
+use domain::quantity::Points;
 use domain::{MilliCpu, MilliGpu, Timestamp};
 use rustc_hash::FxHashMap;
 
@@ -211,7 +212,7 @@ impl<'w> Planner<'w> {
     pub fn turn(&mut self, now: Timestamp) {
         // Where waiting counts, who waits longest may be another.
         let mut pools = self.index.pools.iter();
-        if pools.any(|pool| pool.row.ageing_milli_per_hour != 0) {
+        if pools.any(|pool| pool.row.ageing_per_hour != Points::ZERO) {
             self.lines = None;
         }
         self.index.turn(now);

@@ -9,10 +9,12 @@ use std::collections::BTreeMap;
 use domain::spec::PerWorker;
 use domain::{MilliGpu, Timestamp};
 
-pub use node::{MigInstance, Node, NodeState};
-pub use pool::{
-    Backfill, Charge, MigMode, Pool, PoolState, PreemptionPolicy, Reclaim, Strategy, WithinTeam,
+pub use domain::policy::{
+    Backfill, Charge, MigMode, PoolPolicy, PoolState, PreemptionPolicy, Reclaim, Strategy,
+    WithinTeam,
 };
+pub use node::{MigInstance, Node, NodeState};
+pub use pool::Pool;
 pub use workload::{Nominated, Placed, PlacedDevice, Workload, WorkloadState};
 
 /// What one cycle of the planner may know.

@@ -31,7 +31,7 @@ fn stretched(mut world: World, bytes: &[u8]) -> World {
     let far = |dice: &mut Dice<'_>| dice.once_in(3);
     for pool in &mut world.pools {
         if far(&mut dice) {
-            pool.ageing_milli_per_hour = 1_000_000_000_000;
+            pool.ageing_per_hour = domain::quantity::Points::from_milli(1_000_000_000_000);
         }
         if far(&mut dice) {
             pool.usage_half_life_seconds = Some(dice.one(&[1, CENTURY]));

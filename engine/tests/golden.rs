@@ -292,10 +292,7 @@ fn past_use_lowers_the_claim_on_spare_capacity() {
         team
     };
     let plan = Rig::new()
-        .pool(Pool {
-            usage_half_life_seconds: Some(3600),
-            ..Pool::new("p")
-        })
+        .pool(Pool::new("p").with(|policy| policy.usage_half_life_seconds = Some(3600)))
         .nodes(2, 8)
         .tenant(team("a", 6000))
         .tenant(team("b", 1000))
@@ -314,10 +311,7 @@ fn the_larger_part_is_charged() {
         job.per_worker.cpus = MilliCpu::whole(cpus);
         job.per_worker.memory_mib = gib * 1024;
         let plan = Rig::new()
-            .pool(Pool {
-                charge: Charge::Dominant,
-                ..Pool::new("p")
-            })
+            .pool(Pool::new("p").with(|policy| policy.charge = Charge::Dominant))
             .node(Node::new("n1", "p", 16).host(16, 64 * 1024))
             .team("t", 16)
             .work(job.running_on("n1", &[0], before(50)))

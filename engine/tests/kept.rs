@@ -5,6 +5,7 @@ mod worlds;
 use std::collections::BTreeMap;
 
 use domain::MilliGpu;
+use domain::quantity::Points;
 use domain::sharing::SharingMode;
 use engine::plan::Plan;
 use engine::world::{Node, NodeState, Strategy, Team, Workload, WorkloadState, World};
@@ -167,7 +168,7 @@ fn strike(world: &mut World, dice: &mut Dice<'_>) {
 fn smooth(world: &mut World) {
     for pool in &mut world.pools {
         pool.whole_node_guarantees = false;
-        pool.ageing_milli_per_hour = 0;
+        pool.ageing_per_hour = Points::ZERO;
         if pool.strategy == Strategy::LeastFragmentation {
             pool.strategy = Strategy::Pack;
         }

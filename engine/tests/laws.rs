@@ -143,13 +143,12 @@ fn world() -> impl Strategy<Value = World> {
     let rules = (policy(), strategy(), any::<bool>(), mig_mode, time);
     (rules, teams, nodes, jobs).prop_map(|(rules, quotas, nodes, jobs)| {
         let (policy, strategy, whole, mig_mode, (backfill, booking)) = rules;
-        let mut rig = Rig::new().pool(Pool {
-            whole_node_guarantees: whole,
-            mig_mode,
-            strategy,
-            backfill,
-            ..shared().preemption(policy)
-        });
+        let mut rig = Rig::new().pool(shared().preemption(policy).with(|policy| {
+            policy.whole_node_guarantees = whole;
+            policy.mig_mode = mig_mode;
+            policy.strategy = strategy;
+            policy.backfill = backfill;
+        }));
         rig = rig.with(|w| w.cycle_seconds = CYCLE_SECONDS);
         rig = rig.with(|w| w.bookings.extend(booking));
         for (n, (gpus, layout)) in nodes.into_iter().enumerate() {

@@ -270,11 +270,10 @@ fn work_without_devices_keeps_off_nodes_that_have_some() {
 /// Two nodes of eight; each of two teams is guaranteed one of them, whole.
 fn whole_nodes() -> Rig {
     Rig::new()
-        .pool(Pool {
-            whole_node_guarantees: true,
-            strategy: Strategy::Spread,
-            ..Pool::new("p").preemption(eager())
-        })
+        .pool(Pool::new("p").preemption(eager()).with(|policy| {
+            policy.whole_node_guarantees = true;
+            policy.strategy = Strategy::Spread;
+        }))
         .nodes(2, 8)
         .team("vc1", 8)
         .team("vc2", 8)
@@ -374,10 +373,11 @@ fn a_start_that_is_told_breaks_no_promise_of_whole_nodes() {
         ..eager()
     };
     let rig = Rig::new()
-        .pool(Pool {
-            whole_node_guarantees: true,
-            ..Pool::new("p").preemption(never)
-        })
+        .pool(
+            Pool::new("p")
+                .preemption(never)
+                .with(|policy| policy.whole_node_guarantees = true),
+        )
         .nodes(2, 4)
         .team("vc1", 4)
         .team("vc2", 4)

@@ -204,10 +204,12 @@ fn a_team_without_a_guarantee_is_not_evicted_for_ever() {
     };
     let sharing = [SharingMode::Exclusive, SharingMode::TimeSlice];
     let rig = Rig::new()
-        .pool(Pool {
-            time_slices: 10,
-            ..Pool::new("p").preemption(eager()).sharing(&sharing)
-        })
+        .pool(
+            Pool::new("p")
+                .preemption(eager())
+                .sharing(&sharing)
+                .with(|policy| policy.time_slices = 10),
+        )
         .nodes(1, 1)
         .tenant(Team::new("a").quota("p", row(150).limited(MilliGpu::from_milli(300))))
         .tenant(Team::new("b").quota("p", row(150).limited(MilliGpu::from_milli(300))))

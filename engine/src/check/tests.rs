@@ -113,10 +113,11 @@ fn what_the_world_overbooks_itself_is_forgiven_and_what_a_plan_adds_there_is_not
         )
     };
     let mut rig = Rig::new()
-        .pool(Pool {
-            time_slices: 2,
-            ..Pool::new("p").sharing(&[SharingMode::TimeSlice])
-        })
+        .pool(
+            Pool::new("p")
+                .sharing(&[SharingMode::TimeSlice])
+                .with(|policy| policy.time_slices = 2),
+        )
         .nodes(1, 1)
         .team("t", 1);
     for name in ["a", "b", "c"] {

@@ -18,7 +18,7 @@ pub(super) type Rank = (i128, Reverse<domain::Timestamp>, Reverse<usize>);
 fn urgency(index: &Index<'_>, work: usize, pool: usize) -> i128 {
     const HOUR_MICROS: i128 = 3_600_000_000;
     let facts = &index.works[work];
-    let ageing = i128::from(index.pools[pool].row.ageing_milli_per_hour);
+    let ageing = i128::from(index.pools[pool].row.ageing_per_hour.milli());
     let waited = (index.world.now - facts.row.submitted)
         .num_microseconds()
         .unwrap_or(0)

@@ -5,8 +5,8 @@ use domain::{Timestamp, time};
 use serde_json::{Map, Number, Value, json};
 
 use crate::world::{
-    Backfill, Booking, Charge, MigMode, Node, NodeState, Placed, Pool, PoolState, PreemptionPolicy,
-    Quota, Reclaim, Service, Stopped, Strategy, Team, WithinTeam, Workload, WorkloadState, World,
+    Booking, Node, NodeState, Placed, Pool, Quota, Service, Stopped, Team, Workload, WorkloadState,
+    World,
 };
 
 /// Writes a file that `parse` reads back to an equal world. What a node's agent can
@@ -39,57 +39,12 @@ fn milli(amount: i64) -> Value {
 }
 
 fn pool(pool: &Pool) -> Value {
-    json!({
-        "name": pool.name,
-        "state": match pool.state { PoolState::Open => "open", PoolState::Closed => "closed" },
-        "strategy": match pool.strategy {
-            Strategy::Pack => "pack",
-            Strategy::Spread => "spread",
-            Strategy::LeastFragmentation => "least_fragmentation",
-        },
-        "sharing": pool.sharing,
-        "time_slices": pool.time_slices,
-        "mps_across_teams": pool.mps_across_teams,
-        "mig_mode": match pool.mig_mode {
-            MigMode::Dynamic => "dynamic",
-            MigMode::Static => "static",
-            MigMode::Never => "never",
-        },
-        "backfill": match pool.backfill {
-            Backfill::Easy => "easy",
-            Backfill::Conservative => "conservative",
-            Backfill::None => "none",
-            Backfill::Strict => "strict",
-        },
-        "charge": match pool.charge { Charge::Gpus => "gpus", Charge::Dominant => "dominant" },
-        "non_preemptible_borrowing": pool.non_preemptible_borrowing,
-        "ageing_per_hour": milli(pool.ageing_milli_per_hour),
-        "usage_half_life_seconds": pool.usage_half_life_seconds,
-        "whole_node_guarantees": pool.whole_node_guarantees,
-        "preemption": preemption(&pool.preemption),
-    })
-}
-
-fn preemption(policy: &PreemptionPolicy) -> Value {
-    json!({
-        "within_team": match policy.within_team {
-            WithinTeam::Never => "never",
-            WithinTeam::LowerPriority => "lower_priority",
-        },
-        "reclaim": match policy.reclaim {
-            Reclaim::Never => "never",
-            Reclaim::LowerPriority => "lower_priority",
-            Reclaim::Any => "any",
-        },
-        "across_borrowers": policy.across_borrowers,
-        "min_runtime_seconds": policy.min_runtime_seconds,
-        "min_runtime_reclaim_seconds": policy.min_runtime_reclaim_seconds,
-        "delay_seconds": policy.delay_seconds,
-        "max_per_day": policy.max_per_day,
-        "max_per_team_hour": policy.max_per_team_hour,
-        "grace_seconds": policy.grace_seconds,
-        "consolidate": policy.consolidate,
-    })
+    let mut keys = json!({ "name": pool.name });
+    let policy = serde_json::to_value(&pool.policy).expect("words and numbers are always written");
+    if let (Value::Object(keys), Value::Object(policy)) = (&mut keys, policy) {
+        keys.extend(policy);
+    }
+    keys
 }
 
 fn node(node: &Node) -> Value {

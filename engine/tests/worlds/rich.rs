@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use domain::quantity::Points;
 use domain::sharing::SharingMode;
 use domain::spec::{NvlinkRule, WorkloadKind};
 use domain::{MilliCpu, MilliGpu};
 use engine::rig::{before, noon};
 use engine::world::{
-    Backfill, Booking, Charge, Class, MigInstance, MigMode, Node, NodeState, Pool, PoolState,
-    PreemptionPolicy, Quota, Reclaim, Service, Stopped, Strategy as Placing, Team, WithinTeam,
-    Workload, WorkloadState, World,
+    Backfill, Booking, Charge, Class, MigInstance, MigMode, Node, NodeState, Pool, PoolPolicy,
+    PoolState, PreemptionPolicy, Quota, Reclaim, Service, Stopped, Strategy as Placing, Team,
+    WithinTeam, Workload, WorkloadState, World,
 };
 use engine::{cycles, plan};
 use proptest::prelude::*;
@@ -116,7 +117,7 @@ fn pool(name: &str, dice: &mut Dice<'_>) -> Pool {
         grace_seconds: dice.one(&[0, 30, 90]),
         consolidate: dice.once_in(2),
     };
-    Pool {
+    let policy = PoolPolicy {
         state: dice.rarely(16, PoolState::Closed, PoolState::Open),
         strategy: dice.one(&[Placing::Pack, Placing::Spread, Placing::LeastFragmentation]),
         sharing: SharingMode::ALL.to_vec(),
@@ -137,11 +138,14 @@ fn pool(name: &str, dice: &mut Dice<'_>) -> Pool {
         ]),
         charge: dice.one(&[Charge::Gpus, Charge::Gpus, Charge::Dominant]),
         non_preemptible_borrowing: dice.once_in(3),
-        ageing_milli_per_hour: dice.one(&[0, 0, 50_000]),
+        ageing_per_hour: dice.one(&[Points::ZERO, Points::ZERO, Points::whole(50)]),
         usage_half_life_seconds: dice.one(&[None, None, Some(3600)]),
         whole_node_guarantees: dice.once_in(3),
         preemption,
-        ..Pool::new(name)
+    };
+    Pool {
+        name: name.to_owned(),
+        policy,
     }
 }
 

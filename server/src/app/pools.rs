@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use domain::Timestamp;
 use domain::ids::PoolId;
 use domain::name::Name;
+use domain::policy::PoolPolicy;
 use domain::sharing::SharingMode;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -14,7 +15,7 @@ use super::audit::Change;
 use super::authorise::{Action, Target, authorise};
 use super::idempotency::{self, Answer, Repeat};
 use super::page::{self, Page, PageAsk};
-pub use super::pool_policy::{NewPool, PolicyPatch, PoolPolicy};
+pub use super::pool_policy::{NewPool, PolicyPatch};
 use super::promises::Overpromised;
 use super::{App, AppError, Asker, audit, promises, questions};
 use crate::store::{self, Tx};
@@ -85,7 +86,7 @@ pub async fn create(
     new: NewPool,
 ) -> Result<Answer<Pool>, AppError> {
     authorise(asker, Action::CreatePool, Target::Platform)?;
-    let policy = check(&new.name, &new.policy())?;
+    let policy = checked(&new.policy())?;
     let name = new.name;
     let mut work = idempotency::begin(app, asker, repeat).await?;
     if let Some(answer) = work.repeated().await? {
@@ -116,8 +117,8 @@ pub async fn update(
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let row = find(&mut tx, name).await?;
     let mut policy = kept_policy(&row)?;
-    policy.apply(keys);
-    let policy = check(name, &policy)?;
+    keys.onto(&mut policy);
+    let policy = checked(&policy)?;
     if !store::pools::update(&mut tx, row.id, version, &policy).await? {
         return Err(AppError::Stale {
             given: version.to_string(),
@@ -137,27 +138,11 @@ pub async fn update(
     Ok(pool)
 }
 
-/// Has the engine read the policy as it will, so that what is kept is what it can follow.
-fn check(name: &Name, policy: &PoolPolicy) -> Result<Value, AppError> {
-    let kept = serde_json::to_value(policy)
-        .map_err(|e| AppError::Internal(anyhow::Error::new(e).context("write a policy")))?;
-    let mut pool = kept.clone();
-    pool["name"] = name.as_str().into();
-    let scenario = serde_json::json!({
-        "now": "2000-01-01T00:00:00Z", "pools": [pool], "nodes": [], "teams": [], "workloads": [],
-    });
-    let refused = |key: &str, remedy: String| {
-        // Its keys begin with the pool's place in a file.
-        let field = key.split_once("].").map_or(key, |(_, field)| field);
-        let value = field
-            .split('.')
-            .try_fold(&kept, |value, part| value.get(part))
-            .map_or_else(|| "a value".to_owned(), ToString::to_string);
-        AppError::invalid(field, value, remedy)
-    };
-    engine::scenario::parse(&scenario.to_string())
-        .map_err(|error| refused(&error.key, error.what))?;
-    Ok(kept)
+/// The policy as it is kept, if it can be followed.
+fn checked(policy: &PoolPolicy) -> Result<Value, AppError> {
+    policy.check()?;
+    serde_json::to_value(policy)
+        .map_err(|e| AppError::Internal(anyhow::Error::new(e).context("write a policy")))
 }
 
 async fn read(tx: &mut Tx, name: &Name) -> Result<Pool, AppError> {

@@ -335,8 +335,8 @@ impl<'p> Desk<'p> {
             .pools
             .iter()
             .find(|p| p.name == node.row.pool)?;
-        let policy = translate::read_policy(&pool.name, &pool.policy).ok()?;
-        Some(policy.preemption.grace_seconds.saturating_mul(1000))
+        let grace = translate::policy(pool).preemption.grace_seconds;
+        Some(grace.saturating_mul(1000))
     }
 }
 
@@ -415,8 +415,7 @@ fn nominations(app: &App, mirror: &Mirror, plan: &Plan) -> Vec<(JobId, Option<Va
         .records
         .pools
         .iter()
-        .filter_map(|pool| translate::read_policy(&pool.name, &pool.policy).ok())
-        .map(|pool| pool.preemption.grace_seconds)
+        .map(|pool| translate::policy(pool).preemption.grace_seconds)
         .max()
         .unwrap_or(0);
     let until = mirror.now

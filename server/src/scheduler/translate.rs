@@ -11,8 +11,8 @@ use domain::spec::JobSpec;
 use domain::state::{AttemptState, DeviceHealth, JobState, NodeIntent, Reachability};
 use domain::{MilliCpu, MilliGpu, Timestamp};
 use engine::world::{
-    Class, Node, NodeState, Nominated, Past, Placed, PlacedDevice, Pool, PoolState, Quota, Stopped,
-    Team, Workload, WorkloadState, World,
+    Class, Node, NodeState, Nominated, Past, Placed, PlacedDevice, Pool, PoolPolicy, PoolState,
+    Quota, Stopped, Team, Workload, WorkloadState, World,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -72,37 +72,33 @@ pub fn world(records: &Records, now: Timestamp, memory: &Memory) -> World {
     world
 }
 
-/// A pool's policy, read by the engine's own reader. One that cannot be read closes its pool,
-/// which harms less than a guess.
 fn pool(row: &PoolRow) -> Pool {
-    read_policy(&row.name, &row.policy).unwrap_or_else(|error| {
+    Pool {
+        name: row.name.clone(),
+        policy: policy(row),
+    }
+}
+
+/// A pool's policy as it is kept. One that cannot be read closes its pool, which harms less than
+/// a guess.
+pub fn policy(row: &PoolRow) -> PoolPolicy {
+    let read: Result<PoolPolicy, _> = serde_json::from_value(row.policy.clone());
+    let read = read.map_err(|error| error.to_string());
+    let kept = read.and_then(|policy| match policy.check() {
+        Ok(()) => Ok(policy),
+        Err(error) => Err(error.to_string()),
+    });
+    kept.unwrap_or_else(|error| {
         tracing::error!(
             pool.name = row.name,
             error,
             "pool policy cannot be read, the pool counts as closed"
         );
-        let mut pool = Pool::new(&row.name);
-        pool.state = PoolState::Closed;
-        pool
+        PoolPolicy {
+            state: PoolState::Closed,
+            ..PoolPolicy::default()
+        }
     })
-}
-
-/// Reads a policy's keys as a scenario file has them.
-pub fn read_policy(name: &str, policy: &Value) -> Result<Pool, String> {
-    let mut keys = match policy {
-        Value::Object(keys) => keys.clone(),
-        _ => return Err("a policy is an object".to_owned()),
-    };
-    keys.insert("name".to_owned(), Value::String(name.to_owned()));
-    let file = json!({
-        "now": "2000-01-01T00:00:00Z", "pools": [keys], "nodes": [], "teams": [], "workloads": [],
-    });
-    let world = engine::scenario::parse(&file.to_string()).map_err(|e| e.to_string())?;
-    world
-        .pools
-        .into_iter()
-        .next()
-        .ok_or_else(|| "a file with one pool has one".to_owned())
 }
 
 fn teams(records: &Records) -> Vec<Team> {

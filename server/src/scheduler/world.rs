@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use domain::Timestamp;
 use domain::ids::{AssignmentId, JobId, NodeId};
+use domain::policy::{PoolPolicy, Strategy};
 use domain::spec::JobSpec;
 
+use super::translate::policy;
 use crate::store::changes::{self, Position};
 use crate::store::past::{self, Evictions, Gone, LastNode, PastUse};
 use crate::store::world::{
@@ -152,22 +154,28 @@ impl Mirror {
     /// Reads what the pools' policies want to know of the past.
     pub async fn recall(&mut self, db: &Database) -> Result<Memory, sqlx::Error> {
         let mut memory = Memory::default();
-        let limits = |p: &&PoolRow| !p.policy["preemption"]["max_per_team_hour"].is_null();
-        let half_life = |p: &PoolRow| {
-            p.policy["usage_half_life_seconds"]
-                .as_i64()
-                .filter(|s| *s > 0)
-        };
-        let mixes = |p: &PoolRow| p.policy["strategy"] == "least_fragmentation";
-        let pools = &self.records.pools;
-        if !pools
+        let policies = self
+            .records
+            .pools
             .iter()
-            .any(|p| limits(&p) || half_life(p).is_some() || mixes(p))
-        {
+            .map(|row| (&row.name, policy(row)));
+        let pools: Vec<(&String, PoolPolicy)> = policies.collect();
+        let limits = pools
+            .iter()
+            .any(|(_, p)| p.preemption.max_per_team_hour.is_some());
+        let mixes = pools
+            .iter()
+            .any(|(_, p)| p.strategy == Strategy::LeastFragmentation);
+        let half_lives = || {
+            pools
+                .iter()
+                .filter_map(|(name, p)| Some((*name, p.usage_half_life_seconds?)))
+        };
+        if !limits && !mixes && half_lives().next().is_none() {
             return Ok(memory);
         }
         let mut tx = db.begin_system().await?;
-        if pools.iter().any(mixes) {
+        if mixes {
             let fresh = |at: Timestamp| self.now < at + HISTORY_FRESH_FOR;
             let known = self.gone.take().filter(|(at, _)| fresh(*at));
             let (at, gone) = match known {
@@ -181,14 +189,12 @@ impl Mirror {
             memory.gone = Arc::clone(&gone);
             self.gone = Some((at, gone));
         }
-        if pools.iter().any(|p| limits(&p)) {
+        if limits {
             memory.evictions = past::evictions_since(&mut tx, self.now - EVICTION_HOUR).await?;
         }
-        for pool in pools {
-            if let Some(seconds) = half_life(pool) {
-                let used = past::past_use(&mut tx, &pool.name, seconds, self.now).await?;
-                memory.past_use.insert(pool.name.clone(), used);
-            }
+        for (pool, seconds) in half_lives() {
+            let used = past::past_use(&mut tx, pool, seconds, self.now).await?;
+            memory.past_use.insert(pool.clone(), used);
         }
         tx.commit().await?;
         Ok(memory)

@@ -3,13 +3,13 @@
 use anyhow::Context;
 use domain::ids::{PoolId, PriceId, RequestId, TeamId, UserId};
 use domain::name::Name;
+use domain::policy::PoolPolicy;
 use domain::role::{PlatformRole, TeamRole};
 use domain::sharing::SharingMode;
 use serde::Serialize;
 use serde_json::json;
 
 use super::admin::{add_person, random_password};
-use crate::app::pools::PoolPolicy;
 use crate::app::sessions::{self, SessionKind};
 use crate::app::{App, passwords};
 use crate::store::{self, Tx};
