@@ -66,6 +66,10 @@ id! {
     AssignmentId,
     /// A usage segment.
     SegmentId,
+    /// Capacity booked ahead.
+    BookingId,
+    /// A weekly window.
+    WindowId,
     /// A price of the price book.
     PriceId,
     /// A session or token.

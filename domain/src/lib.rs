@@ -14,6 +14,7 @@ pub mod sharing;
 pub mod spec;
 pub mod state;
 pub mod time;
+pub mod weekly;
 
 pub use error::FieldError;
 pub use quantity::{MilliCpu, MilliGpu};

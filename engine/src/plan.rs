@@ -148,6 +148,21 @@ pub enum Reason {
     Drain,
 }
 
+impl Reason {
+    /// Its word, in plans and wherever it is kept.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Reclaim => "reclaim",
+            Self::Priority => "priority",
+            Self::Share => "share",
+            Self::Shrink => "shrink",
+            Self::Consolidation => "consolidation",
+            Self::Reservation => "reservation",
+            Self::Drain => "drain",
+        }
+    }
+}
+
 /// A workload that loses its devices, or its highest ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Preemption {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
+use domain::weekly::Zone;
 use serde::{Deserialize, Deserializer};
 
 mod check;
@@ -30,6 +31,9 @@ pub struct Config {
     /// How much one person may take.
     #[serde(default)]
     pub limits: Limits,
+    /// What is the organisation's own.
+    #[serde(default)]
+    pub organisation: Organisation,
     /// First Unix user id of the teams' ranges; a team's is this plus its slot times 1,000.
     #[serde(default = "default_unix_base")]
     pub unix_user_base: u32,
@@ -167,6 +171,22 @@ impl Default for Agents {
             public_url: None,
             certificate_seconds: 24 * 3600,
             join_token_seconds: 3600,
+        }
+    }
+}
+
+/// What is the organisation's own.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Organisation {
+    /// Whose clocks weekly windows follow that name no time zone.
+    pub time_zone: Zone,
+}
+
+impl Default for Organisation {
+    fn default() -> Self {
+        Self {
+            time_zone: Zone::UTC,
         }
     }
 }

@@ -10,7 +10,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::extract::{
-    ApiJson, ApiPath, ApiPost, ApiQuery, IfMatch, MaybeIfMatch, NoQuery, PageQuery, RepeatKey,
+    ApiJson, ApiPath, ApiPost, ApiQuery, IfMatch, MaybeIfMatch, PageQuery, ReasonQuery, RepeatKey,
     SignedIn,
 };
 use super::problem::{Refusals, UpdateRefusals};
@@ -50,23 +50,23 @@ async fn list_classes(
 /// Make a priority class.
 #[utoipa::path(
     post, path = "/classes", tag = "policy",
-    params(RepeatKey),
+    params(ReasonQuery, RepeatKey),
     request_body = NewClass,
     responses((status = 201, description = "The class.", body = Class), Refusals)
 )]
 async fn create_class(
     State(app): State<App>,
     SignedIn(asker): SignedIn,
-    ApiQuery(NoQuery {}): ApiQuery<NoQuery>,
+    ApiQuery(why): ApiQuery<ReasonQuery>,
     post: ApiPost<NewClass>,
 ) -> Result<Answer<Class>, AppError> {
-    classes::create(&app, &asker, post.repeat, post.input).await
+    classes::create(&app, &asker, post.repeat, post.input, &why.reason).await
 }
 
 /// Change a priority class; work that waits is ordered by it at once.
 #[utoipa::path(
     patch, path = "/classes/{class}", tag = "policy",
-    params(ClassPath, ("If-Match" = String, Header, description = "The version that was read, in quotes.")),
+    params(ClassPath, ReasonQuery, ("If-Match" = String, Header, description = "The version that was read, in quotes.")),
     request_body = ClassPatch,
     responses((status = 200, description = "The class.", body = Class), UpdateRefusals)
 )]
@@ -74,11 +74,11 @@ async fn update_class(
     State(app): State<App>,
     SignedIn(asker): SignedIn,
     ApiPath(path): ApiPath<ClassPath>,
-    ApiQuery(NoQuery {}): ApiQuery<NoQuery>,
+    ApiQuery(why): ApiQuery<ReasonQuery>,
     IfMatch(version): IfMatch,
     ApiJson(patch): ApiJson<ClassPatch>,
 ) -> Result<Versioned<Class>, AppError> {
-    let class = classes::update(&app, &asker, &path.class, version, patch).await?;
+    let class = classes::update(&app, &asker, &path.class, version, patch, &why.reason).await?;
     let version = class.version;
     Ok(Versioned(class, version))
 }
@@ -86,16 +86,16 @@ async fn update_class(
 /// Remove a priority class that no job names.
 #[utoipa::path(
     delete, path = "/classes/{class}", tag = "policy",
-    params(ClassPath, ("If-Match" = Option<String>, Header, description = "The version that was read, in quotes.")),
+    params(ClassPath, ReasonQuery, ("If-Match" = Option<String>, Header, description = "The version that was read, in quotes.")),
     responses((status = 204, description = "It is gone."), UpdateRefusals)
 )]
 async fn delete_class(
     State(app): State<App>,
     SignedIn(asker): SignedIn,
     ApiPath(path): ApiPath<ClassPath>,
-    ApiQuery(NoQuery {}): ApiQuery<NoQuery>,
+    ApiQuery(why): ApiQuery<ReasonQuery>,
     MaybeIfMatch(version): MaybeIfMatch,
 ) -> Result<StatusCode, AppError> {
-    classes::delete(&app, &asker, &path.class, version).await?;
+    classes::delete(&app, &asker, &path.class, version, &why.reason).await?;
     Ok(StatusCode::NO_CONTENT)
 }

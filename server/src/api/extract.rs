@@ -22,6 +22,7 @@ use super::json;
 use crate::app::idempotency::Repeat;
 use crate::app::page::PageAsk;
 use crate::app::sessions::{self, SessionKind};
+use crate::app::versions::Expected;
 use crate::app::{App, AppError, Asker};
 use crate::front::fields::read_query;
 use crate::front::{self, RequestContext};
@@ -129,7 +130,9 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for ApiPath
 
 /// The word for a part of a path.
 fn noun(key: &str) -> &'static str {
-    const NOUNS: [&str; 7] = ["team", "pool", "user", "class", "node", "job", "member"];
+    const NOUNS: [&str; 9] = [
+        "team", "pool", "user", "class", "node", "job", "member", "booking", "window",
+    ];
     NOUNS
         .into_iter()
         .find(|noun| *noun == key)
@@ -164,6 +167,17 @@ impl PageQuery {
     pub fn ask(self) -> Result<PageAsk, AppError> {
         PageAsk::new(self.limit, self.cursor)
     }
+}
+
+/// The query of a change of policies.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ReasonQuery {
+    /// Why, in words: kept with the change. At most 200 characters.
+    #[serde(default)]
+    #[param(required = false, max_length = 200)]
+    pub reason: String,
 }
 
 /// A query without parameters.
@@ -332,6 +346,15 @@ pub enum Presupposes {
     Version(i64),
     /// `If-None-Match: *`.
     Nothing,
+}
+
+impl From<Presupposes> for Expected {
+    fn from(presupposes: Presupposes) -> Self {
+        match presupposes {
+            Presupposes::Nothing => Self::Nothing,
+            Presupposes::Version(version) => Self::Version(version),
+        }
+    }
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Presupposes {

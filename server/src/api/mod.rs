@@ -12,6 +12,7 @@ use crate::app::App;
 mod asked;
 pub mod audit;
 pub mod auth;
+pub mod bookings;
 pub mod classes;
 pub mod events;
 pub mod extract;
@@ -21,6 +22,7 @@ pub mod logs;
 pub mod nodes;
 pub mod openapi;
 pub mod planning;
+pub mod policy;
 pub mod pools;
 pub mod prices;
 pub mod problem;
@@ -28,6 +30,7 @@ pub mod reply;
 pub mod teams;
 pub mod usage;
 pub mod users;
+pub mod windows;
 
 /// Where the API stands.
 pub const PREFIX: &str = "/api/v1";
@@ -40,6 +43,9 @@ fn operations() -> OpenApiRouter<App> {
         .merge(users::routes())
         .merge(pools::routes())
         .merge(classes::routes())
+        .merge(bookings::routes())
+        .merge(windows::routes())
+        .merge(policy::routes())
         .merge(prices::routes())
         .merge(audit::routes())
         .merge(jobs::routes())

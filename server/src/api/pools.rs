@@ -9,7 +9,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::extract::{
-    ApiJson, ApiPath, ApiPost, ApiQuery, IfMatch, NoQuery, PageQuery, RepeatKey, SignedIn,
+    ApiJson, ApiPath, ApiPost, ApiQuery, IfMatch, NoQuery, PageQuery, ReasonQuery, RepeatKey,
+    SignedIn,
 };
 use super::problem::{Refusals, UpdateRefusals};
 use super::reply::Versioned;
@@ -49,17 +50,17 @@ async fn list_pools(
 /// Make a pool; keys of its policy that are absent have their defaults.
 #[utoipa::path(
     post, path = "/pools", tag = "policy",
-    params(RepeatKey),
+    params(ReasonQuery, RepeatKey),
     request_body = NewPool,
     responses((status = 201, description = "The pool.", body = Pool), Refusals)
 )]
 async fn create_pool(
     State(app): State<App>,
     SignedIn(asker): SignedIn,
-    ApiQuery(NoQuery {}): ApiQuery<NoQuery>,
+    ApiQuery(why): ApiQuery<ReasonQuery>,
     post: ApiPost<NewPool>,
 ) -> Result<Answer<Pool>, AppError> {
-    pools::create(&app, &asker, post.repeat, post.input).await
+    pools::create(&app, &asker, post.repeat, post.input, &why.reason).await
 }
 
 /// Show a pool.
@@ -81,7 +82,7 @@ async fn get_pool(
 /// Change a pool's policy; keys that are absent stay.
 #[utoipa::path(
     patch, path = "/pools/{pool}", tag = "policy",
-    params(PoolPath, ("If-Match" = String, Header, description = "The version that was read, in quotes.")),
+    params(PoolPath, ReasonQuery, ("If-Match" = String, Header, description = "The version that was read, in quotes.")),
     request_body = PolicyPatch,
     responses((status = 200, description = "The pool.", body = Pool), UpdateRefusals)
 )]
@@ -89,11 +90,11 @@ async fn update_pool(
     State(app): State<App>,
     SignedIn(asker): SignedIn,
     ApiPath(path): ApiPath<PoolPath>,
-    ApiQuery(NoQuery {}): ApiQuery<NoQuery>,
+    ApiQuery(why): ApiQuery<ReasonQuery>,
     IfMatch(version): IfMatch,
     ApiJson(keys): ApiJson<PolicyPatch>,
 ) -> Result<Versioned<Pool>, AppError> {
-    let pool = pools::update(&app, &asker, &path.pool, version, keys).await?;
+    let pool = pools::update(&app, &asker, &path.pool, version, keys, &why.reason).await?;
     let version = pool.version;
     Ok(Versioned(pool, version))
 }

@@ -10,14 +10,14 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::extract::{
-    ApiJson, ApiPath, ApiPost, ApiQuery, IfMatch, NoQuery, PageQuery, Presupposes, RepeatKey,
-    SignedIn,
+    ApiJson, ApiPath, ApiPost, ApiQuery, IfMatch, NoQuery, PageQuery, Presupposes, ReasonQuery,
+    RepeatKey, SignedIn,
 };
 use super::problem::{Refusals, UpdateRefusals};
 use super::reply::Versioned;
 use crate::app::idempotency::Answer;
 use crate::app::page::Page;
-use crate::app::quotas::{self, Expected, NewQuota, Quota, SetQuota};
+use crate::app::quotas::{self, NewQuota, Quota, SetQuota};
 use crate::app::teams::{self, Member, NewMember, NewTeam, Team, TeamPatch};
 use crate::app::{App, AppError};
 
@@ -142,7 +142,7 @@ async fn list_quotas(
 #[utoipa::path(
     put, path = "/teams/{team}/quotas/{pool}", tag = "policy",
     params(
-        QuotaPath,
+        QuotaPath, ReasonQuery,
         ("If-Match" = Option<String>, Header, description = "The version that was read, in quotes."),
         ("If-None-Match" = Option<String>, Header, description = "`*` for a quota that is not there yet."),
     ),
@@ -157,15 +157,12 @@ async fn put_quota(
     State(app): State<App>,
     SignedIn(asker): SignedIn,
     ApiPath(path): ApiPath<QuotaPath>,
-    ApiQuery(NoQuery {}): ApiQuery<NoQuery>,
+    ApiQuery(why): ApiQuery<ReasonQuery>,
     presupposes: Presupposes,
     ApiJson(new): ApiJson<NewQuota>,
 ) -> Result<Answer<SetQuota>, AppError> {
-    let expected = match presupposes {
-        Presupposes::Nothing => Expected::Nothing,
-        Presupposes::Version(version) => Expected::Version(version),
-    };
-    quotas::put(&app, &asker, &path.team, &path.pool, expected, new).await
+    let which = (&path.team, &path.pool);
+    quotas::put(&app, &asker, which, presupposes.into(), new, &why.reason).await
 }
 
 /// List a team's members.

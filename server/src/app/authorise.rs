@@ -99,6 +99,8 @@ actions! {
     RemoveMember "remove_member" Team(Owner, ADMIN);
     ListQuotas "list_quotas" Team(Viewer, SEE);
     PutQuota "put_quota" Platform(STEER);
+    ListAllQuotas "list_all_quotas" SignedIn;
+    PutQuotas "put_quotas" Platform(STEER);
 
     ListUsers "list_users" SignedIn;
     GetUser "get_user" SignedIn;
@@ -113,6 +115,17 @@ actions! {
     CreateClass "create_class" Platform(STEER);
     UpdateClass "update_class" Platform(STEER);
     DeleteClass "delete_class" Platform(STEER);
+    ListBookings "list_bookings" SignedIn;
+    CreateBooking "create_booking" Platform(STEER);
+    UpdateBooking "update_booking" Platform(STEER);
+    DeleteBooking "delete_booking" Platform(STEER);
+    ListWindows "list_windows" SignedIn;
+    CreateWindow "create_window" Platform(STEER);
+    UpdateWindow "update_window" Platform(STEER);
+    DeleteWindow "delete_window" Platform(STEER);
+    ListPolicyVersions "list_policy_versions" SignedIn;
+    RestorePolicyVersion "restore_policy_version" Platform(STEER);
+    DiffPolicy "diff_policy" Platform(STEER);
     ListPrices "list_prices" SignedIn;
     CreatePrice "create_price" Platform(PRICE);
     ListAudit "list_audit" Platform(REVIEW);

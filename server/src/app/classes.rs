@@ -2,14 +2,13 @@
 
 use domain::name::Name;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 use utoipa::ToSchema;
 
-use super::audit::Change;
 use super::authorise::{Action, Target, authorise};
 use super::idempotency::{self, Answer, Repeat};
 use super::page::{self, Page, PageAsk};
-use super::{App, AppError, Asker, audit};
+use super::versions::{self, By, Expected, Object, PolicyNoun};
+use super::{App, AppError, Asker};
 use crate::store::{self, Tx};
 
 /// The class of work that names none; it is always there.
@@ -85,22 +84,19 @@ pub async fn create(
     asker: &Asker,
     repeat: Repeat,
     new: NewClass,
+    reason: &str,
 ) -> Result<Answer<Class>, AppError> {
-    authorise(asker, Action::CreateClass, Target::Platform)?;
-    check_priority(new.priority)?;
+    let by = By::allowed(asker, Action::CreateClass, reason)?;
     let mut work = idempotency::begin(app, asker, repeat).await?;
     if let Some(answer) = work.repeated().await? {
         return Ok(answer);
     }
-    store::classes::insert(&mut work.tx, &new.name, new.priority, new.preemptible)
-        .await
-        .map_err(|error| AppError::name_taken(error, "classes_pkey", "class", &new.name))?;
-    let class = find(&mut work.tx, &new.name).await?;
-    let change = Change {
-        after: Some(described(&class)),
-        ..Change::of(Action::CreateClass, format!("class/{}", new.name))
+    let form = ClassForm {
+        priority: new.priority,
+        preemptible: new.preemptible,
     };
-    audit::record(&mut work.tx, asker, change).await?;
+    set(&mut work.tx, &by, &new.name, Expected::Nothing, form).await?;
+    let class = find(&mut work.tx, &new.name).await?;
     let version = class.version;
     work.finish(app, Answer::created(Class::from(class), version))
         .await
@@ -113,26 +109,79 @@ pub async fn update(
     name: &Name,
     version: i64,
     patch: ClassPatch,
+    reason: &str,
 ) -> Result<Class, AppError> {
-    authorise(asker, Action::UpdateClass, Target::Platform)?;
+    let by = By::allowed(asker, Action::UpdateClass, reason)?;
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let before = find(&mut tx, name).await?;
-    let priority = patch.priority.unwrap_or(before.priority);
-    check_priority(priority)?;
-    let preemptible = patch.preemptible.unwrap_or(before.preemptible);
-    if !store::classes::update(&mut tx, name.as_str(), version, priority, preemptible).await? {
-        return Err(stale(&mut tx, name, version).await);
-    }
-    let after = find(&mut tx, name).await?;
-    let change = Change {
-        before: Some(described(&before)),
-        after: Some(described(&after)),
-        ..Change::of(Action::UpdateClass, format!("class/{name}"))
+    let form = ClassForm {
+        priority: patch.priority.unwrap_or(before.priority),
+        preemptible: patch.preemptible.unwrap_or(before.preemptible),
     };
-    audit::record(&mut tx, asker, change).await?;
+    set(&mut tx, &by, name, Expected::Version(version), form).await?;
+    let after = find(&mut tx, name).await?;
     tx.commit().await?;
     app.wake.all();
     Ok(after.into())
+}
+
+/// A class as its versions keep it.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct ClassForm {
+    priority: i32,
+    preemptible: bool,
+}
+
+impl From<&store::classes::Class> for ClassForm {
+    fn from(row: &store::classes::Class) -> Self {
+        Self {
+            priority: row.priority,
+            preemptible: row.preemptible,
+        }
+    }
+}
+
+/// Makes or changes one.
+pub(super) async fn set(
+    tx: &mut Tx,
+    by: &By<'_>,
+    name: &Name,
+    expected: Expected,
+    form: ClassForm,
+) -> Result<(), AppError> {
+    check_priority(form.priority)?;
+    let ClassForm {
+        priority,
+        preemptible,
+    } = form;
+    let (before, version) = match expected {
+        Expected::Nothing => {
+            store::classes::insert(tx, name, priority, preemptible)
+                .await
+                .map_err(|error| AppError::name_taken(error, "classes_pkey", "class", name))?;
+            (None, 1)
+        }
+        Expected::Version(version) => {
+            let row = find(tx, name).await?;
+            if !store::classes::update(tx, name.as_str(), version, priority, preemptible).await? {
+                return Err(stale(tx, name, version).await);
+            }
+            let before = versions::written(&ClassForm::from(&row))?;
+            (Some(before), version + 1)
+        }
+    };
+    let after = versions::written(&form)?;
+    versions::record(tx, by, object(name, version), before, Some(after)).await
+}
+
+fn object(name: &Name, version: i64) -> Object {
+    Object {
+        noun: PolicyNoun::Class,
+        name: name.to_string(),
+        pool_id: None,
+        team_id: None,
+        version,
+    }
 }
 
 /// Removes a class that no job names, neither now nor in the past.
@@ -141,8 +190,9 @@ pub async fn delete(
     asker: &Asker,
     name: &Name,
     version: Option<i64>,
+    reason: &str,
 ) -> Result<(), AppError> {
-    authorise(asker, Action::DeleteClass, Target::Platform)?;
+    let by = By::allowed(asker, Action::DeleteClass, reason)?;
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let before = find(&mut tx, name).await?;
     if name.as_str() == DEFAULT_CLASS {
@@ -158,11 +208,9 @@ pub async fn delete(
     if !deleted {
         return Err(stale(&mut tx, name, version).await);
     }
-    let change = Change {
-        before: Some(described(&before)),
-        ..Change::of(Action::DeleteClass, format!("class/{name}"))
-    };
-    audit::record(&mut tx, asker, change).await?;
+    let before = versions::written(&ClassForm::from(&before))?;
+    let gone = object(name, version + 1);
+    versions::record(&mut tx, &by, gone, Some(before), None).await?;
     tx.commit().await?;
     app.wake.all();
     Ok(())
@@ -184,7 +232,7 @@ async fn stale(tx: &mut Tx, name: &Name, given: i64) -> AppError {
     }
 }
 
-fn check_priority(priority: i32) -> Result<(), AppError> {
+pub(super) fn check_priority(priority: i32) -> Result<(), AppError> {
     if (-PRIORITY_MAX..=PRIORITY_MAX).contains(&priority) {
         return Ok(());
     }
@@ -203,8 +251,4 @@ fn in_use(error: sqlx::Error, name: &Name) -> AppError {
         };
     }
     error.into()
-}
-
-fn described(class: &store::classes::Class) -> serde_json::Value {
-    json!({"priority": class.priority, "preemptible": class.preemptible})
 }

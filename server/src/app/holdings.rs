@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 
 use domain::MilliGpu;
+use domain::quantity::Weight;
 use domain::state::JobState;
+use engine::world::Team;
 
+use super::quotas::NewQuota;
 use super::{App, AppError, Asker, promises, questions};
 use crate::store;
 
@@ -15,6 +18,9 @@ pub struct Holding {
     pub team: String,
     /// The pool.
     pub pool: String,
+    /// Its own quota as it holds now, that of an open window in place of the kept one; none where
+    /// it has none.
+    pub quota: Option<NewQuota>,
     /// What it is promised; without a quota of its own, what the teams directly below it are.
     pub promised: MilliGpu,
     /// What it holds.
@@ -50,6 +56,7 @@ pub async fn holdings(app: &App, asker: &Asker) -> Result<Vec<Holding>, AppError
     let shares = plan.shares.into_iter().filter(|share| seen(&share.team));
     Ok(shares
         .map(|share| Holding {
+            quota: quota(&world.teams, &share.team, &share.pool),
             promised: promises::of_team(&world.teams, &share.team, &share.pool),
             team: share.team,
             pool: share.pool,
@@ -57,6 +64,19 @@ pub async fn holdings(app: &App, asker: &Asker) -> Result<Vec<Holding>, AppError
             lent: share.lent,
         })
         .collect())
+}
+
+/// A team's own quota in a pool.
+fn quota(teams: &[Team], name: &str, pool: &str) -> Option<NewQuota> {
+    let team = teams.iter().find(|team| team.name == name)?;
+    let quota = team.quotas.get(pool)?;
+    Some(NewQuota {
+        guaranteed: quota.guaranteed,
+        limit: quota.limit,
+        lend_limit: quota.lend_limit,
+        weight: Weight::from_milli(quota.weight_milli),
+        max_per_user: team.max_per_user.get(pool).copied(),
+    })
 }
 
 /// The jobs that have not ended, by team, of the teams that the asker may see.

@@ -8,16 +8,15 @@ use domain::name::Name;
 use domain::policy::PoolPolicy;
 use domain::sharing::SharingMode;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::audit::Change;
 use super::authorise::{Action, Target, authorise};
 use super::idempotency::{self, Answer, Repeat};
 use super::page::{self, Page, PageAsk};
 pub use super::pool_policy::{NewPool, PolicyPatch};
 use super::promises::Overpromised;
-use super::{App, AppError, Asker, audit, promises, questions};
+use super::versions::{self, By, Expected, Object, PolicyNoun};
+use super::{App, AppError, Asker, promises, questions};
 use crate::store::{self, Tx};
 
 /// A pool.
@@ -84,23 +83,22 @@ pub async fn create(
     asker: &Asker,
     repeat: Repeat,
     new: NewPool,
+    reason: &str,
 ) -> Result<Answer<Pool>, AppError> {
-    authorise(asker, Action::CreatePool, Target::Platform)?;
-    let policy = checked(&new.policy())?;
-    let name = new.name;
+    let by = By::allowed(asker, Action::CreatePool, reason)?;
     let mut work = idempotency::begin(app, asker, repeat).await?;
     if let Some(answer) = work.repeated().await? {
         return Ok(answer);
     }
-    store::pools::insert(&mut work.tx, PoolId::new(), &name, &policy)
-        .await
-        .map_err(|error| AppError::name_taken(error, "pool_name_taken", "pool", &name))?;
-    let change = Change {
-        after: Some(policy),
-        ..Change::of(Action::CreatePool, format!("pool/{name}"))
-    };
-    audit::record(&mut work.tx, asker, change).await?;
-    let pool = read(&mut work.tx, &name).await?;
+    set(
+        &mut work.tx,
+        &by,
+        &new.name,
+        Expected::Nothing,
+        &new.policy(),
+    )
+    .await?;
+    let pool = read(&mut work.tx, &new.name).await?;
     let version = pool.version;
     work.finish(app, Answer::created(pool, version)).await
 }
@@ -112,25 +110,13 @@ pub async fn update(
     name: &Name,
     version: i64,
     keys: PolicyPatch,
+    reason: &str,
 ) -> Result<Pool, AppError> {
-    authorise(asker, Action::UpdatePool, Target::Platform)?;
+    let by = By::allowed(asker, Action::UpdatePool, reason)?;
     let mut tx = app.db.begin_person(&asker.scope()).await?;
-    let row = find(&mut tx, name).await?;
-    let mut policy = kept_policy(&row)?;
+    let mut policy = kept_policy(&find(&mut tx, name).await?)?;
     keys.onto(&mut policy);
-    let policy = checked(&policy)?;
-    if !store::pools::update(&mut tx, row.id, version, &policy).await? {
-        return Err(AppError::Stale {
-            given: version.to_string(),
-            present: find(&mut tx, name).await?.version,
-        });
-    }
-    let change = Change {
-        before: Some(row.policy),
-        after: Some(policy),
-        ..Change::of(Action::UpdatePool, format!("pool/{name}"))
-    };
-    audit::record(&mut tx, asker, change).await?;
+    set(&mut tx, &by, name, Expected::Version(version), &policy).await?;
     let mut pool = read(&mut tx, name).await?;
     tx.commit().await?;
     app.wake.all();
@@ -138,11 +124,43 @@ pub async fn update(
     Ok(pool)
 }
 
-/// The policy as it is kept, if it can be followed.
-fn checked(policy: &PoolPolicy) -> Result<Value, AppError> {
+/// Makes one, or changes its policy.
+pub(super) async fn set(
+    tx: &mut Tx,
+    by: &By<'_>,
+    name: &Name,
+    expected: Expected,
+    policy: &PoolPolicy,
+) -> Result<(), AppError> {
     policy.check()?;
-    serde_json::to_value(policy)
-        .map_err(|e| AppError::Internal(anyhow::Error::new(e).context("write a policy")))
+    let kept = versions::written(policy)?;
+    let (id, before, version) = match expected {
+        Expected::Nothing => {
+            let id = PoolId::new();
+            store::pools::insert(tx, id, name, &kept)
+                .await
+                .map_err(|error| AppError::name_taken(error, "pool_name_taken", "pool", name))?;
+            (id, None, 1)
+        }
+        Expected::Version(version) => {
+            let row = find(tx, name).await?;
+            if !store::pools::update(tx, row.id, version, &kept).await? {
+                return Err(AppError::Stale {
+                    given: version.to_string(),
+                    present: find(tx, name).await?.version,
+                });
+            }
+            (row.id, Some(row.policy), version + 1)
+        }
+    };
+    let object = Object {
+        noun: PolicyNoun::Pool,
+        name: name.to_string(),
+        pool_id: Some(id),
+        team_id: None,
+        version,
+    };
+    versions::record(tx, by, object, before, Some(kept)).await
 }
 
 async fn read(tx: &mut Tx, name: &Name) -> Result<Pool, AppError> {

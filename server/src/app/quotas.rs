@@ -1,27 +1,32 @@
 //! Quotas: promises down the tree, of which children never hold more than their parent.
 
+pub mod tree;
+
 use std::collections::BTreeMap;
 
 use domain::MilliGpu;
 use domain::ids::{PoolId, TeamId};
 use domain::name::Name;
 use domain::quantity::Weight;
+use engine::world::World;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 use utoipa::ToSchema;
 
-use super::audit::Change;
 use super::authorise::{Action, Target, authorise};
-use super::idempotency::Answer;
+use super::idempotency::{self, Answer, Repeat};
 use super::page::{self, Page, PageAsk};
 use super::promises::Overpromised;
-use super::{App, AppError, Asker, audit, pools, questions, teams};
-use crate::store::quotas::Amounts;
+use super::versions::{self, By, Expected, Object, PolicyNoun};
+use super::{App, AppError, Asker, pools, questions, teams};
+use crate::store::quotas::{Amounts, OfTeam};
 use crate::store::teams::TreeTeam;
 use crate::store::{self, Tx};
+use tree::Promises;
 
 /// Highest weight, in whole units; with it, products of weights and amounts stay in 64 bits.
 const WEIGHT_MAX: i64 = 1_000_000;
+/// Most quotas that are set at once: those of a hundred teams in ten pools.
+const BATCH_MAX: usize = 1_000;
 
 /// What a team is promised, and may at most hold, in a pool.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -45,7 +50,7 @@ pub struct Quota {
 }
 
 /// A quota as it is set: whole, since what is absent has its default.
-#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewQuota {
     /// What the team can have at any time.
@@ -62,6 +67,38 @@ pub struct NewQuota {
     /// The most that one of its users may hold; null is no limit.
     #[serde(default)]
     pub max_per_user: Option<MilliGpu>,
+}
+
+/// A team's quota in a pool, as it is set with others.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct QuotaRow {
+    /// The team.
+    pub team: Name,
+    /// The pool.
+    pub pool: Name,
+    /// The version that was read; null for one that is not there yet.
+    #[serde(default)]
+    pub version: Option<i64>,
+    /// The quota.
+    pub quota: NewQuota,
+}
+
+/// Quotas that are set together: all of them or none.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct QuotaBatch {
+    /// At most 1,000, of any teams and pools.
+    pub quotas: Vec<QuotaRow>,
+}
+
+/// What was set, and what is to be thought of.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct QuotasSet {
+    /// The quotas, in the order in which they were sent.
+    pub items: Vec<Quota>,
+    /// The pools among them of which more is guaranteed now than they have.
+    pub warnings: Vec<Warning>,
 }
 
 /// A quota as it was set, with what is to be known of it.
@@ -99,15 +136,6 @@ fn one() -> Weight {
     Weight::whole(1)
 }
 
-/// What a change of a quota presupposes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Expected {
-    /// That nothing is there yet.
-    Nothing,
-    /// That this version is there.
-    Version(i64),
-}
-
 /// Lists a team's quotas, by pool.
 pub async fn list(
     app: &App,
@@ -129,53 +157,228 @@ pub async fn list(
     }))
 }
 
+/// Lists the quotas of all teams that the asker may see, by team and pool.
+pub async fn list_all(app: &App, asker: &Asker, ask: &PageAsk) -> Result<Page<Quota>, AppError> {
+    authorise(asker, Action::ListAllQuotas, Target::Platform)?;
+    let after: Option<(String, String)> = ask.after("quotas")?;
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let rows = store::quotas::page_of_all(&mut tx, after, ask.rows_wanted()).await?;
+    tx.commit().await?;
+    let quotas = rows
+        .into_iter()
+        .map(|(team, q)| shown(&team, &q.pool, q.amounts, q.version))
+        .collect();
+    Ok(page::cut(ask, "quotas", quotas, |q: &Quota| {
+        (q.team.to_string(), q.pool.to_string())
+    }))
+}
+
 /// Sets a team's quota in a pool.
 pub async fn put(
     app: &App,
     asker: &Asker,
-    team: &Name,
-    pool: &Name,
+    (team, pool): (&Name, &Name),
     expected: Expected,
     new: NewQuota,
+    reason: &str,
 ) -> Result<Answer<SetQuota>, AppError> {
-    authorise(asker, Action::PutQuota, Target::Platform)?;
-    let amounts = checked(&new)?;
+    let by = By::allowed(asker, Action::PutQuota, reason)?;
+    let change = Change {
+        team: team.clone(),
+        pool: pool.clone(),
+        expected,
+        amounts: checked(&new)?,
+    };
     let mut tx = app.db.begin_person(&asker.scope()).await?;
-    let team_id = teams::find(&mut tx, team).await?.id;
-    let pool_id = pools::find(&mut tx, pool).await?.id;
-    // The tree and the pool first, then the rows: the sums below must stay true until the commit,
+    let mut set = set(&mut tx, &by, &[change]).await?;
+    let warnings = warnings(app, &mut tx, &[pool]).await?;
+    tx.commit().await?;
+    app.wake.all();
+    let quota = set.pop().expect("one was sent, and one is answered");
+    let version = quota.version;
+    let quota = SetQuota { quota, warnings };
+    Ok(match expected {
+        Expected::Nothing => Answer::created(quota, version),
+        Expected::Version(_) => Answer::done(quota, version),
+    })
+}
+
+/// Sets many quotas of many teams and pools, all or none.
+pub async fn put_all(
+    app: &App,
+    asker: &Asker,
+    repeat: Repeat,
+    batch: QuotaBatch,
+    reason: &str,
+) -> Result<Answer<QuotasSet>, AppError> {
+    let by = By::allowed(asker, Action::PutQuotas, reason)?;
+    let changes = changes(batch.quotas)?;
+    let mut work = idempotency::begin(app, asker, repeat).await?;
+    if let Some(answer) = work.repeated().await? {
+        return Ok(answer);
+    }
+    let items = set(&mut work.tx, &by, &changes).await?;
+    let mut pools: Vec<&Name> = changes.iter().map(|change| &change.pool).collect();
+    pools.sort_unstable();
+    pools.dedup();
+    let warnings = warnings(app, &mut work.tx, &pools).await?;
+    let answer = Answer::done(QuotasSet { items, warnings }, None);
+    let answer = work.finish(app, answer).await?;
+    app.wake.all();
+    Ok(answer)
+}
+
+fn changes(rows: Vec<QuotaRow>) -> Result<Vec<Change>, AppError> {
+    if rows.is_empty() || rows.len() > BATCH_MAX {
+        let remedy = format!("1 to {BATCH_MAX} quotas");
+        return Err(AppError::invalid("quotas", rows.len(), remedy));
+    }
+    let mut changes: Vec<Change> = Vec::with_capacity(rows.len());
+    for (index, row) in rows.into_iter().enumerate() {
+        let amounts = checked(&row.quota).map_err(|error| at(index, error))?;
+        changes.push(Change {
+            team: row.team,
+            pool: row.pool,
+            expected: row.version.map_or(Expected::Nothing, Expected::Version),
+            amounts,
+        });
+    }
+    Ok(changes)
+}
+
+/// A refusal of a quota that is one of several, with its place among them.
+pub(super) fn at(index: usize, error: AppError) -> AppError {
+    match error {
+        AppError::Invalid(error) => error.under(&format!("quotas[{index}].quota")).into(),
+        other => other,
+    }
+}
+
+/// What is to be known of these pools by the rows of this transaction: the world in memory may
+/// not have them yet.
+async fn warnings(app: &App, tx: &mut Tx, pools: &[&Name]) -> Result<Vec<Warning>, AppError> {
+    let fleet = questions::fleet(app).await?;
+    let mut warnings = Vec::new();
+    for pool in pools {
+        let id = pools::find(tx, pool).await?.id;
+        let promises = Promises::load(tx, id).await?;
+        warnings.extend(overpromised(&fleet, pool, &promises));
+    }
+    Ok(warnings)
+}
+
+/// Says so where these promises are more than the fleet has of a pool.
+pub(super) fn overpromised(fleet: &World, pool: &Name, promises: &Promises) -> Option<Warning> {
+    let guaranteed = MilliGpu::from_milli(promises.sum(&[]));
+    let over = Overpromised::of(fleet, pool.as_str(), guaranteed)?;
+    Some(Warning::overpromised(pool, over))
+}
+
+/// A quota that is to be made or changed.
+#[derive(Debug, Clone)]
+pub(super) struct Change {
+    pub team: Name,
+    pub pool: Name,
+    pub expected: Expected,
+    pub amounts: Amounts,
+}
+
+/// Makes or changes quotas, all or none: what they are together is checked when all are written.
+pub(super) async fn set(
+    tx: &mut Tx,
+    by: &By<'_>,
+    changes: &[Change],
+) -> Result<Vec<Quota>, AppError> {
+    // The tree and the pools first, then the rows: the sums below must stay true until the commit,
     // for rows that are about to be inserted too.
-    store::teams::lock_tree(&mut tx).await?;
-    store::quotas::lock_pool(&mut tx, pool_id).await?;
-    let tree = store::teams::tree(&mut tx).await?;
-    let mut rows = locked(&mut tx, pool_id).await?;
-    let before = rows.get(&team_id).copied();
-    match (expected, before) {
-        (Expected::Nothing, Some((_, present))) => {
+    store::teams::lock_tree(tx).await?;
+    let tree = store::teams::tree(tx).await?;
+    let mut pools_changed: BTreeMap<&Name, PoolId> = BTreeMap::new();
+    for change in changes {
+        pools_changed.insert(&change.pool, pools::find(tx, &change.pool).await?.id);
+    }
+    for pool in pools_changed.values() {
+        store::quotas::lock_pool(tx, *pool).await?;
+    }
+    let ids: Vec<PoolId> = pools_changed.values().copied().collect();
+    let locked = store::quotas::lock(tx, &ids).await?;
+    let mut rows: BTreeMap<(PoolId, TeamId), OfTeam> = locked
+        .into_iter()
+        .map(|row| ((row.pool_id, row.team_id), row))
+        .collect();
+    let mut quotas = Vec::with_capacity(changes.len());
+    for change in changes {
+        let team = tree.iter().find(|node| node.name == change.team);
+        let team = team.ok_or_else(|| AppError::not_found("team", &change.team))?;
+        let pool = pools_changed[&change.pool];
+        let row = write(tx, by, change, (team, pool), rows.get(&(pool, team.id)))
+            .await
+            .map_err(|error| named(by, change, error))?;
+        rows.insert((pool, team.id), row);
+        quotas.push(shown(
+            &change.team,
+            &change.pool,
+            change.amounts,
+            row.version,
+        ));
+    }
+    let now = store::clock(tx).await?;
+    for pool in pools_changed.values() {
+        Promises::load(tx, *pool).await?.check(now)?;
+    }
+    Ok(quotas)
+}
+
+/// A refusal of one of many, by its name: there is no header that it could be about.
+fn named(by: &By<'_>, change: &Change, error: AppError) -> AppError {
+    match error {
+        AppError::Stale { given, present } if by.action == Action::PutQuotas => {
+            AppError::Conflict {
+                code: "quota_changed",
+                message: format!(
+                    "the quota of team {} in pool {} has version {present}, not {given}: read it again and repeat",
+                    change.team, change.pool
+                ),
+            }
+        }
+        other => other,
+    }
+}
+
+/// Writes one row, if it still is what was expected.
+async fn write(
+    tx: &mut Tx,
+    by: &By<'_>,
+    change: &Change,
+    (team, pool): (&TreeTeam, PoolId),
+    present: Option<&OfTeam>,
+) -> Result<OfTeam, AppError> {
+    let Change { amounts, .. } = *change;
+    match (change.expected, present) {
+        (Expected::Nothing, Some(row)) => {
             return Err(AppError::Stale {
                 given: "*".into(),
-                present,
+                present: row.version,
             });
         }
         (Expected::Version(_), None) => {
             return Err(AppError::Conflict {
                 code: "not_there_yet",
                 message: format!(
-                    "team {team} has no quota in pool {pool} yet: send If-None-Match: *"
+                    "team {} has no quota in pool {} yet: send If-None-Match: *",
+                    change.team, change.pool
                 ),
             });
         }
-        (Expected::Version(given), Some((_, present))) if given != present => {
+        (Expected::Version(given), Some(row)) if given != row.version => {
             return Err(AppError::Stale {
                 given: given.to_string(),
-                present,
+                present: row.version,
             });
         }
-        (Expected::Nothing, None) => {
-            store::quotas::insert(&mut tx, team_id, pool_id, amounts).await?;
-        }
+        (Expected::Nothing, None) => store::quotas::insert(tx, team.id, pool, amounts).await?,
         (Expected::Version(version), Some(_)) => {
-            if !store::quotas::update(&mut tx, team_id, pool_id, version, amounts).await? {
+            if !store::quotas::update(tx, team.id, pool, version, amounts).await? {
                 return Err(AppError::Stale {
                     given: version.to_string(),
                     present: version + 1,
@@ -183,38 +386,29 @@ pub async fn put(
             }
         }
     }
-    let version = before.map_or(1, |(_, version)| version + 1);
-    rows.insert(team_id, (amounts, version));
-    let guarantees = rows.iter().map(|(id, (a, _))| (*id, a.guaranteed_milli));
-    let promised = check_tree(&tree, &guarantees.collect())?;
-    let quota = shown(team, pool, amounts, version);
-    let change = Change {
-        team_id: Some(team_id),
-        before: before.map(|(amounts, _)| described(amounts)),
-        after: Some(described(amounts)),
-        ..Change::of(Action::PutQuota, format!("quota/{team}/{pool}"))
+    let version = present.map_or(1, |row| row.version + 1);
+    let object = Object {
+        noun: PolicyNoun::Quota,
+        name: format!("{}/{}", change.team, change.pool),
+        pool_id: Some(pool),
+        team_id: Some(team.id),
+        version,
     };
-    audit::record(&mut tx, asker, change).await?;
-    tx.commit().await?;
-    app.wake.all();
-    // By the rows of this transaction: the world in memory may not have it yet.
-    let over = Overpromised::of(&questions::fleet(app).await?, pool.as_str(), promised);
-    let quota = SetQuota {
-        quota,
-        warnings: over
-            .map(|over| Warning::overpromised(pool, over))
-            .into_iter()
-            .collect(),
-    };
-    Ok(if before.is_none() {
-        Answer::created(quota, version)
-    } else {
-        Answer::done(quota, version)
+    let written = |amounts| versions::written(&NewQuota::from(amounts));
+    let before = present.map(|row| written(row.amounts));
+    let after = written(amounts)?;
+    versions::record(tx, by, object, before.transpose()?, Some(after)).await?;
+    Ok(OfTeam {
+        pool_id: pool,
+        team_id: team.id,
+        amounts,
+        version,
     })
 }
 
 /// Checks the promises of every pool against a tree that is about to change.
 pub(super) async fn check_all_pools(tx: &mut Tx, tree: &[TreeTeam]) -> Result<(), AppError> {
+    let now = store::clock(tx).await?;
     let mut after: Option<String> = None;
     loop {
         let pools = store::pools::page(tx, after.as_deref(), POOLS_AT_ONCE).await?;
@@ -224,9 +418,11 @@ pub(super) async fn check_all_pools(tx: &mut Tx, tree: &[TreeTeam]) -> Result<()
         after = Some(last.name.to_string());
         for pool in pools {
             store::quotas::lock_pool(tx, pool.id).await?;
-            let rows = locked(tx, pool.id).await?;
-            let guarantees = rows.iter().map(|(id, (a, _))| (*id, a.guaranteed_milli));
-            check_tree(tree, &guarantees.collect())?;
+            let promises = Promises {
+                tree: tree.to_vec(),
+                ..Promises::load(tx, pool.id).await?
+            };
+            promises.check(now)?;
         }
     }
 }
@@ -234,57 +430,8 @@ pub(super) async fn check_all_pools(tx: &mut Tx, tree: &[TreeTeam]) -> Result<()
 /// Pools read at a time while all are gone through.
 const POOLS_AT_ONCE: i64 = 100;
 
-async fn locked(tx: &mut Tx, pool: PoolId) -> Result<BTreeMap<TeamId, (Amounts, i64)>, AppError> {
-    let rows = store::quotas::lock(tx, pool).await?;
-    Ok(rows
-        .into_iter()
-        .map(|row| (row.team_id, (row.amounts, row.version)))
-        .collect())
-}
-
-/// The tree's teams, each after the team above it.
-fn from_roots(tree: &[TreeTeam]) -> Vec<&TreeTeam> {
-    let mut ordered: Vec<&TreeTeam> = tree.iter().filter(|n| n.parent_id.is_none()).collect();
-    let mut at = 0;
-    while at < ordered.len() {
-        let parent = ordered[at].id;
-        ordered.extend(tree.iter().filter(|n| n.parent_id == Some(parent)));
-        at += 1;
-    }
-    ordered
-}
-
-/// Refuses a tree in which children are promised more than their parent; what is promised in all.
-/// A team without a row is promised what its children are together.
-fn check_tree(tree: &[TreeTeam], guaranteed: &BTreeMap<TeamId, i64>) -> Result<MilliGpu, AppError> {
-    let mut in_all = 0;
-    let mut of_children: BTreeMap<TeamId, i64> = BTreeMap::new();
-    for team in from_roots(tree).into_iter().rev() {
-        let children = of_children.get(&team.id).copied().unwrap_or(0);
-        let own = guaranteed.get(&team.id).copied();
-        if let Some(own) = own
-            && children > own
-        {
-            return Err(AppError::invalid(
-                "guaranteed",
-                MilliGpu::from_milli(own),
-                format!(
-                    "the guarantees below team {} add up to {} and it has {}: raise it there, or lower them first",
-                    team.name,
-                    MilliGpu::from_milli(children),
-                    MilliGpu::from_milli(own),
-                ),
-            ));
-        }
-        *team
-            .parent_id
-            .map_or(&mut in_all, |parent| of_children.entry(parent).or_default()) +=
-            own.unwrap_or(children);
-    }
-    Ok(MilliGpu::from_milli(in_all))
-}
-
-fn checked(new: &NewQuota) -> Result<Amounts, AppError> {
+/// The amounts, if a row may have them.
+pub(super) fn checked(new: &NewQuota) -> Result<Amounts, AppError> {
     if let Some(limit) = new.limit
         && new.guaranteed > limit
     {
@@ -310,85 +457,28 @@ fn checked(new: &NewQuota) -> Result<Amounts, AppError> {
     })
 }
 
+impl From<Amounts> for NewQuota {
+    fn from(amounts: Amounts) -> Self {
+        Self {
+            guaranteed: MilliGpu::from_milli(amounts.guaranteed_milli),
+            limit: amounts.limit_milli.map(MilliGpu::from_milli),
+            lend_limit: amounts.lend_limit_milli.map(MilliGpu::from_milli),
+            weight: Weight::from_milli(amounts.weight_milli),
+            max_per_user: amounts.max_per_user_milli.map(MilliGpu::from_milli),
+        }
+    }
+}
+
 fn shown(team: &Name, pool: &Name, amounts: Amounts, version: i64) -> Quota {
+    let quota = NewQuota::from(amounts);
     Quota {
         team: team.clone(),
         pool: pool.clone(),
-        guaranteed: MilliGpu::from_milli(amounts.guaranteed_milli),
-        limit: amounts.limit_milli.map(MilliGpu::from_milli),
-        lend_limit: amounts.lend_limit_milli.map(MilliGpu::from_milli),
-        weight: Weight::from_milli(amounts.weight_milli),
-        max_per_user: amounts.max_per_user_milli.map(MilliGpu::from_milli),
+        guaranteed: quota.guaranteed,
+        limit: quota.limit,
+        lend_limit: quota.lend_limit,
+        weight: quota.weight,
+        max_per_user: quota.max_per_user,
         version,
-    }
-}
-
-fn described(amounts: Amounts) -> serde_json::Value {
-    json!({
-        "guaranteed_milli": amounts.guaranteed_milli,
-        "limit_milli": amounts.limit_milli,
-        "lend_limit_milli": amounts.lend_limit_milli,
-        "weight_milli": amounts.weight_milli,
-        "max_per_user_milli": amounts.max_per_user_milli,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn team(name: &str, parent: Option<&TreeTeam>) -> TreeTeam {
-        TreeTeam {
-            id: TeamId::new(),
-            name: name.parse().expect("a name"),
-            parent_id: parent.map(|p| p.id),
-        }
-    }
-
-    #[test]
-    fn children_are_never_promised_more_than_their_parent() {
-        let org = team("org", None);
-        let lab = team("lab", Some(&org));
-        let vision = team("vision", Some(&lab));
-        let speech = team("speech", Some(&lab));
-        // Out of order, as rows may come.
-        let tree = [vision.clone(), org.clone(), speech.clone(), lab.clone()];
-        let promised = |pairs: &[(&TreeTeam, i64)]| pairs.iter().map(|(n, m)| (n.id, *m)).collect();
-        assert!(check_tree(&tree, &promised(&[(&vision, 8000), (&speech, 8000)])).is_ok());
-        assert!(
-            check_tree(
-                &tree,
-                &promised(&[(&lab, 16_000), (&vision, 8000), (&speech, 8000)])
-            )
-            .is_ok()
-        );
-        assert!(
-            check_tree(
-                &tree,
-                &promised(&[(&lab, 15_999), (&vision, 8000), (&speech, 8000)])
-            )
-            .is_err()
-        );
-        // Through a team without a row of its own.
-        assert!(
-            check_tree(
-                &tree,
-                &promised(&[(&org, 9000), (&vision, 8000), (&speech, 2000)])
-            )
-            .is_err()
-        );
-    }
-
-    #[test]
-    fn the_order_is_from_the_roots_to_the_leaves() {
-        let org = team("org", None);
-        let lab = team("lab", Some(&org));
-        let vision = team("vision", Some(&lab));
-        let tree = [vision, lab, org];
-        let names: Vec<String> = from_roots(&tree)
-            .iter()
-            .map(|n| n.name.to_string())
-            .collect();
-        assert_eq!(names, ["org", "lab", "vision"]);
     }
 }

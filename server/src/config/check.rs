@@ -153,6 +153,12 @@ mod tests {
     }
 
     #[test]
+    fn a_time_zone_that_is_none_is_refused_where_it_stands() {
+        let error = with("organisation", "time_zone = 'Mars/Olympus'").expect_err("refused");
+        assert!(error.to_string().contains("Asia/Shanghai"), "{error}");
+    }
+
+    #[test]
     fn a_timer_that_is_negative_is_refused_where_it_stands() {
         let error = with("timers", "tick_ms = -1").expect_err("refused");
         assert!(error.to_string().contains("tick_ms = -1"), "{error}");

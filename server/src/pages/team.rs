@@ -17,7 +17,7 @@ use crate::app::holdings::{self, Holding};
 use crate::app::idempotency::Repeat;
 use crate::app::page::PageAsk;
 use crate::app::teams::{self, NewMember};
-use crate::app::{App, AppError, Asker, quotas};
+use crate::app::{App, AppError, Asker};
 
 /// Shows one team.
 pub async fn show_team(
@@ -102,13 +102,9 @@ fn ancestors(known: &Teams, team: &teams::Team) -> Vec<(String, bool)> {
 
 /// A row for each pool in which the team, with all below it, is promised or holds something.
 async fn quota_rows(app: &App, asker: &Asker, team: &Name) -> Result<Vec<QuotaRow>, PageError> {
-    let given = quotas::list(app, asker, team, &PageAsk::first())
-        .await?
-        .items;
-    let own = |pool: &str| given.iter().find(|quota| quota.pool.as_str() == pool);
     let counts = |holding: &Holding| {
         holding.team == team.as_str()
-            && (own(&holding.pool).is_some()
+            && (holding.quota.is_some()
                 || holding.promised > MilliGpu::ZERO
                 || holding.used > MilliGpu::ZERO)
     };
@@ -116,7 +112,7 @@ async fn quota_rows(app: &App, asker: &Asker, team: &Name) -> Result<Vec<QuotaRo
     Ok(rows
         .filter(counts)
         .map(|holding| {
-            let quota = own(&holding.pool);
+            let quota = holding.quota.as_ref();
             QuotaRow {
                 quota: Quota {
                     guaranteed: holding.promised.milli(),

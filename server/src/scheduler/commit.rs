@@ -304,17 +304,16 @@ impl<'p> Desk<'p> {
         lost_gpu_milli_seconds: i64,
     ) -> Result<(), LifecycleError> {
         let (seen, mut job) = self.lock(tx, workload).await?;
-        let (rule, message) = words(reason);
         let preempted = Preempted {
             made_room_for: gainer.and_then(translate::job_id),
-            rule,
+            rule: reason.as_str(),
             lost_gpu_milli_seconds,
         };
         let wish = Stop {
             preempted: Some(preempted),
             grace_ms: self.pool_grace_ms(seen),
             job_to: Some(JobState::Preempting),
-            ..Stop::because(AttemptEnd::Preempted, message)
+            ..Stop::because(AttemptEnd::Preempted, told(reason))
         };
         if lifecycle::stop(tx, &mut job, &wish, &Actor::Scheduler).await? {
             Ok(())
@@ -378,6 +377,12 @@ async fn moved_teams(
         .collect::<BTreeSet<_>>()
         .into_iter()
         .collect();
+    let windows = store::windows::share(tx).await?;
+    let known = mirror.records.windows.iter().map(|w| (w.id, w.version));
+    if !starters.is_empty() && windows != known.collect::<BTreeMap<_, _>>() {
+        // What they bring may have been lowered, for whomever.
+        return Ok(lines.into_keys().map(str::to_owned).collect());
+    }
     let found = rows::share_quotas(tx, &wanted).await?;
     let known: Vec<_> = mirror
         .records
@@ -449,30 +454,15 @@ fn fresh(placement: &[WorkerPlace], until: Timestamp) -> Value {
     translate::write_nomination(placement, until)
 }
 
-/// A rule's word, and what its victim is told. Not for whom: that may be another team's.
-fn words(reason: Reason) -> (&'static str, &'static str) {
+/// What a victim is told. Not for whom: that may be another team's.
+fn told(reason: Reason) -> &'static str {
     match reason {
-        Reason::Reclaim => (
-            "reclaim",
-            "preempted: a team took back its guarantee, which this job had borrowed",
-        ),
-        Reason::Priority => (
-            "priority",
-            "preempted by work of higher priority of its own team",
-        ),
-        Reason::Share => (
-            "share",
-            "preempted: another borrower held less than this team",
-        ),
-        Reason::Shrink => ("shrink", "shrunk to make room"),
-        Reason::Consolidation => (
-            "consolidation",
-            "moved to make room for work on whole devices",
-        ),
-        Reason::Reservation => (
-            "reservation",
-            "preempted: capacity that was booked ahead begins",
-        ),
-        Reason::Drain => ("drain", "preempted: its node is being emptied"),
+        Reason::Reclaim => "preempted: a team took back its guarantee, which this job had borrowed",
+        Reason::Priority => "preempted by work of higher priority of its own team",
+        Reason::Share => "preempted: another borrower held less than this team",
+        Reason::Shrink => "shrunk to make room",
+        Reason::Consolidation => "moved to make room for work on whole devices",
+        Reason::Reservation => "preempted: capacity that was booked ahead begins",
+        Reason::Drain => "preempted: its node is being emptied",
     }
 }

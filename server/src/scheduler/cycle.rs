@@ -16,10 +16,12 @@ use super::discreet;
 use super::settle;
 use super::think::{Thought, think};
 use super::translate;
+use super::windows;
 use super::world::{Mirror, Refresh};
 use crate::app::App;
 use crate::store::epochs::{self, Epoch};
 use crate::store::jobs::{self, Verdict};
+use crate::store::windows::Window;
 
 /// Planning again although nothing changed, at the latest: ageing and minimum run times move.
 const IDLE_LIMIT: Duration = Duration::from_secs(10);
@@ -159,7 +161,7 @@ impl Cycle {
             }))
             .await
         };
-        self.next_moment = next_moment(&world);
+        self.next_moment = next_moment(&world, &self.mirror.records.windows);
         let plan = match thought {
             Thought::Plan(plan) => plan,
             Thought::Fault { culprit, messages } => return self.strike(culprit, &messages).await,
@@ -311,7 +313,7 @@ async fn thought_of(task: JoinHandle<Thought>) -> Thought {
 }
 
 /// The next moment at which a plan may come out otherwise although no row changes.
-fn next_moment(world: &World) -> Option<Timestamp> {
+fn next_moment(world: &World, windows: &[Window]) -> Option<Timestamp> {
     let later = |at: Option<Timestamp>| at.filter(|at| *at > world.now);
     let delays = world
         .pools
@@ -327,7 +329,10 @@ fn next_moment(world: &World) -> Option<Timestamp> {
             later(delay.filter(|_| waits).map(|delay| work.submitted + delay)),
         ]
     });
-    of_work.flatten().min()
+    let booked = world.bookings.iter().flat_map(|b| [b.from, b.to]);
+    let booked = booked.filter_map(|at| later(Some(at)));
+    let edge = windows::next_edge(windows, world.now);
+    of_work.flatten().chain(booked).chain(edge).min()
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ mod poison;
 mod settle;
 mod think;
 pub mod translate;
+pub mod windows;
 pub mod world;
 
 use std::time::Duration;

@@ -1,6 +1,8 @@
 //! Rows to the engine's words: names of pools, nodes, teams and classes are theirs, workloads and
 //! users are known by their ids.
 
+mod teams;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -11,16 +13,21 @@ use domain::spec::JobSpec;
 use domain::state::{AttemptState, DeviceHealth, JobState, NodeIntent, Reachability};
 use domain::{MilliCpu, MilliGpu, Timestamp};
 use engine::world::{
-    Class, Node, NodeState, Nominated, Past, Placed, PlacedDevice, Pool, PoolPolicy, PoolState,
-    Quota, Stopped, Team, Workload, WorkloadState, World,
+    Booking, Class, Node, NodeState, Nominated, Past, Placed, PlacedDevice, Pool, PoolPolicy,
+    PoolState, Workload, WorkloadState, World,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::capable::{self, Roots};
 use super::world::{JobRecord, Memory, NodeRecord, Records};
+use crate::app::bookings;
+use crate::store;
 use crate::store::past::Gone;
 use crate::store::world::PoolRow;
+
+pub use teams::set_quota;
+use teams::teams;
 
 /// A limit on preemptions counts those of so many seconds.
 const PREEMPTION_DAY: Duration = Duration::from_secs(24 * 3600);
@@ -34,7 +41,8 @@ pub fn fleet(records: &Records, now: Timestamp) -> World {
         .iter()
         .map(|c| Class::new(&c.name, i64::from(c.priority), c.preemptible))
         .collect();
-    world.teams = teams(records);
+    world.teams = teams(records, now);
+    world.bookings = records.bookings.iter().map(booking).collect();
     world.nodes = records.nodes.values().map(node).collect();
     let roots = capable::roots(&world.nodes);
     roots.spread(&mut world.nodes);
@@ -101,34 +109,15 @@ pub fn policy(row: &PoolRow) -> PoolPolicy {
     })
 }
 
-fn teams(records: &Records) -> Vec<Team> {
-    let mut teams: BTreeMap<&str, Team> = records
-        .teams
-        .iter()
-        .map(|row| {
-            let mut team = Team::new(&row.name);
-            team.parent.clone_from(&row.parent);
-            team.stopped = Stopped::None;
-            (row.name.as_str(), team)
-        })
-        .collect();
-    for row in &records.quotas {
-        let Some(team) = teams.get_mut(row.team.as_str()) else {
-            continue;
-        };
-        let quota = Quota {
-            guaranteed: MilliGpu::from_milli(row.guaranteed_milli),
-            limit: row.limit_milli.map(MilliGpu::from_milli),
-            lend_limit: row.lend_limit_milli.map(MilliGpu::from_milli),
-            weight_milli: row.weight_milli,
-        };
-        team.quotas.insert(row.pool.clone(), quota);
-        if let Some(most) = row.max_per_user_milli {
-            team.max_per_user
-                .insert(row.pool.clone(), MilliGpu::from_milli(most));
-        }
+fn booking(row: &store::bookings::Booking) -> Booking {
+    Booking {
+        name: bookings::world_name(&row.pool, &row.name),
+        team: row.team.to_string(),
+        pool: row.pool.to_string(),
+        gpus: MilliGpu::from_milli(row.gpus_milli),
+        from: row.starts_at,
+        to: row.ends_at,
     }
-    teams.into_values().collect()
 }
 
 /// A node has one model in the engine's eyes: that of its first device that is well. Devices

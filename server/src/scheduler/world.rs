@@ -13,8 +13,10 @@ use domain::policy::{PoolPolicy, Strategy};
 use domain::spec::JobSpec;
 
 use super::translate::policy;
+use crate::store::bookings::{self, Booking};
 use crate::store::changes::{self, Position};
 use crate::store::past::{self, Evictions, Gone, LastNode, PastUse};
+use crate::store::windows::{self, Window};
 use crate::store::world::{
     self as rows, ClassRow, DeviceRow, LiveAssignment, LiveAttempt, LiveJob, LiveShare, NodeRow,
     PoolRow, QuotaRow, TeamRow,
@@ -56,8 +58,12 @@ pub struct Records {
     pub classes: Vec<ClassRow>,
     /// Teams.
     pub teams: Vec<TeamRow>,
-    /// Quotas.
+    /// Quotas, as they are while no window is open.
     pub quotas: Vec<QuotaRow>,
+    /// Weekly windows.
+    pub windows: Vec<Window>,
+    /// Bookings that have not ended.
+    pub bookings: Vec<Booking>,
     /// Nodes.
     pub nodes: BTreeMap<NodeId, NodeRecord>,
     /// Jobs that have not ended.
@@ -118,8 +124,8 @@ impl Mirror {
         let mut tx = db.begin_system().await?;
         rows::one_snapshot(&mut tx).await?;
         let position = changes::head(&mut tx).await?;
-        let records = load(&mut tx).await?;
         let now = clock(&mut tx).await?;
+        let records = load(&mut tx, now).await?;
         tx.commit().await?;
         Ok(Self {
             records,
@@ -144,7 +150,7 @@ impl Mirror {
         let mut tx = db.begin_system().await?;
         rows::one_snapshot(&mut tx).await?;
         self.apply(&mut tx).await?;
-        let fresh = load(&mut tx).await?;
+        let fresh = load(&mut tx, self.now).await?;
         tx.commit().await?;
         let differences = self.records.differences(&fresh);
         self.records = fresh;
@@ -205,7 +211,7 @@ impl Mirror {
         let now = clock(tx).await?;
         if now - self.now > AWAY_MAX {
             // What changed meanwhile may have been swept out of the feed.
-            self.records = load(tx).await?;
+            self.records = load(tx, now).await?;
             self.now = now;
             self.position = self.position.max(head);
             return Ok(Refresh::Changed);
@@ -213,6 +219,7 @@ impl Mirror {
         let touched = changes::touched(tx, self.position).await?;
         self.now = now;
         self.position = self.position.max(head);
+        self.records.bookings.retain(|b| b.ends_at > now);
         if touched == changes::Touched::default() {
             return Ok(Refresh::Same);
         }
@@ -225,6 +232,13 @@ impl Mirror {
         if touched.teams {
             self.records.teams = rows::teams(tx).await?;
             self.records.quotas = rows::quotas(tx).await?;
+        }
+        // Both name their teams, which may have other names now.
+        if touched.windows || touched.teams {
+            self.records.windows = windows::all(tx, None).await?;
+        }
+        if touched.bookings || touched.teams {
+            self.records.bookings = bookings::standing(tx, None, now).await?;
         }
         if !touched.jobs.is_empty() {
             let jobs = load_jobs(tx, Some(&touched.jobs)).await?;
@@ -265,6 +279,8 @@ impl Records {
             ("classes", self.classes != other.classes),
             ("teams", self.teams != other.teams),
             ("quotas", self.quotas != other.quotas),
+            ("windows", self.windows != other.windows),
+            ("bookings", self.bookings != other.bookings),
         ];
         found.extend(
             whole
@@ -299,12 +315,14 @@ fn replace<K: Ord, V>(known: &mut BTreeMap<K, V>, keys: &[K], read: BTreeMap<K, 
     known.extend(read);
 }
 
-async fn load(tx: &mut Tx) -> Result<Records, sqlx::Error> {
+async fn load(tx: &mut Tx, now: Timestamp) -> Result<Records, sqlx::Error> {
     Ok(Records {
         pools: rows::pools(tx).await?,
         classes: rows::classes(tx).await?,
         teams: rows::teams(tx).await?,
         quotas: rows::quotas(tx).await?,
+        windows: windows::all(tx, None).await?,
+        bookings: bookings::standing(tx, None, now).await?,
         nodes: load_nodes(tx, None).await?,
         jobs: load_jobs(tx, None).await?,
     })

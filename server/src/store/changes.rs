@@ -27,8 +27,8 @@ pub struct Change {
     pub position: Position,
     /// When it was made.
     pub at: Timestamp,
-    /// What changed: `job`, `attempt`, `assignment`, `node`, `device`, `team`, `quota`, `pool`, `class`
-    /// or `rights`.
+    /// What changed: `job`, `attempt`, `assignment`, `node`, `device`, `team`, `quota`, `pool`, `class`,
+    /// `booking`, `window` or `rights`.
     pub noun: String,
     /// Whose it is; absent for what everybody may see.
     pub team_id: Option<TeamId>,
@@ -111,6 +111,10 @@ pub struct Touched {
     pub pools: bool,
     /// Whether classes changed.
     pub classes: bool,
+    /// Whether weekly windows changed.
+    pub windows: bool,
+    /// Whether bookings changed.
+    pub bookings: bool,
 }
 
 /// What changed after a position as far as this snapshot sees it, settled or not. Who uses it
@@ -136,6 +140,8 @@ pub async fn touched(tx: &mut Tx, after: Position) -> Result<Touched, sqlx::Erro
             "team" | "quota" => touched.teams = true,
             "pool" => touched.pools = true,
             "class" => touched.classes = true,
+            "window" => touched.windows = true,
+            "booking" => touched.bookings = true,
             _ => {}
         }
     }

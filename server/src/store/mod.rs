@@ -8,6 +8,7 @@ pub mod assignments;
 pub mod attempts;
 pub mod audit;
 pub mod authority;
+pub mod bookings;
 pub mod capacity;
 pub mod changes;
 pub mod classes;
@@ -31,6 +32,8 @@ pub mod segments;
 pub mod sessions;
 pub mod teams;
 pub mod users;
+pub mod versions;
+pub mod windows;
 pub mod world;
 
 use std::sync::Arc;

@@ -12,6 +12,7 @@ use domain::state::{
 use serde_json::Value;
 
 use super::Tx;
+use super::quotas::Amounts;
 
 /// Makes the transaction read one snapshot throughout; to be called before anything is read.
 pub async fn one_snapshot(tx: &mut Tx) -> Result<(), sqlx::Error> {
@@ -106,6 +107,19 @@ pub struct QuotaRow {
     pub max_per_user_milli: Option<i64>,
     /// Rises with each change.
     pub version: i64,
+}
+
+impl QuotaRow {
+    /// Its amounts.
+    pub fn amounts(&self) -> Amounts {
+        Amounts {
+            guaranteed_milli: self.guaranteed_milli,
+            limit_milli: self.limit_milli,
+            lend_limit_milli: self.lend_limit_milli,
+            weight_milli: self.weight_milli,
+            max_per_user_milli: self.max_per_user_milli,
+        }
+    }
 }
 
 /// All quotas, by team and pool.

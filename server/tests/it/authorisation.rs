@@ -113,7 +113,13 @@ impl Ground {
              ON CONFLICT DO NOTHING;
              UPDATE users SET disabled_at = NULL WHERE disabled_at IS NOT NULL;
              INSERT INTO classes (name, priority, preemptible) VALUES ('spare', 1, true)
-             ON CONFLICT DO NOTHING"
+             ON CONFLICT DO NOTHING;
+             INSERT INTO bookings (id, pool_id, name, team_id, gpus_milli, starts_at, ends_at)
+             SELECT gen_random_uuid(), id, 'spare', '{team}', 1000, '2126-01-01', '2126-01-02' FROM pools
+             WHERE name = 'h100' ON CONFLICT DO NOTHING;
+             INSERT INTO windows (id, pool_id, name, days, starts_minute, ends_minute, time_zone)
+             SELECT gen_random_uuid(), id, 'spare', '{{mon}}', 0, 0, 'UTC' FROM pools
+             WHERE name = 'h100' ON CONFLICT DO NOTHING"
         ))
         .await;
     }
@@ -132,6 +138,9 @@ impl Ground {
                     "normal"
                 },
             )
+            .replace("{booking}", "spare")
+            .replace("{window}", "spare")
+            .replace("{policy_version}", "1")
             .replace("{node}", "n1")
             .replace("{job}", &self.job.to_string());
         let query = if id == "get_capacity_usage" {
@@ -142,7 +151,9 @@ impl Ground {
         let method: Method = method.to_uppercase().parse().expect("a method");
         let ask = client.ask(method.clone(), &format!("{path}{query}"));
         // A version that nothing has: who may change is told so, and nothing is changed.
-        let ask = if matches!(method, Method::PATCH | Method::PUT) {
+        let ask = if matches!(method, Method::PATCH | Method::PUT | Method::DELETE)
+            || id == "restore_policy_version"
+        {
             ask.header("If-Match", "\"999\"")
         } else {
             ask
@@ -167,9 +178,17 @@ fn body(operation: &str) -> Option<Value> {
         "log_in" => json!({"username": "nobody", "password": "x"}),
         "change_password" => json!({"current": "wrong", "new": "a long new password"}),
         "create_team" => json!({"name": "vision"}),
-        "update_team" | "update_user" | "update_class" | "update_pool" | "update_node" => json!({}),
+        "update_team" | "update_user" | "update_class" | "update_pool" | "update_node"
+        | "update_booking" | "update_window" | "diff_policy" => json!({}),
         "add_member" => json!({"user": "vision-viewer", "role": "viewer"}),
         "put_quota" => json!({"guaranteed": 1}),
+        "put_quotas" => json!({"quotas": []}),
+        "create_booking" => {
+            json!({"name": "spare", "team": "vision", "gpus": 1, "from": "2126-01-01T00:00:00Z", "to": "2126-01-02T00:00:00Z"})
+        }
+        "create_window" => {
+            json!({"name": "spare", "days": ["mon"], "from": "20:00", "to": "08:00", "quotas": []})
+        }
         "create_user" => json!({"name": "admin"}),
         "create_pool" => json!({"name": "h100"}),
         "create_class" => json!({"name": "normal", "priority": 1, "preemptible": true}),

@@ -190,6 +190,10 @@ async fn everything(owner: &PgPool) -> Vec<Value> {
         "classes",
         "prices",
         "memberships",
+        "bookings",
+        "windows",
+        "window_quotas",
+        "policy_versions",
         "idempotency_keys",
     ] {
         let rows: Vec<Value> = sqlx::query_scalar(sqlx::AssertSqlSafe(format!(

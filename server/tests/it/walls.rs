@@ -56,6 +56,12 @@ async fn fill(owner: &PgPool, server: &Server) {
              SELECT '{team}', '{user}', '{job}', s.id, s.pool_id, s.mode, s.started_at, s.started_at + interval '1 s', 1000000000 FROM usage_segments AS s;
              INSERT INTO events (team_id, subject, subject_id, job_id, to_state, actor_kind, actor_name)
              VALUES ('{team}', 'job', '{job}', '{job}', 'queued', 'user', 'x');
+             INSERT INTO bookings (id, pool_id, name, team_id, gpus_milli, starts_at, ends_at)
+             SELECT gen_random_uuid(), id, 'demo', '{team}', 1000, '2026-01-01', '2026-01-02' FROM pools;
+             INSERT INTO windows (id, pool_id, name, days, starts_minute, ends_minute, time_zone)
+             SELECT gen_random_uuid(), id, 'night', '{{mon}}', 0, 0, 'UTC' FROM pools;
+             INSERT INTO window_quotas (window_id, team_id, guaranteed_milli, weight_milli)
+             SELECT id, '{team}', 1000, 1000 FROM windows;
              INSERT INTO audit (actor_kind, actor_id, actor_name, action, object, team_id, outcome)
              VALUES ('user', '{user}', 'x', 'submit_job', 'job/x', '{team}', 'done')"
         ),

@@ -13,6 +13,7 @@ use super::{Node, lock, read};
 use crate::app::audit::{self, Change};
 use crate::app::authorise::{Action, Target, authorise};
 use crate::app::idempotency::{self, Answer, Repeat};
+use crate::app::reason::check_reason;
 use crate::app::{App, AppError, Asker};
 use crate::lifecycle::end::lose_node;
 use crate::lifecycle::nodes as steps;
@@ -20,8 +21,6 @@ use crate::store::assignments;
 use crate::store::events::Actor;
 use crate::store::nodes::{self, NodeRow};
 
-/// Longest reason that is kept, in characters; a sentence.
-const REASON_CHARS_MAX: usize = 200;
 /// Most labels of a node; topology, a few classes of hardware, and room.
 const LABELS_MAX: usize = 64;
 /// Longest key or value of a label, in characters; as in the scenario files.
@@ -80,7 +79,8 @@ pub async fn set_intent(
 ) -> Result<Answer<Node>, AppError> {
     let action = wish.action();
     authorise(asker, action, Target::Platform)?;
-    let reason = check_reason(why)?;
+    check_reason(&why.reason)?;
+    let reason = why.reason;
     let mut work = idempotency::begin(app, asker, repeat).await?;
     if let Some(answer) = work.repeated().await? {
         return Ok(answer);
@@ -124,18 +124,6 @@ async fn check_empty(tx: &mut crate::store::Tx, row: &NodeRow) -> Result<(), App
     })
 }
 
-fn check_reason(why: Reason) -> Result<String, AppError> {
-    let printable = why.reason.chars().all(domain::error::printable);
-    if printable && why.reason.chars().count() <= REASON_CHARS_MAX {
-        return Ok(why.reason);
-    }
-    Err(AppError::invalid(
-        "reason",
-        why.reason,
-        format!("at most {REASON_CHARS_MAX} characters without control characters"),
-    ))
-}
-
 /// Declares a node dead that does not answer: the person vouches that nothing runs on it any
 /// more. All its work is fenced, also what was to be kept.
 pub async fn declare_lost(
@@ -146,7 +134,8 @@ pub async fn declare_lost(
     why: Reason,
 ) -> Result<Answer<Node>, AppError> {
     authorise(asker, Action::DeclareNodeLost, Target::Platform)?;
-    let reason = check_reason(why)?;
+    check_reason(&why.reason)?;
+    let reason = why.reason;
     let actor = Actor::User(asker.name.to_string());
     let mut work = idempotency::begin(app, asker, repeat).await?;
     let repeated = work.repeated().await?;

@@ -1,0 +1,345 @@
+//! A dry run of policies: the live world planned as it is and as it would be, side by side.
+//! Nothing is written.
+
+mod draft;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use domain::MilliGpu;
+use domain::Timestamp;
+use engine::plan::{Plan, Share};
+use engine::statement::{Starved, Statement, statements};
+use engine::world::World;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::authorise::{Action, Target, authorise};
+use super::quotas::Warning;
+use super::{App, AppError, Asker, questions};
+pub use draft::{BookingDraft, ClassDraft, PolicyDraft, PoolDraft, QuotaDraft};
+
+/// Most jobs of which is told what becomes of them; the rest is counted.
+const JOBS_MAX: usize = 1_000;
+
+/// What would come of changed policies, beside what comes of the present ones.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct PolicyDiff {
+    /// The moment of both plans.
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+    /// Jobs of which something else would become.
+    pub jobs: Vec<JobDiff>,
+    /// How many more there are.
+    pub jobs_left_out: usize,
+    /// What each team would have, in pools where somebody's part changes.
+    pub shares: Vec<ShareDiff>,
+    /// Teams that would hold more beyond their guarantee than they do now.
+    pub cuts: Vec<Cut>,
+    /// Pools of which more would be guaranteed than they have.
+    pub warnings: Vec<Warning>,
+}
+
+/// What would become of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct JobDiff {
+    /// Its id.
+    pub job: String,
+    /// Its team.
+    pub team: String,
+    /// What the change means to it.
+    pub effect: Effect,
+    /// What becomes of it by the present policies.
+    pub before: Fate,
+    /// What would become of it.
+    pub after: Fate,
+}
+
+/// What a change means to a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Effect {
+    /// It would start now.
+    Starts,
+    /// It would be stopped.
+    Stops,
+    /// It would move.
+    Moves,
+    /// It would have another number of workers.
+    Resized,
+    /// It would stay, and does not by the present policies.
+    Stays,
+    /// It would start later, or nobody knows when.
+    Delayed,
+    /// It would start sooner, though not now.
+    Sooner,
+    /// It would wait for another cause.
+    WaitsOtherwise,
+}
+
+/// What a plan makes of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Fate {
+    /// What is done with it.
+    pub outcome: Outcome,
+    /// The rule by which it gives way, or the code of its waiting.
+    pub reason: Option<String>,
+    /// When it starts by the ends that are known, while it waits.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub expected_start: Option<Timestamp>,
+}
+
+/// What a plan does with a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// It starts.
+    Starts,
+    /// It runs on.
+    Runs,
+    /// It is stopped, and queues again.
+    Stops,
+    /// It goes on elsewhere.
+    Moves,
+    /// It goes on with fewer or more workers.
+    Resized,
+    /// It waits.
+    Waits,
+}
+
+/// What a team has of a pool after a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct ShareView {
+    /// Its guarantee, as shrunk to what is there.
+    pub guaranteed: MilliGpu,
+    /// What it holds, with all below it.
+    pub used: MilliGpu,
+    /// What of that is above its guarantee.
+    pub borrowed: MilliGpu,
+    /// What others use of its guarantee.
+    pub lent: MilliGpu,
+    /// What it would have if everybody took what is theirs, limited by demand.
+    pub fair_share: MilliGpu,
+}
+
+impl From<&Share> for ShareView {
+    fn from(share: &Share) -> Self {
+        Self {
+            guaranteed: share.guaranteed,
+            used: share.used,
+            borrowed: share.borrowed,
+            lent: share.lent,
+            fair_share: share.fair_share,
+        }
+    }
+}
+
+/// What a team has of a pool by the present policies, and what it would have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ShareDiff {
+    /// The team.
+    pub team: String,
+    /// The pool.
+    pub pool: String,
+    /// By the present policies.
+    pub before: ShareView,
+    /// By the changed ones.
+    pub after: ShareView,
+}
+
+/// What a team holds already and would hold as a borrower.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Cut {
+    /// The team.
+    pub team: String,
+    /// The pool.
+    pub pool: String,
+    /// What it and all below it hold now.
+    pub held: MilliGpu,
+    /// Its guarantee now.
+    pub guaranteed_before: MilliGpu,
+    /// Its guarantee then.
+    pub guaranteed_after: MilliGpu,
+    /// How much of what it holds would become borrowed.
+    pub becomes_borrowed: MilliGpu,
+    /// How much of what it holds would lie in the guarantees of others, who may take it back.
+    pub reclaimable: MilliGpu,
+    /// How much of what it holds would be above its limit: it stays, and nothing more starts.
+    pub over_limit: MilliGpu,
+}
+
+/// Plans the live world by the present policies and by changed ones.
+pub async fn diff(app: &App, asker: &Asker, draft: PolicyDraft) -> Result<PolicyDiff, AppError> {
+    authorise(asker, Action::DiffPolicy, Target::Platform)?;
+    let present = questions::live(app).await?;
+    let mut changed = present.clone();
+    let warnings = draft.apply(app, asker, &mut changed).await?;
+    let seat = app.questions.sit_down().await?;
+    let told = tokio::task::spawn_blocking(move || compare(&present, &changed, warnings))
+        .await
+        .map_err(|error| AppError::Internal(anyhow::Error::new(error).context("plan a draft")))?;
+    drop(seat);
+    Ok(told)
+}
+
+fn compare(present: &World, changed: &World, warnings: Vec<Warning>) -> PolicyDiff {
+    let (before, after) = (engine::plan(present), engine::plan(changed));
+    let mut jobs = jobs(present, &before, &after);
+    let jobs_left_out = jobs.len().saturating_sub(JOBS_MAX);
+    jobs.truncate(JOBS_MAX);
+    PolicyDiff {
+        at: present.now,
+        jobs,
+        jobs_left_out,
+        shares: shares(&before, &after),
+        cuts: cuts(present, changed),
+        warnings,
+    }
+}
+
+/// What each plan makes of the work that it does not leave as it is.
+fn fates(plan: &Plan) -> BTreeMap<&str, Fate> {
+    let fate = |outcome, reason| Fate {
+        outcome,
+        reason,
+        expected_start: None,
+    };
+    let mut fates = BTreeMap::new();
+    for waiting in &plan.waiting {
+        let waits = Fate {
+            expected_start: waiting.expected_start,
+            ..fate(Outcome::Waits, Some(waiting.code.as_str().to_owned()))
+        };
+        fates.insert(waiting.workload.as_str(), waits);
+    }
+    for start in &plan.starts {
+        fates.insert(&start.workload, fate(Outcome::Starts, None));
+    }
+    for resize in &plan.resizes {
+        fates.insert(&resize.workload, fate(Outcome::Resized, None));
+    }
+    for migration in &plan.migrations {
+        fates.insert(&migration.workload, fate(Outcome::Moves, None));
+    }
+    for preemption in &plan.preemptions {
+        let outcome = if preemption.to_workers > 0 {
+            Outcome::Resized
+        } else {
+            Outcome::Stops
+        };
+        let rule = preemption.reason.as_str().to_owned();
+        fates.insert(&preemption.workload, fate(outcome, Some(rule)));
+    }
+    fates
+}
+
+fn jobs(world: &World, before: &Plan, after: &Plan) -> Vec<JobDiff> {
+    let (before, after) = (fates(before), fates(after));
+    let runs = || Fate {
+        outcome: Outcome::Runs,
+        reason: None,
+        expected_start: None,
+    };
+    let told = world.workloads.iter().filter_map(|work| {
+        let of = |fates: &BTreeMap<&str, Fate>| {
+            fates.get(work.name.as_str()).cloned().unwrap_or_else(runs)
+        };
+        let (before, after) = (of(&before), of(&after));
+        Some(JobDiff {
+            effect: effect(&before, &after)?,
+            job: work.name.clone(),
+            team: work.team.clone(),
+            before,
+            after,
+        })
+    });
+    told.collect()
+}
+
+/// What the difference means; nothing where there is none.
+fn effect(before: &Fate, after: &Fate) -> Option<Effect> {
+    if before == after {
+        return None;
+    }
+    let same = before.outcome == after.outcome;
+    match after.outcome {
+        Outcome::Waits if before.outcome == Outcome::Waits => {
+            match (before.expected_start, after.expected_start) {
+                (Some(_), None) => Some(Effect::Delayed),
+                (None, Some(_)) => Some(Effect::Sooner),
+                (before, after) if after > before => Some(Effect::Delayed),
+                (before, after) if after < before => Some(Effect::Sooner),
+                _ => Some(Effect::WaitsOtherwise),
+            }
+        }
+        Outcome::Waits => Some(Effect::Delayed),
+        _ if same => None,
+        Outcome::Starts => Some(Effect::Starts),
+        Outcome::Stops => Some(Effect::Stops),
+        Outcome::Moves => Some(Effect::Moves),
+        Outcome::Resized => Some(Effect::Resized),
+        Outcome::Runs => Some(Effect::Stays),
+    }
+}
+
+fn shares(before: &Plan, after: &Plan) -> Vec<ShareDiff> {
+    let of = |plan: &Plan| -> BTreeMap<(String, String), ShareView> {
+        let shares = plan.shares.iter();
+        shares
+            .map(|s| ((s.pool.clone(), s.team.clone()), ShareView::from(s)))
+            .collect()
+    };
+    let (before, mut after) = (of(before), of(after));
+    let mut all: Vec<ShareDiff> = Vec::new();
+    for ((pool, team), before) in before {
+        let after = after
+            .remove(&(pool.clone(), team.clone()))
+            .unwrap_or_default();
+        all.push(ShareDiff {
+            team,
+            pool,
+            before,
+            after,
+        });
+    }
+    // A team has no part in a pool before its first quota there.
+    all.extend(after.into_iter().map(|((pool, team), after)| ShareDiff {
+        team,
+        pool,
+        before: ShareView::default(),
+        after,
+    }));
+    let differs = all.iter().filter(|share| share.before != share.after);
+    let touched: BTreeSet<String> = differs.map(|share| share.pool.clone()).collect();
+    all.retain(|share| touched.contains(&share.pool));
+    all
+}
+
+fn cuts(present: &World, changed: &World) -> Vec<Cut> {
+    let unknown = Starved::new();
+    let before = statements(present, &unknown);
+    let after = statements(changed, &unknown);
+    let pairs = after.iter().filter_map(|after| {
+        let same = |s: &&Statement| s.team == after.team && s.pool == after.pool;
+        Some((before.iter().find(same)?, after))
+    });
+    pairs
+        .filter_map(|(before, after)| {
+            let becomes_borrowed = after.borrowed.saturating_sub(before.borrowed);
+            let over = |s: &Statement| s.limit.map_or(MilliGpu::ZERO, |l| s.held.saturating_sub(l));
+            let (over_before, over_limit) = (over(before), over(after));
+            if becomes_borrowed == MilliGpu::ZERO && over_limit <= over_before {
+                return None;
+            }
+            Some(Cut {
+                team: after.team.clone(),
+                pool: after.pool.clone(),
+                held: after.held,
+                guaranteed_before: before.guaranteed,
+                guaranteed_after: after.guaranteed,
+                becomes_borrowed,
+                reclaimable: after.borrows_from.iter().map(|p| p.amount).sum(),
+                over_limit,
+            })
+        })
+        .collect()
+}

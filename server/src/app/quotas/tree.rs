@@ -1,0 +1,195 @@
+//! Promises down the tree of teams: children are never promised more than their parent, whichever
+//! windows are open.
+
+use std::collections::BTreeMap;
+
+use domain::MilliGpu;
+use domain::Timestamp;
+use domain::ids::{PoolId, TeamId};
+
+use super::super::AppError;
+use crate::scheduler::windows;
+use crate::store::quotas::Amounts;
+use crate::store::teams::TreeTeam;
+use crate::store::windows::Window;
+use crate::store::{self, Tx};
+
+/// What is promised of one pool.
+#[derive(Debug, Clone)]
+pub struct Promises {
+    /// The tree of teams.
+    pub tree: Vec<TreeTeam>,
+    /// The quotas while no window is open.
+    pub quotas: BTreeMap<TeamId, Amounts>,
+    /// What holds in their place for some hours.
+    pub windows: Vec<Window>,
+}
+
+impl Promises {
+    /// Loads what is promised of a pool.
+    pub async fn load(tx: &mut Tx, pool: PoolId) -> Result<Self, AppError> {
+        let tree = store::teams::tree(tx).await?;
+        let rows = store::quotas::of_pool(tx, pool).await?;
+        Ok(Self {
+            tree,
+            quotas: rows.into_iter().collect(),
+            windows: store::windows::all(tx, Some(pool)).await?,
+        })
+    }
+
+    /// Refuses promises of which some set of open windows gives children more than their parent.
+    pub fn check(&self, now: Timestamp) -> Result<(), AppError> {
+        check_tree(&self.tree, &self.quotas, "")?;
+        for open in windows::combinations(&self.windows, now) {
+            let names = open.iter().map(|i| self.windows[*i].name.as_str());
+            let names: Vec<&str> = names.collect();
+            let while_open = match names.as_slice() {
+                [] => continue,
+                [one] => format!(" while window {one} is open"),
+                several => format!(" while windows {} are open", several.join(" and ")),
+            };
+            check_tree(&self.tree, &self.at(&open), &while_open)?;
+        }
+        Ok(())
+    }
+
+    /// What all teams are guaranteed together while these windows are open.
+    pub fn sum(&self, open: &[usize]) -> i64 {
+        let quotas = self.at(open);
+        let below = promised_below(&self.tree, &quotas);
+        let roots = self.tree.iter().filter(|node| node.parent_id.is_none());
+        roots.map(|root| promised(root.id, &quotas, &below)).sum()
+    }
+
+    fn at(&self, open: &[usize]) -> BTreeMap<TeamId, Amounts> {
+        let mut quotas = self.quotas.clone();
+        let open: Vec<&Window> = open.iter().map(|i| &self.windows[*i]).collect();
+        windows::lay_over(&mut quotas, &open, |_, quota| quota.team_id);
+        quotas
+    }
+}
+
+/// What a team is promised: its own row or, without one, what its children are together.
+fn promised(
+    team: TeamId,
+    quotas: &BTreeMap<TeamId, Amounts>,
+    below: &BTreeMap<TeamId, i64>,
+) -> i64 {
+    let children = below.get(&team).copied().unwrap_or(0);
+    quotas.get(&team).map_or(children, |q| q.guaranteed_milli)
+}
+
+/// What the children of each team are promised together.
+fn promised_below(tree: &[TreeTeam], quotas: &BTreeMap<TeamId, Amounts>) -> BTreeMap<TeamId, i64> {
+    let mut below: BTreeMap<TeamId, i64> = BTreeMap::new();
+    for node in from_roots(tree).into_iter().rev() {
+        let own = promised(node.id, quotas, &below);
+        if let Some(parent) = node.parent_id {
+            *below.entry(parent).or_default() += own;
+        }
+    }
+    below
+}
+
+/// The tree's teams, each after the team above it.
+fn from_roots(tree: &[TreeTeam]) -> Vec<&TreeTeam> {
+    let mut ordered: Vec<&TreeTeam> = tree.iter().filter(|n| n.parent_id.is_none()).collect();
+    let mut at = 0;
+    while at < ordered.len() {
+        let parent = ordered[at].id;
+        ordered.extend(tree.iter().filter(|n| n.parent_id == Some(parent)));
+        at += 1;
+    }
+    ordered
+}
+
+fn check_tree(
+    tree: &[TreeTeam],
+    quotas: &BTreeMap<TeamId, Amounts>,
+    while_open: &str,
+) -> Result<(), AppError> {
+    let below = promised_below(tree, quotas);
+    for node in from_roots(tree).into_iter().rev() {
+        let children = below.get(&node.id).copied().unwrap_or(0);
+        let own = promised(node.id, quotas, &below);
+        if children > own {
+            return Err(AppError::invalid(
+                "guaranteed",
+                MilliGpu::from_milli(own),
+                format!(
+                    "the guarantees below team {} add up to {} and it has {}{while_open}: raise it there, or lower them first",
+                    node.name,
+                    MilliGpu::from_milli(children),
+                    MilliGpu::from_milli(own),
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(name: &str, parent: Option<&TreeTeam>) -> TreeTeam {
+        TreeTeam {
+            id: TeamId::new(),
+            name: name.parse().expect("a name"),
+            parent_id: parent.map(|p| p.id),
+        }
+    }
+
+    fn amounts(guaranteed_milli: i64) -> Amounts {
+        Amounts {
+            guaranteed_milli,
+            limit_milli: None,
+            lend_limit_milli: None,
+            weight_milli: 1000,
+            max_per_user_milli: None,
+        }
+    }
+
+    #[test]
+    fn children_are_never_promised_more_than_their_parent() {
+        let org = node("org", None);
+        let lab = node("lab", Some(&org));
+        let vision = node("vision", Some(&lab));
+        let speech = node("speech", Some(&lab));
+        // Out of order, as rows may come.
+        let tree = vec![vision.clone(), org.clone(), speech.clone(), lab.clone()];
+        let sum = |pairs: &[(&TreeTeam, i64)]| {
+            let promises = Promises {
+                tree: tree.clone(),
+                quotas: pairs.iter().map(|(n, m)| (n.id, amounts(*m))).collect(),
+                windows: Vec::new(),
+            };
+            let checked = promises.check(Timestamp::UNIX_EPOCH);
+            checked.map(|()| promises.sum(&[])).ok()
+        };
+        assert_eq!(sum(&[(&vision, 8000), (&speech, 8000)]), Some(16_000));
+        assert_eq!(
+            sum(&[(&lab, 17_000), (&vision, 8000), (&speech, 8000)]),
+            Some(17_000)
+        );
+        assert_eq!(
+            sum(&[(&lab, 15_999), (&vision, 8000), (&speech, 8000)]),
+            None
+        );
+        // Through a team without a row of its own.
+        assert_eq!(sum(&[(&org, 9000), (&vision, 8000), (&speech, 2000)]), None);
+    }
+
+    #[test]
+    fn the_order_is_from_the_roots_to_the_leaves() {
+        let org = node("org", None);
+        let lab = node("lab", Some(&org));
+        let vision = node("vision", Some(&lab));
+        let tree = [vision, lab, org];
+        let names: Vec<String> = from_roots(&tree)
+            .iter()
+            .map(|n| n.name.to_string())
+            .collect();
+        assert_eq!(names, ["org", "lab", "vision"]);
+    }
+}

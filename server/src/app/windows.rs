@@ -1,0 +1,377 @@
+//! Weekly windows: quotas and weights of a pool that hold for some hours of the week, in a time
+//! zone, in place of those that hold else.
+
+use domain::Timestamp;
+use domain::ids::{PoolId, WindowId};
+use domain::name::Name;
+use domain::weekly::{Day, TimeOfDay, Weekly, Zone};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::authorise::{Action, Target, authorise};
+use super::idempotency::{self, Answer, Repeat};
+use super::page::{self, Page, PageAsk};
+use super::quotas::{self, NewQuota, tree::Promises};
+use super::versions::{self, By, Expected, Object, PolicyNoun};
+use super::{App, AppError, Asker, pools};
+use crate::store::windows::{self as rows, WindowQuota as QuotaRow};
+use crate::store::{self, Tx};
+
+/// Most windows of a pool: every set of them that is open together is checked at each change.
+const WINDOWS_MAX: usize = 20;
+/// Most teams of a window.
+const TEAMS_MAX: usize = 1_000;
+
+/// A weekly window of a pool.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Window {
+    /// Its name.
+    pub name: Name,
+    /// The pool.
+    pub pool: Name,
+    /// The days on which it opens.
+    pub days: Vec<Day>,
+    /// When it opens.
+    pub from: TimeOfDay,
+    /// When it closes; on the next day where this is no later than `from`.
+    pub to: TimeOfDay,
+    /// Whose clocks are meant.
+    pub time_zone: Zone,
+    /// What holds meanwhile, for the teams that the asker may see.
+    pub quotas: Vec<WindowQuota>,
+    /// Whether it is open.
+    pub open: bool,
+    /// When it opens or closes next.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub next_edge_at: Option<Timestamp>,
+    /// Its version.
+    pub version: i64,
+}
+
+/// What a team has while a window is open, in place of its quota.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WindowQuota {
+    /// The team.
+    pub team: Name,
+    /// Its quota then.
+    pub quota: NewQuota,
+}
+
+impl From<&QuotaRow> for WindowQuota {
+    fn from(row: &QuotaRow) -> Self {
+        Self {
+            team: row.team.clone(),
+            quota: NewQuota::from(row.amounts),
+        }
+    }
+}
+
+/// A window to be made.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewWindow {
+    /// Its name.
+    pub name: Name,
+    /// The days on which it opens.
+    pub days: Vec<Day>,
+    /// When it opens.
+    pub from: TimeOfDay,
+    /// When it closes; on the next day where this is no later than `from`.
+    pub to: TimeOfDay,
+    /// Whose clocks are meant; the organisation's unless given.
+    #[serde(default)]
+    pub time_zone: Option<Zone>,
+    /// What holds meanwhile.
+    pub quotas: Vec<WindowQuota>,
+}
+
+/// What is to be changed of a window; what is absent stays.
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WindowPatch {
+    /// The days on which it opens.
+    pub days: Option<Vec<Day>>,
+    /// When it opens.
+    pub from: Option<TimeOfDay>,
+    /// When it closes.
+    pub to: Option<TimeOfDay>,
+    /// Whose clocks are meant.
+    pub time_zone: Option<Zone>,
+    /// What holds meanwhile, in place of all that held before.
+    pub quotas: Option<Vec<WindowQuota>>,
+}
+
+/// A window as its versions keep it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct WindowForm {
+    days: Vec<Day>,
+    from: TimeOfDay,
+    to: TimeOfDay,
+    time_zone: Zone,
+    quotas: Vec<WindowQuota>,
+}
+
+impl From<&rows::Window> for WindowForm {
+    fn from(row: &rows::Window) -> Self {
+        Self {
+            days: row.weekly.days.clone(),
+            from: row.weekly.from,
+            to: row.weekly.to,
+            time_zone: row.weekly.zone,
+            quotas: row.quotas.iter().map(WindowQuota::from).collect(),
+        }
+    }
+}
+
+impl WindowForm {
+    fn weekly(&self) -> Weekly {
+        Weekly {
+            days: self.days.clone(),
+            from: self.from,
+            to: self.to,
+            zone: self.time_zone,
+        }
+    }
+}
+
+/// Lists a pool's windows by name. When they are is for everybody to see, what they bring for
+/// those who belong to the team.
+pub async fn list(
+    app: &App,
+    asker: &Asker,
+    pool: &Name,
+    ask: &PageAsk,
+) -> Result<Page<Window>, AppError> {
+    authorise(asker, Action::ListWindows, Target::Platform)?;
+    let after: Option<Name> = ask.after("window")?;
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let pool_id = pools::find(&mut tx, pool).await?.id;
+    // A pool has few.
+    let found = rows::all(&mut tx, Some(pool_id)).await?;
+    let now = store::clock(&mut tx).await?;
+    tx.commit().await?;
+    let later = found.iter().filter(|row| Some(&row.name) > after.as_ref());
+    let windows = later.map(|row| shown(row, now)).collect();
+    Ok(page::cut(ask, "window", windows, |w: &Window| {
+        w.name.clone()
+    }))
+}
+
+/// Makes a window.
+pub async fn create(
+    app: &App,
+    asker: &Asker,
+    repeat: Repeat,
+    pool: &Name,
+    new: NewWindow,
+    reason: &str,
+) -> Result<Answer<Window>, AppError> {
+    let by = By::allowed(asker, Action::CreateWindow, reason)?;
+    let mut work = idempotency::begin(app, asker, repeat).await?;
+    if let Some(answer) = work.repeated().await? {
+        return Ok(answer);
+    }
+    let form = WindowForm {
+        days: new.days,
+        from: new.from,
+        to: new.to,
+        time_zone: new.time_zone.unwrap_or(app.config.organisation.time_zone),
+        quotas: new.quotas,
+    };
+    set(&mut work.tx, &by, pool, &new.name, Expected::Nothing, &form).await?;
+    let window = read(&mut work.tx, pool, &new.name).await?;
+    let version = window.version;
+    let answer = work.finish(app, Answer::created(window, version)).await?;
+    app.wake.all();
+    Ok(answer)
+}
+
+/// Changes a window.
+pub async fn update(
+    app: &App,
+    asker: &Asker,
+    (pool, name): (&Name, &Name),
+    version: i64,
+    patch: WindowPatch,
+    reason: &str,
+) -> Result<Window, AppError> {
+    let by = By::allowed(asker, Action::UpdateWindow, reason)?;
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let pool_id = pools::find(&mut tx, pool).await?.id;
+    let mut form = WindowForm::from(&find(&mut tx, pool_id, name).await?);
+    form.days = patch.days.unwrap_or(form.days);
+    form.from = patch.from.unwrap_or(form.from);
+    form.to = patch.to.unwrap_or(form.to);
+    form.time_zone = patch.time_zone.unwrap_or(form.time_zone);
+    form.quotas = patch.quotas.unwrap_or(form.quotas);
+    set(&mut tx, &by, pool, name, Expected::Version(version), &form).await?;
+    let window = read(&mut tx, pool, name).await?;
+    tx.commit().await?;
+    app.wake.all();
+    Ok(window)
+}
+
+/// Removes a window: what holds else holds in its hours, too.
+pub async fn delete(
+    app: &App,
+    asker: &Asker,
+    (pool, name): (&Name, &Name),
+    version: i64,
+    reason: &str,
+) -> Result<(), AppError> {
+    let by = By::allowed(asker, Action::DeleteWindow, reason)?;
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let pool_id = lock(&mut tx, pool).await?;
+    let row = find(&mut tx, pool_id, name).await?;
+    if !rows::delete(&mut tx, row.id, version).await? {
+        return Err(stale(&row, version));
+    }
+    // Of two that overlap the other one may not stand alone.
+    check_promises(&mut tx, pool_id).await?;
+    let before = versions::written(&WindowForm::from(&row))?;
+    let object = object(pool_id, pool, name, version + 1);
+    versions::record(&mut tx, &by, object, Some(before), None).await?;
+    tx.commit().await?;
+    app.wake.all();
+    Ok(())
+}
+
+/// Makes or changes one.
+pub(super) async fn set(
+    tx: &mut Tx,
+    by: &By<'_>,
+    pool: &Name,
+    name: &Name,
+    expected: Expected,
+    form: &WindowForm,
+) -> Result<(), AppError> {
+    check(form)?;
+    let pool_id = lock(tx, pool).await?;
+    let quotas = quota_rows(tx, &form.quotas).await?;
+    let weekly = form.weekly();
+    let (id, before, version) = match expected {
+        Expected::Nothing => {
+            let id = WindowId::new();
+            rows::insert(tx, id, pool_id, name, &weekly)
+                .await
+                .map_err(|e| AppError::name_taken(e, "window_name_taken", "window", name))?;
+            (id, None, 1)
+        }
+        Expected::Version(version) => {
+            let row = find(tx, pool_id, name).await?;
+            if !rows::update(tx, row.id, version, &weekly).await? {
+                return Err(stale(&row, version));
+            }
+            let before = versions::written(&WindowForm::from(&row))?;
+            (row.id, Some(before), version + 1)
+        }
+    };
+    rows::set_quotas(tx, id, &quotas).await?;
+    if rows::all(tx, Some(pool_id)).await?.len() > WINDOWS_MAX {
+        return Err(AppError::Conflict {
+            code: "too_many_windows",
+            message: format!("a pool has at most {WINDOWS_MAX} windows: remove one first"),
+        });
+    }
+    check_promises(tx, pool_id).await?;
+    let object = object(pool_id, pool, name, version);
+    versions::record(tx, by, object, before, Some(versions::written(form)?)).await
+}
+
+fn object(pool_id: PoolId, pool: &Name, name: &Name, version: i64) -> Object {
+    Object {
+        noun: PolicyNoun::Window,
+        name: format!("{pool}/{name}"),
+        pool_id: Some(pool_id),
+        // It is of several teams, none of which may know the others'.
+        team_id: None,
+        version,
+    }
+}
+
+/// Locks what the promises of a pool depend on; the pool's id.
+async fn lock(tx: &mut Tx, pool: &Name) -> Result<PoolId, AppError> {
+    let pool_id = pools::find(tx, pool).await?.id;
+    store::teams::lock_tree(tx).await?;
+    store::quotas::lock_pool(tx, pool_id).await?;
+    Ok(pool_id)
+}
+
+async fn check_promises(tx: &mut Tx, pool: PoolId) -> Result<(), AppError> {
+    let now = store::clock(tx).await?;
+    Promises::load(tx, pool).await?.check(now)
+}
+
+fn check(form: &WindowForm) -> Result<(), AppError> {
+    if form.days.is_empty() {
+        let remedy = "at least one day, such as mon";
+        return Err(AppError::invalid("days", "[]", remedy));
+    }
+    let again = |(i, day): &(usize, &Day)| form.days[..*i].contains(day);
+    if let Some((_, day)) = form.days.iter().enumerate().find(again) {
+        return Err(AppError::invalid("days", day, "each day once"));
+    }
+    if form.quotas.is_empty() || form.quotas.len() > TEAMS_MAX {
+        let remedy = format!("the quotas of 1 to {TEAMS_MAX} teams");
+        return Err(AppError::invalid("quotas", form.quotas.len(), remedy));
+    }
+    Ok(())
+}
+
+async fn quota_rows(tx: &mut Tx, asked: &[WindowQuota]) -> Result<Vec<QuotaRow>, AppError> {
+    let tree = store::teams::tree(tx).await?;
+    let mut rows: Vec<QuotaRow> = Vec::with_capacity(asked.len());
+    for (index, quota) in asked.iter().enumerate() {
+        let refused =
+            |remedy| AppError::invalid(&format!("quotas[{index}].team"), &quota.team, remedy);
+        let team = tree.iter().find(|node| node.name == quota.team);
+        let team = team.ok_or_else(|| refused("the name of a team"))?;
+        if rows.iter().any(|row| row.team_id == team.id) {
+            return Err(refused("each team once"));
+        }
+        let amounts = quotas::checked(&quota.quota).map_err(|error| quotas::at(index, error))?;
+        rows.push(QuotaRow {
+            team_id: team.id,
+            team: quota.team.clone(),
+            amounts,
+        });
+    }
+    Ok(rows)
+}
+
+async fn find(tx: &mut Tx, pool: PoolId, name: &Name) -> Result<rows::Window, AppError> {
+    let windows = rows::all(tx, Some(pool)).await?;
+    windows
+        .into_iter()
+        .find(|window| window.name == *name)
+        .ok_or_else(|| AppError::not_found("window", name))
+}
+
+fn stale(row: &rows::Window, given: i64) -> AppError {
+    AppError::Stale {
+        given: given.to_string(),
+        present: row.version,
+    }
+}
+
+async fn read(tx: &mut Tx, pool: &Name, name: &Name) -> Result<Window, AppError> {
+    let pool_id = pools::find(tx, pool).await?.id;
+    let now = store::clock(tx).await?;
+    Ok(shown(&find(tx, pool_id, name).await?, now))
+}
+
+fn shown(row: &rows::Window, now: Timestamp) -> Window {
+    Window {
+        name: row.name.clone(),
+        pool: row.pool.clone(),
+        days: row.weekly.days.clone(),
+        from: row.weekly.from,
+        to: row.weekly.to,
+        time_zone: row.weekly.zone,
+        quotas: row.quotas.iter().map(WindowQuota::from).collect(),
+        open: row.weekly.open_at(now).is_some(),
+        next_edge_at: row.weekly.next_edge(now),
+        version: row.version,
+    }
+}

@@ -1,0 +1,55 @@
+//! Teams with the quotas that they have at a moment, windows laid over them.
+
+use std::collections::BTreeMap;
+
+use domain::{MilliGpu, Timestamp};
+use engine::world::{Quota, Stopped, Team};
+
+use super::super::windows;
+use super::super::world::Records;
+use crate::store::quotas::Amounts;
+
+/// The teams with their quotas as they hold now.
+pub(super) fn teams(records: &Records, now: Timestamp) -> Vec<Team> {
+    let mut teams: BTreeMap<&str, Team> = records
+        .teams
+        .iter()
+        .map(|row| {
+            let mut team = Team::new(&row.name);
+            team.parent.clone_from(&row.parent);
+            team.stopped = Stopped::None;
+            (row.name.as_str(), team)
+        })
+        .collect();
+    let rows = records.quotas.iter();
+    let mut quotas: BTreeMap<(String, String), Amounts> = rows
+        .map(|row| ((row.team.clone(), row.pool.clone()), row.amounts()))
+        .collect();
+    let open = windows::open_at(&records.windows, now);
+    windows::lay_over(&mut quotas, &open, |window, quota| {
+        (quota.team.to_string(), window.pool.to_string())
+    });
+    for ((team, pool), amounts) in quotas {
+        if let Some(team) = teams.get_mut(team.as_str()) {
+            set_quota(team, &pool, amounts);
+        }
+    }
+    teams.into_values().collect()
+}
+
+/// Gives a team these amounts of a pool.
+pub fn set_quota(team: &mut Team, pool: &str, amounts: Amounts) {
+    let quota = Quota {
+        guaranteed: MilliGpu::from_milli(amounts.guaranteed_milli),
+        limit: amounts.limit_milli.map(MilliGpu::from_milli),
+        lend_limit: amounts.lend_limit_milli.map(MilliGpu::from_milli),
+        weight_milli: amounts.weight_milli,
+    };
+    team.quotas.insert(pool.to_owned(), quota);
+    match amounts.max_per_user_milli {
+        Some(most) => team
+            .max_per_user
+            .insert(pool.to_owned(), MilliGpu::from_milli(most)),
+        None => team.max_per_user.remove(pool),
+    };
+}
