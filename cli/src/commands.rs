@@ -4,6 +4,7 @@ pub mod jobs;
 pub mod login;
 pub mod logs;
 pub mod platform;
+pub mod policy;
 pub mod spec;
 pub mod submit;
 

@@ -12,7 +12,7 @@ mod table;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use commands::{jobs, logs, platform, submit};
+use commands::{jobs, logs, platform, policy, submit};
 use failure::Failure;
 
 /// GPU clusters, shared: submit work, see why it waits, and what it cost.
@@ -40,6 +40,7 @@ enum Command {
     Teams(platform::Teams),
     Quota(platform::Quota),
     Usage(platform::Usage),
+    Policy(policy::Policy),
     Plan(plan::PlanFile),
     Simulate(simulate::Simulate),
 }
@@ -75,6 +76,7 @@ fn run(command: Command) -> Result<(), Failure> {
             Command::Teams(c) => c.run().await,
             Command::Quota(c) => c.run().await,
             Command::Usage(c) => c.run().await,
+            Command::Policy(c) => c.run().await,
             Command::Plan(c) => c.run(),
             Command::Simulate(c) => c.run(),
         }
@@ -91,16 +93,26 @@ mod tests {
     fn every_command_prints_json_and_has_an_example() {
         let program = Arguments::command();
         for command in program.get_subcommands() {
-            let name = command.get_name();
-            assert!(
-                command.get_arguments().any(|arg| arg.get_id() == "json"),
-                "{name} has no --json"
-            );
-            let after = command.get_after_help().map(ToString::to_string);
-            assert!(
-                after.is_some_and(|text| text.contains(&format!("allot {name}"))),
-                "{name} has no example"
-            );
+            check(command, command.get_name());
         }
+    }
+
+    /// Checks a command or, where it only holds others, those.
+    fn check(command: &clap::Command, name: &str) {
+        if command.has_subcommands() {
+            for below in command.get_subcommands() {
+                check(below, &format!("{name} {}", below.get_name()));
+            }
+            return;
+        }
+        assert!(
+            command.get_arguments().any(|arg| arg.get_id() == "json"),
+            "{name} has no --json"
+        );
+        let after = command.get_after_help().map(ToString::to_string);
+        assert!(
+            after.is_some_and(|text| text.contains(&format!("allot {name}"))),
+            "{name} has no example"
+        );
     }
 }

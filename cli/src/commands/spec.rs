@@ -246,9 +246,7 @@ impl SpecFlags {
 /// Reads a spec from a YAML or JSON file. A text in `files` that begins with `@` names a file
 /// beside it. The key `team`, which a spec does not have, is returned apart.
 pub fn read(path: &Path) -> Result<(Map<String, Value>, Option<String>), Failure> {
-    let text = read_text(path)?;
-    let value: Value = serde_saphyr::from_str(&text).map_err(|error| unreadable(path, &error))?;
-    let Value::Object(mut spec) = value else {
+    let Value::Object(mut spec) = read_yaml(path)? else {
         return Err(Failure::Refused(format!(
             "{}: this is no spec; write one key with its value on a line, such as name: digits",
             path.display()
@@ -273,6 +271,12 @@ pub fn read(path: &Path) -> Result<(Map<String, Value>, Option<String>), Failure
         }
     }
     Ok((spec, team))
+}
+
+/// Reads a YAML or JSON file.
+pub(super) fn read_yaml(path: &Path) -> Result<Value, Failure> {
+    let text = read_text(path)?;
+    serde_saphyr::from_str(&text).map_err(|error| unreadable(path, &error))
 }
 
 /// A file that is no YAML, told by its place, with what is wrong there and what would be right: a
