@@ -97,6 +97,41 @@ fn a_pool_that_wastes_little_and_has_no_node_is_no_reason_to_give_up() {
 }
 
 #[test]
+fn a_rank_whose_devices_do_not_help_is_given_back_though_higher_ones_are_needed() {
+    let elastic = |name: &str| {
+        let mut work = Workload::waiting(name, "b", 1, before(60)).workers(3);
+        work.min_workers = Some(1);
+        work
+    };
+    let mut spread = elastic("spread");
+    for node in ["n3", "n2", "n1"] {
+        let there = spread.clone().running_on(node, &[0], before(10));
+        spread.placed.extend(there.placed);
+        (spread.state, spread.started) = (there.state, there.started);
+    }
+    let dear = Workload::waiting("dear", "b", 1, before(60)).running_on("n1", &[1], before(50));
+    let fixed = |node: &str| {
+        let work = Workload::waiting(&format!("fixed-{node}"), "c", 1, before(60)).class("fixed");
+        work.running_on(node, &[1], before(50))
+    };
+    let rig = Rig::new()
+        .nodes(3, 2)
+        .team("a", 2)
+        .team("b", 0)
+        .team("c", 2)
+        .work(spread)
+        .work(dear)
+        .work(fixed("n2"))
+        .work(fixed("n3"))
+        .work(Workload::waiting("new", "a", 2, before(5)));
+    // Each step of `spread` costs less than `dear`, and only the first is on a node that helps.
+    assert_eq!(
+        victims(&rig),
+        ["spread to 2 by Shrink", "dear to 0 by Reclaim"]
+    );
+}
+
+#[test]
 fn instances_have_no_links_to_require() {
     let mut job = slices("two", "t", "1g.10gb", 2);
     job.nvlink = NvlinkRule::Require;

@@ -209,11 +209,18 @@ impl Supply {
         }
     }
 
-    /// Whether so many workers may still have room if one of the victims stayed.
-    pub fn spares(&self, ledger: &Ledger<'_, '_>, unit: &Unit, workers: u32) -> bool {
+    /// Whether so many workers may still have room if the last step were not taken of a victim that
+    /// keeps `before` workers without it.
+    pub fn spares(
+        &self,
+        ledger: &Ledger<'_, '_>,
+        unit: &Unit,
+        before: usize,
+        workers: u32,
+    ) -> bool {
         let mut lost = vec![0; self.sums.len()];
         let mut stays: FxHashMap<usize, u64> = FxHashMap::default();
-        for slot in &ledger.slots(unit.victim)[unit.keep..] {
+        for slot in &ledger.slots(unit.victim)[unit.keep..before] {
             *stays.entry(slot.node).or_default() |= devices_of(slot);
         }
         for (node, devices) in stays {

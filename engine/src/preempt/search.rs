@@ -476,17 +476,18 @@ impl<'a> Search<'a> {
     ) -> Outcome {
         let mut supply = self.supply_without(ledger, &units, site);
         for at in (0..units.len()).rev() {
-            let needed = supply
-                .as_ref()
-                .is_some_and(|s| !s.spares(ledger, &units[at], self.newcomer.workers));
-            if needed {
+            let victim = units[at].victim;
+            let same = |unit: &&Unit| unit.victim == victim;
+            // An elastic victim gives back its last worker first; the higher ranks are gone anyhow.
+            if units[at + 1..].iter().any(|later| same(&later)) {
                 continue;
             }
-            // An elastic victim gives back its last worker first.
-            if units[at + 1..]
-                .iter()
-                .any(|later| later.victim == units[at].victim)
-            {
+            let before = units[..at].iter().rev().find(same);
+            let before = before.map_or(ledger.slots(victim).len(), |unit| unit.keep);
+            let needed = supply
+                .as_ref()
+                .is_some_and(|s| !s.spares(ledger, &units[at], before, self.newcomer.workers));
+            if needed {
                 continue;
             }
             let mut fewer = units.clone();
