@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-use crate::index::{Amount, Need};
+use crate::index::{Amount, DEVICE, Need};
 use crate::ledger::{Ledger, Sight, Slot};
 use crate::place::{self, Query, Stock, place, sizes};
 use crate::preempt::{self, Rules};
@@ -36,10 +36,19 @@ pub(crate) fn find(
     rules: &Rules,
 ) -> Option<Moves> {
     let index = ledger.index;
-    if !matches!(index.works[work].need, Need::Whole(_)) || rules.delayed(index, work) {
+    let Need::Whole(devices) = index.works[work].need else {
+        return None;
+    };
+    if rules.delayed(index, work) {
         return None;
     }
-    sizes(ledger, work, pool, Stock::Emptied).find_map(|workers| {
+    let nodes = index.pools[pool].nodes.iter();
+    let idle: i64 = nodes.map(|&node| place::idle_milli(ledger, node)).sum();
+    // Room that comes by itself needs no moves, so that there may be some for more and none for fewer.
+    sizes(ledger, work, pool, Stock::Emptied).one_by_one(|workers| {
+        if idle < i64::from(devices) * i64::from(workers) * DEVICE {
+            return None;
+        }
         let amount = index.charge_least(work, pool) * Amount::from(workers);
         quota::allowed(ledger, work, pool, amount).ok()?;
         Search::of(ledger, work, pool, workers, rules)?.best(ledger)
@@ -116,16 +125,9 @@ impl Search {
         search.could_do(ledger).then_some(search)
     }
 
-    /// Cheap tests before a search: enough is free in all, and it would fit were all that
-    /// may move away. Room that comes by itself needs no moves.
+    /// Cheap tests before a search: it would fit were all that may move away, and not by itself.
     fn could_do(&self, ledger: &mut Ledger<'_, '_>) -> bool {
-        let free: i64 = ledger.index.pools[self.pool]
-            .nodes
-            .iter()
-            .map(|&node| place::idle_milli(ledger, node))
-            .sum();
-        let wanted = i64::from(self.devices) * i64::from(self.workers) * crate::index::DEVICE;
-        if self.movable.is_empty() || free < wanted || self.room(ledger, None).is_some() {
+        if self.movable.is_empty() || self.room(ledger, None).is_some() {
             return false;
         }
         let mark = ledger.mark();

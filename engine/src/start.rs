@@ -20,7 +20,7 @@ pub(crate) fn room_now(
     work: usize,
     pool: usize,
 ) -> Option<Vec<Rc<Slot>>> {
-    sizes(ledger, work, pool, Stock::Free).find_map(|workers| room_of(ledger, work, pool, workers))
+    sizes(ledger, work, pool, Stock::Free).largest(|workers| room_of(ledger, work, pool, workers))
 }
 
 /// Room for so many of its workers.

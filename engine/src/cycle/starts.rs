@@ -127,13 +127,14 @@ impl Cycle<'_, '_> {
             return None;
         }
         let mut failed = Timestamp::MIN_UTC;
-        for workers in sizes(&mut self.ledger, work, pool, Stock::Free) {
-            if let Some(slots) = start::room_of(&mut self.ledger, work, pool, workers) {
-                failed = end;
-                if let Some(slots) = self.let_pass(work, pool, slots, end) {
-                    return Some(slots);
-                }
-            }
+        let sizes = sizes(&mut self.ledger, work, pool, Stock::Free);
+        let found = sizes.largest(|workers| {
+            let slots = start::room_of(&mut self.ledger, work, pool, workers)?;
+            failed = end;
+            self.let_pass(work, pool, slots, end)
+        });
+        if found.is_some() {
+            return found;
         }
         let before = self.failed.get(&key).copied().unwrap_or(failed);
         self.failed.insert(key, failed.min(before));

@@ -1,8 +1,5 @@
 //! With how many workers an elastic gang is tried: with none that all nodes together could not hold.
 
-use std::iter::Rev;
-use std::ops::RangeInclusive;
-
 use rustc_hash::FxHashMap;
 
 use super::{devices_free, host_free, nodes_able};
@@ -18,15 +15,51 @@ pub(crate) enum Stock {
     Emptied,
 }
 
-/// The numbers of workers that a gang may have room with, the largest first. Larger ones than by
-/// these have none: each node holds no more workers than its sums say, and a domain no more than
-/// its nodes.
-pub(crate) fn sizes(
-    ledger: &mut Ledger<'_, '_>,
-    work: usize,
-    pool: usize,
-    stock: Stock,
-) -> Rev<RangeInclusive<u32>> {
+/// The numbers of workers that a gang may have room with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sizes {
+    least: u32,
+    most: u32,
+    /// Whether there is room for fewer wherever there is for more. Where whole nodes are promised
+    /// there may not be: fewer may be in the guarantee, and so use up a promise.
+    falls: bool,
+}
+
+impl Sizes {
+    /// What is found for the largest number for which anything is: by halves between the largest
+    /// and the least, since there may be thousands.
+    pub fn largest<T>(self, mut find: impl FnMut(u32) -> Option<T>) -> Option<T> {
+        if !self.falls {
+            return self.one_by_one(find);
+        }
+        if self.least > self.most {
+            return None;
+        }
+        let found = find(self.most);
+        if found.is_some() || self.least == self.most {
+            return found;
+        }
+        let mut best = find(self.least)?;
+        let (mut low, mut high) = (self.least, self.most);
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            match find(middle) {
+                Some(found) => (low, best) = (middle, found),
+                None => high = middle,
+            }
+        }
+        Some(best)
+    }
+
+    /// The same whether or not it falls.
+    pub fn one_by_one<T>(self, find: impl FnMut(u32) -> Option<T>) -> Option<T> {
+        (self.least..=self.most).rev().find_map(find)
+    }
+}
+
+/// The numbers of workers to try. Larger ones than these have no room: each node holds no more
+/// workers than its sums say, and a domain no more than its nodes.
+pub(crate) fn sizes(ledger: &mut Ledger<'_, '_>, work: usize, pool: usize, stock: Stock) -> Sizes {
     let row = ledger.index.works[work].row;
     let least = row.workers_least();
     let most = if least < row.workers {
@@ -35,7 +68,11 @@ pub(crate) fn sizes(
     } else {
         row.workers
     };
-    (least..=most).rev()
+    Sizes {
+        least,
+        most,
+        falls: !ledger.index.pools[pool].row.whole_node_guarantees,
+    }
 }
 
 fn ceiling(ledger: &mut Ledger<'_, '_>, work: usize, pool: usize, stock: Stock) -> i64 {
@@ -91,4 +128,26 @@ fn on_node(ledger: &Ledger<'_, '_>, work: usize, node: usize, stock: Stock) -> i
     by_devices
         .min(by(cpus, facts.cpus))
         .min(by(memory, facts.memory))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Sizes;
+
+    #[test]
+    fn halves_find_what_one_by_one_finds() {
+        for (least, most) in [(1, 1), (1, 2), (2, 9), (1, 1000), (5, 4)] {
+            for room in 0..=most + 1 {
+                let (mut tried, falls) = (0, true);
+                let sizes = Sizes { least, most, falls };
+                let fits = |n: u32| (n <= room).then_some(n);
+                let found = sizes.largest(|n| {
+                    tried += 1;
+                    fits(n)
+                });
+                assert!(tried <= 12, "{tried} tries of {least} to {most}");
+                assert_eq!(found, sizes.one_by_one(fits), "{least} to {most}, {room}");
+            }
+        }
+    }
 }

@@ -58,31 +58,24 @@ fn each_way(
         return None;
     }
     let sizes = place::sizes(ledger, work, pool, Stock::Emptied);
-    for rights in WAYS {
-        for workers in sizes.clone() {
-            let amount = ledger.index.charge_least(work, pool) * Amount::from(workers);
+    let each = ledger.index.charge_least(work, pool);
+    let allowed = |rights: &&[Right]| rights.iter().all(|&right| rules.allow(right));
+    WAYS.into_iter().filter(allowed).find_map(|rights| {
+        sizes.largest(|workers| {
             let newcomer = Newcomer {
                 work,
                 pool,
                 workers,
-                amount,
+                amount: each * Amount::from(workers),
                 rights,
             };
             if !newcomer.may_try(ledger) {
-                continue;
-            }
-            if !rights.iter().all(|&right| rules.allow(right)) {
-                continue;
+                return None;
             }
             let way = Search::of(ledger, newcomer, rules);
-            if way.could_do(ledger)
-                && let Some(room) = search(&way, ledger)
-            {
-                return Some(room);
-            }
-        }
-    }
-    None
+            way.could_do(ledger).then(|| search(&way, ledger)).flatten()
+        })
+    })
 }
 
 /// Who wants room, with how many workers, by which rights.
