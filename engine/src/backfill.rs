@@ -10,7 +10,7 @@ mod ends;
 mod kept;
 mod timeline;
 
-pub(crate) use ends::{NEVER, after_grace, end_from, end_of_running, soon};
+pub(crate) use ends::{NEVER, after, after_grace, end_from, end_of_running, soon};
 pub(crate) use kept::PausedTimeline;
 pub(crate) use timeline::{Reserved, Timeline};
 

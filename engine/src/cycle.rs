@@ -8,6 +8,7 @@ mod reserve;
 mod slices;
 mod starts;
 mod stuck;
+mod trial;
 mod victims;
 
 use std::rc::Rc;

@@ -1,5 +1,6 @@
 //! Room by victims: who may be taken, in which order, and the smallest set that is enough.
 
+mod binding;
 mod bound;
 mod choice;
 mod herd;
@@ -15,6 +16,7 @@ use crate::ledger::{Ledger, Slot, Standing};
 use crate::plan::Reason;
 use crate::world::NodeState;
 
+pub(crate) use binding::binding_rules;
 pub(crate) use choice::service_can_lose;
 pub(crate) use herd::Herd;
 pub(crate) use rules::Rules;

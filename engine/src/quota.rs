@@ -189,6 +189,20 @@ pub(crate) fn allowed(
     }
 }
 
+/// The most that limits would let a workload have in a pool, were nobody else there; nothing where
+/// none binds it.
+pub(crate) fn ceiling(index: &Index<'_>, work: usize, pool: usize) -> Option<Amount> {
+    let facts = &index.works[work];
+    let rows = &index.pools[pool].rows;
+    let path = || index.teams[facts.team].path.iter().map(|&t| &rows[t]);
+    let limits = path().filter_map(|row| row.limit);
+    let users = path().filter_map(|row| row.max_per_user);
+    let users = users.filter(|_| facts.row.user.is_some());
+    let firm = !facts.preemptible && !index.pools[pool].row.non_preemptible_borrowing;
+    let own = firm.then_some(rows[facts.team].guaranteed);
+    limits.chain(users).chain(own).min()
+}
+
 /// Whether a borrower would use more of others' idle guarantees than they lend:
 /// the team whose room it is, and what the borrower may still have.
 fn lend(

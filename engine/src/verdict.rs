@@ -1,12 +1,14 @@
 //! One verdict for every workload that waits: the binding cause, in the order of the contract.
 
 mod counts;
+mod expected;
 mod remedies;
 mod words;
 
 pub(crate) use counts::Counted;
 
 use domain::MilliGpu;
+use domain::spec::NvlinkRule;
 use rustc_hash::FxHashMap;
 
 use crate::cycle::Cycle;
@@ -98,8 +100,7 @@ fn one(
     let need = need(index, work, pool);
     let have = pool.map_or(0, |pool| index.pools[pool].milli(verdict.have.max(0)));
     let have = MilliGpu::from_milli(have);
-    let expected_start =
-        pool.and_then(|pool| remedies::expected_start(cycle, work, pool, verdict.code));
+    let expected_start = pool.and_then(|pool| expected::start(cycle, work, pool, verdict.code));
     Waiting {
         workload: facts.row.name.clone(),
         code: verdict.code,
@@ -222,7 +223,11 @@ fn judge(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize, head: bool) -> Ver
         relaxed: true,
         ..query
     };
-    if has_place(cycle, relaxed) {
+    // What keeps promises of whole nodes is relaxed with them, and is no demand of the work.
+    let demands = facts.row.topology.require.is_some()
+        || facts.row.anti_affinity.is_some()
+        || facts.row.nvlink == NvlinkRule::Require;
+    if demands && has_place(cycle, relaxed) {
         let label = facts
             .row
             .topology
@@ -239,12 +244,26 @@ fn judge(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize, head: bool) -> Ver
         return here(Code::Fragmented);
     }
     if !head && preempt::could_make_room(&mut cycle.ledger, work, pool, &Rules::lifted()) {
-        return here(Code::PreemptionNotAllowed);
+        return Verdict {
+            scope: rules_of(cycle, work, pool).unwrap_or(scope),
+            have,
+            code: Code::PreemptionNotAllowed,
+        };
     }
     if has_place(cycle, query.sight(Sight::Now)) {
         return here(Code::HeldForReservation);
     }
     here(Code::InsufficientCapacity)
+}
+
+/// The rules of a pool that keep a workload from making room, for those that are told more of.
+fn rules_of(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize) -> Option<String> {
+    if cycle.explained > remedies::RANKED_MAX {
+        return None;
+    }
+    let rules = preempt::binding_rules(&mut cycle.ledger, work, pool);
+    let name = &cycle.index.pools[pool].row.name;
+    (!rules.is_empty()).then(|| format!("{} of pool {name}", rules.join(", ")))
 }
 
 /// Whether there is a place; equal gangs are told the same.

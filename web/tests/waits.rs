@@ -168,3 +168,27 @@ fn a_job_that_never_ran_is_not_said_to_have_ended() {
     assert!(html.contains("It never ran: a job that it follows did not end well."));
     assert!(!html.contains("The command ended."), "{html}");
 }
+
+#[test]
+fn a_rule_that_binds_and_a_time_limit_that_helps_are_told_in_words() {
+    use web::views::{Remedy, Wait, Why};
+    let mut view = samples::waiting_job();
+    view.why = Why::Waits(Wait {
+        code: "preemption_not_allowed".into(),
+        scope: Some("preemption.max_per_day, preemption.reclaim of pool h100".into()),
+        need_milli: Some(8000),
+        have_milli: Some(3000),
+        remedies: vec![Remedy {
+            change: vec![("time_limit_seconds".into(), Some("4320".into()))],
+            effect: "starts_now".into(),
+        }],
+        ..Wait::default()
+    });
+    let html = view.render().unwrap();
+    for words in [
+        "preemption.max_per_day, preemption.reclaim of pool h100 keeps it from making room.",
+        "<b>Time limit</b>: 1 h 12 min",
+    ] {
+        assert!(html.contains(words), "{words} in {html}");
+    }
+}

@@ -41,7 +41,8 @@ pub(crate) fn after_grace(index: &Index<'_>, pool: usize) -> Timestamp {
     after(index.world.now, Some(grace)).max(soon(index))
 }
 
-fn after(begin: Timestamp, seconds: Option<i64>) -> Timestamp {
+/// So many seconds later; never without a number, or where there is no such moment.
+pub(crate) fn after(begin: Timestamp, seconds: Option<i64>) -> Timestamp {
     seconds
         .and_then(TimeDelta::try_seconds)
         .and_then(|length| begin.checked_add_signed(length))

@@ -49,6 +49,12 @@ impl Reserved {
     }
 }
 
+/// The starts that are kept, as of some moment.
+pub(crate) struct KeptStarts {
+    reserved: Vec<Reserved>,
+    sure: bool,
+}
+
 #[derive(Debug, Clone)]
 pub(super) struct Claim {
     pub work: usize,
@@ -76,7 +82,7 @@ pub(crate) struct Timeline<'i, 'w> {
     /// What became of claims since a cycle began.
     pub(super) undo: Vec<Undo>,
     /// What outlasts the cycle.
-    pub(super) kept: Kept,
+    pub(super) kept: KeptStarts,
     /// The room for the gang whose start is looked for.
     pub(super) watch: Option<Watch>,
 }
@@ -125,7 +131,7 @@ impl<'i, 'w> Timeline<'i, 'w> {
             kept_on: FxHashSet::default(),
             sure: false,
             undo: Vec::new(),
-            kept: Kept::default(),
+            kept: KeptStarts::default(),
             watch: None,
         }
     }
@@ -370,6 +376,21 @@ impl<'i, 'w> Timeline<'i, 'w> {
         self.sure = false;
         let slots = self.reserved.iter().flat_map(|r| &r.slots);
         self.kept_on = slots.map(|slot| slot.node).collect();
+    }
+
+    /// The starts that are kept, to come back to after a look at what might be.
+    pub fn kept(&self) -> KeptStarts {
+        KeptStarts {
+            reserved: self.reserved.clone(),
+            sure: self.sure,
+        }
+    }
+
+    /// Comes back to them.
+    pub fn keep_as(&mut self, kept: KeptStarts) {
+        self.reserved = kept.reserved;
+        self.look_at_kept();
+        self.sure = kept.sure;
     }
 
     /// Whether devices are on other nodes than all starts that are kept.

@@ -8,17 +8,18 @@ use crate::ledger::{Ledger, Standing};
 use crate::world::{Reclaim, WithinTeam};
 
 /// The rules of one pool.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Rules {
-    within_team: WithinTeam,
-    reclaim: Reclaim,
-    across_borrowers: bool,
-    min_runtime: i64,
-    min_runtime_reclaim: i64,
-    delay: i64,
+    pub(super) within_team: WithinTeam,
+    pub(super) reclaim: Reclaim,
+    pub(super) across_borrowers: bool,
+    pub(super) min_runtime: i64,
+    /// For reclaim in place of the former, when set.
+    pub(super) min_runtime_reclaim: Option<i64>,
+    pub(super) delay: i64,
     consolidate: bool,
-    max_per_day: Option<u32>,
-    max_per_team_hour: Option<u32>,
+    pub(super) max_per_day: Option<u32>,
+    pub(super) max_per_team_hour: Option<u32>,
     /// Elastic work that this plan shrinks already, and by which right.
     shrunk: HashMap<usize, Right>,
 }
@@ -32,9 +33,7 @@ impl Rules {
             reclaim: policy.reclaim,
             across_borrowers: policy.across_borrowers,
             min_runtime: policy.min_runtime_seconds,
-            min_runtime_reclaim: policy
-                .min_runtime_reclaim_seconds
-                .unwrap_or(policy.min_runtime_seconds),
+            min_runtime_reclaim: policy.min_runtime_reclaim_seconds,
             delay: policy.delay_seconds,
             consolidate: policy.consolidate,
             max_per_day: policy.max_per_day,
@@ -50,12 +49,22 @@ impl Rules {
             reclaim: Reclaim::Any,
             across_borrowers: true,
             min_runtime: 0,
-            min_runtime_reclaim: 0,
+            min_runtime_reclaim: None,
             delay: 0,
             consolidate: true,
             max_per_day: None,
             max_per_team_hour: None,
             shrunk: HashMap::new(),
+        }
+    }
+
+    /// The same lifted, where each rule that is set stays one that is set.
+    pub fn lifted_too(&self) -> Self {
+        Self {
+            min_runtime_reclaim: self.min_runtime_reclaim.map(|_| 0),
+            consolidate: self.consolidate,
+            shrunk: self.shrunk.clone(),
+            ..Self::lifted()
         }
     }
 
@@ -137,7 +146,7 @@ impl Rules {
             Right::Share => !same && self.across_borrowers,
         };
         let least = if right == Right::Reclaim {
-            self.min_runtime_reclaim
+            self.least_before_reclaim()
         } else {
             self.min_runtime
         };
@@ -151,7 +160,17 @@ impl Rules {
             Reclaim::LowerPriority => ledger.index.works[work].priority < priority,
             Reclaim::Any => true,
         };
-        by_right && self.disturbs(ledger, work, self.min_runtime_reclaim, Some(Right::Reclaim))
+        by_right
+            && self.disturbs(
+                ledger,
+                work,
+                self.least_before_reclaim(),
+                Some(Right::Reclaim),
+            )
+    }
+
+    fn least_before_reclaim(&self) -> i64 {
+        self.min_runtime_reclaim.unwrap_or(self.min_runtime)
     }
 
     /// Whether a running workload may be moved.

@@ -1,31 +1,34 @@
-//! What would start a workload now, and when it would start by the ends that are known.
+//! Changes of its spec that would start a workload now, each tried as the cycle stands at its end.
 
 mod instances;
+mod limits;
+mod smaller;
+mod trial;
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
-use domain::{MilliGpu, Timestamp};
+use domain::spec::NvlinkRule;
 use serde_json::{Value, json};
 
-use crate::backfill::{self, NEVER};
 use crate::cycle::Cycle;
-use crate::index::{Amount, Need};
-use crate::ledger::{Ledger, Sight, Slot, Standing};
-use crate::place::{Query, place};
+use crate::index::Need;
 use crate::plan::{Code, Remedy};
-use crate::quota;
+use crate::world::{Stopped, Workload};
+pub(super) use limits::never;
+use trial::Trial;
 
 /// Most changes that are named; the contract's own bound.
 const REMEDIES_MAX: usize = 3;
 /// Most waiting work for which changes and times are sought: each costs some placements,
 /// and who waits behind so many has other worries.
-const RANKED_MAX: usize = 200;
-/// Most ends that are looked at for an expected start.
-const ENDS_MAX: usize = 200;
+pub(super) const RANKED_MAX: usize = 200;
+/// Most numbers of workers that are tried.
+const WORKERS_TRIED: usize = 64;
+/// The shortest time limit that is proposed, in seconds: hardly anything is done in less.
+const LIMIT_LEAST_SECONDS: i64 = 60;
 
-/// Whether a cause is one that a smaller request might avoid.
-fn by_size(code: Code) -> bool {
+/// Whether a cause is one that another request might avoid.
+fn by_request(code: Code) -> bool {
     matches!(
         code,
         Code::OverLimit
@@ -40,232 +43,106 @@ fn by_size(code: Code) -> bool {
     )
 }
 
-/// Up to three changes, each of which alone would start the workload now.
+/// Up to three changes, each of which alone would start the workload now; where none does and its
+/// limits would never let it start, one that they would.
 pub(super) fn of(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize, code: Code) -> Vec<Remedy> {
     let cut = matches!(cycle.index.works[work].need, Need::Instances { .. });
-    let mends = by_size(code) || cut && code == Code::NoSuchHardware;
+    let mends = by_request(code) || cut && code == Code::NoSuchHardware;
     if !mends || cycle.explained > RANKED_MAX || !cycle.usable(work, pool) {
         return Vec::new();
     }
+    let index = cycle.index;
     let mut remedies = Vec::new();
-    let facts = &cycle.index.works[work];
-    let least = facts.row.workers_least();
-    if code == Code::Topology && starts(cycle, work, pool, least, true) {
-        let dropped = [
-            (
-                "topology.require",
-                facts.row.topology.require.is_some(),
-                Value::Null,
-            ),
-            (
-                "anti_affinity",
-                facts.row.anti_affinity.is_some(),
-                Value::Null,
-            ),
-            (
-                "nvlink",
-                facts.row.nvlink == domain::spec::NvlinkRule::Require,
-                json!("prefer"),
-            ),
-        ];
-        let all = dropped
-            .into_iter()
-            .filter(|(_, set, _)| *set)
-            .map(|(key, _, value)| (key.to_owned(), value));
-        remedies.push(Remedy {
-            change: all.collect(),
-            effect: "starts_now",
-        });
-    }
-    if least > 1 {
-        let fewer = (1..least)
-            .rev()
-            .take(64)
-            .find(|&n| starts(cycle, work, pool, n, false));
-        if let Some(workers) = fewer {
-            let key = if facts.row.min_workers.is_some() {
-                "min_workers"
-            } else {
-                "workers"
-            };
-            remedies.push(change(key, json!(workers)));
+    if let Some(mut trial) = Trial::of(cycle, work, pool) {
+        remedies.extend(looser(&mut trial, code));
+        remedies.extend(shorter(&mut trial, code));
+        remedies.extend(yielding(&mut trial, code));
+        remedies.extend(fewer_workers(&mut trial));
+        match trial.facts().need {
+            Need::Whole(count) => remedies.extend(smaller::of(&mut trial, count)),
+            Need::Instances { count, .. } => remedies.extend(instances::of(&mut trial, count)),
+            Need::Nothing | Need::Part { .. } => {}
         }
     }
-    if let Need::Whole(count) = facts.need {
-        let fewer = (1..count)
-            .rev()
-            .find(|&n| starts_smaller(cycle, work, pool, least, n));
-        if let Some(gpus) = fewer {
-            remedies.push(change("per_worker.gpus", json!(gpus)));
-        }
-    }
-    if let Need::Instances { count, .. } = facts.need {
-        remedies.extend(instances::of(cycle, work, pool, count));
+    let over = matches!(
+        code,
+        Code::OverLimit | Code::AncestorOverLimit | Code::NonPreemptibleOverGuarantee
+    );
+    if over && remedies.is_empty() {
+        remedies.extend(limits::within(index, work, pool));
     }
     remedies.truncate(REMEDIES_MAX);
     remedies
 }
 
+/// A change of one key that would start the workload now.
 fn change(key: &str, value: Value) -> Remedy {
+    starts(BTreeMap::from([(key.to_owned(), value)]))
+}
+
+fn starts(change: BTreeMap<String, Value>) -> Remedy {
     Remedy {
-        change: BTreeMap::from([(key.to_owned(), value)]),
+        change,
         effect: "starts_now",
     }
 }
 
-fn starts(
-    cycle: &mut Cycle<'_, '_>,
-    work: usize,
-    pool: usize,
-    workers: u32,
-    relaxed: bool,
-) -> bool {
-    let query = Query {
-        relaxed,
-        ..Query::start(cycle.index, work, pool).workers(workers)
-    };
-    let Some(slots) = place(&mut cycle.ledger, query) else {
-        return false;
-    };
-    let amount = slots.iter().map(|s| s.amount).sum();
-    quota::allowed(&cycle.ledger, work, pool, amount).is_ok()
+/// Without its demands on domains, links and affinity.
+fn looser(trial: &mut Trial<'_, '_, '_>, code: Code) -> Option<Remedy> {
+    if code != Code::Topology || !trial.starts_relaxed() {
+        return None;
+    }
+    let row = trial.facts().row;
+    let linked = row.nvlink == NvlinkRule::Require;
+    let demands = [
+        (
+            "topology.require",
+            row.topology.require.is_some(),
+            Value::Null,
+        ),
+        ("anti_affinity", row.anti_affinity.is_some(), Value::Null),
+        ("nvlink", linked, json!("prefer")),
+    ];
+    let dropped = demands.into_iter().filter(|(_, made, _)| *made);
+    let dropped = dropped.map(|(key, _, value)| (key.to_owned(), value));
+    Some(starts(dropped.collect()))
 }
 
-/// Whether it would start with so many devices for each worker: by counting alone, where
-/// no label or link is demanded.
-fn starts_smaller(
-    cycle: &mut Cycle<'_, '_>,
-    work: usize,
-    pool: usize,
-    workers: u32,
-    count: u32,
-) -> bool {
-    let index = cycle.index;
-    let facts = &index.works[work];
-    let demands = facts.row.topology.require.is_some()
-        || facts.row.anti_affinity.is_some()
-        || facts.row.nvlink == domain::spec::NvlinkRule::Require;
-    if demands || index.pools[pool].row.charge == crate::world::Charge::Dominant {
-        return false;
+/// The longest time limit with which it ends before what its room is kept for. Who is predicted to
+/// run longer than that would only be stopped by it.
+fn shorter(trial: &mut Trial<'_, '_, '_>, code: Code) -> Option<Remedy> {
+    let row = trial.facts().row;
+    if code != Code::HeldForReservation || row.predicted_seconds.is_some() {
+        return None;
     }
-    let able = crate::place::nodes_able(&mut cycle.ledger, work, pool);
-    let able = able.iter().copied();
-    let room: i64 = able
-        .map(|node| {
-            let (cpus, memory) = crate::place::host_free(&cycle.ledger, node, Sight::Start);
-            let devices =
-                crate::place::devices_free(&cycle.ledger, node, Sight::Start).count_ones() / count;
-            let by = |free: i64, each: i64| {
-                if each == 0 {
-                    i64::MAX
-                } else {
-                    free.max(0) / each
-                }
-            };
-            i64::from(devices)
-                .min(by(cpus, facts.cpus))
-                .min(by(memory, facts.memory))
-        })
-        .sum();
-    let amount = MilliGpu::whole(i64::from(count)).milli() * i64::from(workers);
-    room >= i64::from(workers)
-        && quota::allowed(
-            &cycle.ledger,
-            work,
-            pool,
-            Amount::from(amount) * index.pools[pool].unit,
-        )
-        .is_ok()
+    let present = row.time_limit_seconds.unwrap_or(i64::MAX);
+    let mut limits = trial.seconds_to_kept();
+    limits.retain(|&seconds| (LIMIT_LEAST_SECONDS..present).contains(&seconds));
+    // Who ends sooner is in the way of no more.
+    let fit = limits.partition_point(|&seconds| trial.starts_for(seconds));
+    let longest = limits[..fit].last()?;
+    Some(change("time_limit_seconds", json!(longest)))
 }
 
-/// When a workload would start if all that runs ended as predicted and nothing else came.
-pub(super) fn expected_start(
-    cycle: &mut Cycle<'_, '_>,
-    work: usize,
-    pool: usize,
-    code: Code,
-) -> Option<Timestamp> {
-    if let Some((_, kept)) = cycle.reservation_of(work) {
-        return Some(kept.start()).filter(|start| *start != NEVER);
-    }
-    match code {
-        Code::NotYet => cycle.index.works[work].row.not_before,
-        _ if cycle.explained > RANKED_MAX || !cycle.usable(work, pool) => None,
-        Code::Topology
-        | Code::Fragmented
-        | Code::PreemptionNotAllowed
-        | Code::InsufficientCapacity
-        | Code::HeldForReservation
-        | Code::BehindInOrder => cycle.told_start(work, pool),
-        Code::OverLimit | Code::AncestorOverLimit | Code::NonPreemptibleOverGuarantee => {
-            once_limits_let(cycle, work, pool)
-        }
-        _ => None,
-    }
+/// As work that may be preempted, and so may borrow.
+fn yielding(trial: &mut Trial<'_, '_, '_>, code: Code) -> Option<Remedy> {
+    let stopped = trial.team().stopped;
+    let lets = code == Code::NonPreemptibleOverGuarantee && stopped == Stopped::None;
+    (lets && trial.starts_yielding()).then(|| change("preemptible", json!(true)))
 }
 
-/// The first end after which a workload would be within its limits and have room; equal work
-/// is told the same.
-fn once_limits_let(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize) -> Option<Timestamp> {
-    let facts = &cycle.index.works[work];
-    let key = (pool, facts.team, facts.shape);
-    if let Some(known) = cycle.limited.get(&key) {
-        return *known;
-    }
-    let found = find_once_limits_let(cycle, work, pool);
-    cycle.limited.insert(key, found);
-    found
+/// The most workers under the least that it asks for.
+fn fewer_workers(trial: &mut Trial<'_, '_, '_>) -> Option<Remedy> {
+    let row = trial.facts().row;
+    let fewer = (1..row.workers_least()).rev().take(WORKERS_TRIED);
+    let workers = fewer.into_iter().find(|&n| trial.starts_with(n))?;
+    Some(change(workers_key(row), json!(workers)))
 }
 
-fn find_once_limits_let(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize) -> Option<Timestamp> {
-    let index = cycle.index;
-    let ends = match &cycle.ends[pool] {
-        Some(ends) => Rc::clone(ends),
-        None => {
-            let ends = Rc::new(ends(&cycle.ledger, pool));
-            cycle.ends[pool] = Some(Rc::clone(&ends));
-            ends
-        }
-    };
-    let least = index.works[work].row.workers_least();
-    let mark = cycle.ledger.mark();
-    let mut found = None;
-    for &(end, ended) in ends.iter() {
-        cycle.ledger.release(ended, 0);
-        let amount = index.charge_least(work, pool) * Amount::from(least);
-        if quota::allowed(&cycle.ledger, work, pool, amount).is_err() {
-            continue;
-        }
-        let query = Query::start(index, work, pool)
-            .workers(least)
-            .sight(Sight::Later);
-        if let Some(slots) = place(&mut cycle.ledger, query) {
-            let amount = slots.iter().map(|s: &Rc<Slot>| s.amount).sum();
-            if quota::allowed(&cycle.ledger, work, pool, amount).is_ok() {
-                found = Some(end);
-                break;
-            }
-        }
+/// The key that says how many workers a workload starts with at least.
+fn workers_key(row: &Workload) -> &'static str {
+    match row.min_workers {
+        Some(_) => "min_workers",
+        None => "workers",
     }
-    cycle.ledger.rollback(mark);
-    found
-}
-
-/// The first ends of work that runs or starts in a pool, the first first.
-fn ends(ledger: &Ledger<'_, '_>, pool: usize) -> Vec<(Timestamp, usize)> {
-    let index = ledger.index;
-    let mut ends: Vec<(Timestamp, usize)> = (0..index.works.len())
-        .filter_map(|work| {
-            let first = ledger.slots(work).first()?;
-            let end = match ledger.standing(work) {
-                Standing::Running => backfill::end_of_running(index, work),
-                Standing::Started => backfill::end_from(index, work, index.world.now),
-                _ => NEVER,
-            };
-            (index.nodes[first.node].pool == pool && end != NEVER).then_some((end, work))
-        })
-        .collect();
-    ends.sort_unstable();
-    ends.truncate(ENDS_MAX);
-    ends
 }

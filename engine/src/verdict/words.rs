@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use domain::MilliGpu;
 
-use super::Verdict;
+use super::{Verdict, remedies};
 use crate::cycle::Cycle;
 use crate::index::Index;
 use crate::place;
@@ -85,8 +85,13 @@ fn binding(
     have: MilliGpu,
 ) -> String {
     let row = index.works[work].row;
+    let never = pool.map_or(String::new(), |pool| never(index, work, pool));
     let pool = pool.map_or("", |pool| index.pools[pool].row.name.as_str());
     let scope = &verdict.scope;
+    let rules = match scope.strip_prefix("pool ") {
+        Some(_) => "policy",
+        None => scope.as_str(),
+    };
     match verdict.code {
         Code::Suspended => "it is suspended until somebody resumes it".to_owned(),
         Code::NotYet => format!("it is not to start before {scope}"),
@@ -99,10 +104,10 @@ fn binding(
         Code::NoQuota => format!("{scope} has no quota in pool {pool}"),
         Code::NoSuchHardware => format!("pool {pool} has no node that offers {scope}"),
         Code::OverLimit | Code::AncestorOverLimit => {
-            format!("it needs {need} GPUs, and {scope} in pool {pool} leaves {have}")
+            format!("it needs {need} GPUs, and {scope} in pool {pool} leaves {have}{never}")
         }
         Code::NonPreemptibleOverGuarantee => format!(
-            "it may not be preempted and so must fit in the guarantee: it needs {need} GPUs, {have} are left of it"
+            "it may not be preempted and so must fit in the guarantee: it needs {need} GPUs, {have} are left of it{never}"
         ),
         Code::OverBudget => format!("a budget of {scope} has stopped such work"),
         Code::WaitingForVictims => {
@@ -119,7 +124,7 @@ fn binding(
         }
         Code::PreemptionNotAllowed => {
             format!(
-                "it needs {need} GPUs, {have} are free in pool {pool}, and policy keeps it from making room"
+                "it needs {need} GPUs, {have} are free in pool {pool}, and {rules} keeps it from making room"
             )
         }
         Code::InsufficientCapacity => {
@@ -127,6 +132,17 @@ fn binding(
         }
         Code::HeldForReservation => format!("what is free in pool {pool} is kept for others"),
         Code::BehindInOrder => format!("what is free in pool {pool} goes to those before it"),
+    }
+}
+
+/// What is added where no end of other work would bring it within its limits.
+fn never(index: &Index<'_>, work: usize, pool: usize) -> String {
+    match remedies::never(index, work, pool) {
+        Some(most) => {
+            let most = MilliGpu::from_milli(index.pools[pool].milli(most));
+            format!("; as it is it can never start: its limits allow {most} at most")
+        }
+        None => String::new(),
     }
 }
 

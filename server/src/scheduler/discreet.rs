@@ -12,7 +12,9 @@ const SOMEBODY: &str = "another team";
 /// above it.
 pub fn verdict(world: &World, team: &str, waiting: &Waiting) -> Waiting {
     let mut told = waiting.clone();
-    let Some((_, named)) = told.scope.rsplit_once("team ") else {
+    let own = told.scope.strip_prefix("team ");
+    let of = told.scope.split_once(" of team ").map(|(_, named)| named);
+    let Some(named) = own.or(of) else {
         return told;
     };
     if !line(world, team).contains(named) {
@@ -76,7 +78,8 @@ mod tests {
 
     #[test]
     fn the_own_team_and_those_above_it_are_named() {
-        for scope in ["team vision", "team org", "pool h100"] {
+        let rule = "preemption.within_team of pool h100";
+        for scope in ["team vision", "team org", "pool h100", rule] {
             assert_eq!(told(scope).scope, scope);
         }
     }

@@ -142,8 +142,17 @@ impl Wait {
         if !t.knows("waiting_more", &self.code) || self.nodes_out().is_some() {
             return None;
         }
+        let ruled = self
+            .scope
+            .as_deref()
+            .is_some_and(|text| rules(text).is_some());
+        let code = if ruled {
+            "preemption_rules"
+        } else {
+            &self.code
+        };
         let said = t
-            .word("waiting_more", &self.code)
+            .word("waiting_more", code)
             .nest("need", t.gpus(self.need_milli?))
             .nest("have", t.gpus(self.have_milli?));
         Some(said.nest("scope", scope(t, self.scope.as_deref()?)?))
@@ -204,6 +213,12 @@ impl Wait {
 /// Limits that the engine names with the team whose they are.
 const LIMITS: [&str; 2] = ["lend_limit", "max_per_user"];
 
+/// Rules of policy by their keys, and the pool whose they are, where such bind.
+fn rules(text: &str) -> Option<(&str, &str)> {
+    text.split_once(" of ")
+        .filter(|(keys, _)| keys.starts_with("preemption."))
+}
+
 /// What binds, in words; nothing where it is the job itself.
 fn scope(t: &Messages, text: &str) -> Option<Phrase> {
     for limit in LIMITS {
@@ -213,6 +228,10 @@ fn scope(t: &Messages, text: &str) -> Option<Phrase> {
         if let Some(team) = of {
             return Some(t.word("scope", limit).nest("team", scope(t, team)?));
         }
+    }
+    if let Some((keys, pool)) = rules(text) {
+        let named = t.word("scope", "rules").with("rules", keys);
+        return Some(named.nest("pool", scope(t, pool)?));
     }
     let (kind, name) = text.split_once(' ').unwrap_or((text, ""));
     match (kind, name) {
@@ -244,9 +263,12 @@ impl Remedy {
                     t.word("change", key)
                 };
                 let line = t.say("why.change").nest("field", label);
-                match value {
-                    Some(value) => line.with("value", value),
-                    None => line.nest("value", t.say("why.left_out")),
+                let seconds = value.as_deref().filter(|_| key.ends_with("_seconds"));
+                let seconds = seconds.and_then(|value| value.parse::<i64>().ok());
+                match (seconds, value) {
+                    (Some(seconds), _) => line.nest("value", t.duration(seconds)),
+                    (None, Some(value)) => line.with("value", value),
+                    (None, None) => line.nest("value", t.say("why.left_out")),
                 }
             })
             .collect()

@@ -5,28 +5,25 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::change;
+use super::trial::Trial;
 use crate::cycle::Cycle;
 use crate::index::Amount;
 use crate::ledger::Sight;
 use crate::mig::{self, Engines, Profile};
 use crate::place::{self, Unfit, host_free, instances_free};
 use crate::plan::Remedy;
-use crate::quota;
 use crate::world::Charge;
 
 /// The greatest smaller number of instances, and the nearest profile: no smaller if there is one.
-pub(super) fn of(cycle: &Cycle<'_, '_>, work: usize, pool: usize, count: u32) -> Vec<Remedy> {
-    let index = cycle.index;
-    let row = index.works[work].row;
+pub(super) fn of(trial: &mut Trial<'_, '_, '_>, count: u32) -> Vec<Remedy> {
+    let row = trial.facts().row;
     let asked = row.per_worker.mig_profile.as_deref().unwrap_or("");
     let mut remedies = Vec::new();
-    let fewer = (1..count)
-        .rev()
-        .find(|&n| starts(cycle, work, pool, asked, n));
+    let fewer = (1..count).rev().find(|&n| starts(trial, asked, n));
     remedies.extend(fewer.map(|gpus| change("per_worker.gpus", json!(gpus))));
-    let other = others(cycle, pool, asked)
+    let other = others(trial.cycle, trial.pool, asked)
         .into_iter()
-        .find(|name| starts(cycle, work, pool, name, count));
+        .find(|name| starts(trial, name, count));
     remedies.extend(other.map(|name| change("per_worker.mig_profile", json!(name))));
     remedies
 }
@@ -67,12 +64,16 @@ fn size(name: &str) -> (u32, u32) {
 }
 
 /// Whether it would start with so many instances of a profile for each worker: by counting,
-/// which is exact for one profile where no label is demanded.
-fn starts(cycle: &Cycle<'_, '_>, work: usize, pool: usize, name: &str, count: u32) -> bool {
+/// which is exact for one profile where no label is demanded, and nothing asks where it is.
+fn starts(trial: &Trial<'_, '_, '_>, name: &str, count: u32) -> bool {
+    let (cycle, work, pool) = (&*trial.cycle, trial.work, trial.pool);
     let index = cycle.index;
     let facts = &index.works[work];
-    let demands = facts.row.topology.require.is_some() || facts.row.anti_affinity.is_some();
-    if demands || index.pools[pool].row.charge == Charge::Dominant {
+    let policy = index.pools[pool].row;
+    let demands = facts.row.topology.require.is_some()
+        || facts.row.anti_affinity.is_some()
+        || policy.whole_node_guarantees;
+    if demands || policy.charge == Charge::Dominant || !trial.unbound(trial.end()) {
         return false;
     }
     let profile = |node: usize| {
@@ -102,5 +103,5 @@ fn starts(cycle: &Cycle<'_, '_>, work: usize, pool: usize, name: &str, count: u3
         room += here;
     }
     let amount = Amount::from(most * i64::from(count) * workers) * index.pools[pool].unit;
-    room >= workers && quota::allowed(&cycle.ledger, work, pool, amount).is_ok()
+    room >= workers && trial.allowed(amount).is_ok()
 }

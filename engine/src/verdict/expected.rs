@@ -1,0 +1,109 @@
+//! When waiting work would start, by the ends that are known.
+
+use std::rc::Rc;
+
+use domain::Timestamp;
+
+use super::remedies::RANKED_MAX;
+use crate::backfill::{self, NEVER};
+use crate::cycle::Cycle;
+use crate::index::Amount;
+use crate::ledger::{Ledger, Sight, Slot, Standing};
+use crate::place::{Query, place};
+use crate::plan::Code;
+use crate::quota;
+
+/// Most ends that are looked at.
+const ENDS_MAX: usize = 200;
+
+/// When a workload would start if all that runs ended as predicted and nothing else came.
+pub(super) fn start(
+    cycle: &mut Cycle<'_, '_>,
+    work: usize,
+    pool: usize,
+    code: Code,
+) -> Option<Timestamp> {
+    if let Some((_, kept)) = cycle.reservation_of(work) {
+        return Some(kept.start()).filter(|start| *start != NEVER);
+    }
+    match code {
+        Code::NotYet => cycle.index.works[work].row.not_before,
+        _ if cycle.explained > RANKED_MAX || !cycle.usable(work, pool) => None,
+        Code::Topology
+        | Code::Fragmented
+        | Code::PreemptionNotAllowed
+        | Code::InsufficientCapacity
+        | Code::HeldForReservation
+        | Code::BehindInOrder => cycle.told_start(work, pool),
+        Code::OverLimit | Code::AncestorOverLimit | Code::NonPreemptibleOverGuarantee => {
+            once_limits_let(cycle, work, pool)
+        }
+        _ => None,
+    }
+}
+
+/// The first end after which a workload would be within its limits and have room; equal work
+/// is told the same.
+fn once_limits_let(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize) -> Option<Timestamp> {
+    let facts = &cycle.index.works[work];
+    let key = (pool, facts.team, facts.shape);
+    if let Some(known) = cycle.limited.get(&key) {
+        return *known;
+    }
+    let found = find_once_limits_let(cycle, work, pool);
+    cycle.limited.insert(key, found);
+    found
+}
+
+fn find_once_limits_let(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize) -> Option<Timestamp> {
+    let index = cycle.index;
+    let ends = match &cycle.ends[pool] {
+        Some(ends) => Rc::clone(ends),
+        None => {
+            let ends = Rc::new(ends(&cycle.ledger, pool));
+            cycle.ends[pool] = Some(Rc::clone(&ends));
+            ends
+        }
+    };
+    let least = index.works[work].row.workers_least();
+    let mark = cycle.ledger.mark();
+    let mut found = None;
+    for &(end, ended) in ends.iter() {
+        cycle.ledger.release(ended, 0);
+        let amount = index.charge_least(work, pool) * Amount::from(least);
+        if quota::allowed(&cycle.ledger, work, pool, amount).is_err() {
+            continue;
+        }
+        let query = Query::start(index, work, pool)
+            .workers(least)
+            .sight(Sight::Later);
+        if let Some(slots) = place(&mut cycle.ledger, query) {
+            let amount = slots.iter().map(|s: &Rc<Slot>| s.amount).sum();
+            if quota::allowed(&cycle.ledger, work, pool, amount).is_ok() {
+                found = Some(end);
+                break;
+            }
+        }
+    }
+    cycle.ledger.rollback(mark);
+    found
+}
+
+/// The first ends of work that runs or starts in a pool, the first first.
+fn ends(ledger: &Ledger<'_, '_>, pool: usize) -> Vec<(Timestamp, usize)> {
+    let index = ledger.index;
+    let mut ends: Vec<(Timestamp, usize)> = (0..index.works.len())
+        .filter_map(|work| {
+            let first = ledger.slots(work).first()?;
+            let end = match ledger.standing(work) {
+                Standing::Running => backfill::end_of_running(index, work),
+                Standing::Started => backfill::end_from(index, work, index.world.now),
+                _ => NEVER,
+            };
+            (index.nodes[first.node].pool == pool && end != NEVER).then_some((end, work))
+        })
+        .collect();
+    ends.sort_unstable();
+    ends.truncate(ENDS_MAX);
+    ends
+}
