@@ -43,12 +43,14 @@ struct PoolSum {
     seconds: i128,
 }
 
-/// A team in sum, while it had work that waited.
+/// A team in sum: what it had, and what it was entitled to.
 #[derive(Debug, Default)]
 struct TeamSum {
     /// Thousandths of GPUs.
     used_now: i64,
     fair_now: i64,
+    waits_now: bool,
+    /// Whether it ever had work that waited while time passed.
     in_need: bool,
     /// Thousandths of GPU-seconds.
     used: i128,
@@ -202,7 +204,7 @@ impl Measure {
             *team = TeamSum {
                 used_now: 0,
                 fair_now: 0,
-                in_need: false,
+                waits_now: false,
                 ..*team
             };
         }
@@ -212,7 +214,7 @@ impl Measure {
             .filter(|w| w.state == WorkloadState::Waiting)
         {
             if let Some(team) = self.teams.get_mut(&work.team) {
-                team.in_need = true;
+                team.waits_now = true;
             }
         }
         for share in &plan.shares {
@@ -233,7 +235,8 @@ impl Measure {
             pool.fragments += i128::from(pool.fragmented_now) * seconds;
             pool.seconds += seconds;
         }
-        for team in self.teams.values_mut().filter(|team| team.in_need) {
+        for team in self.teams.values_mut() {
+            team.in_need |= team.waits_now && seconds > 0;
             team.used += i128::from(team.used_now) * seconds;
             team.fair += i128::from(team.fair_now) * seconds;
         }

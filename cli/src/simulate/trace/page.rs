@@ -109,7 +109,7 @@ impl Report {
             );
         }
         text.push_str(
-            "</table><table><caption>Waits, and fair shares while in need</caption>\
+            "</table><table><caption>Waits, and fair shares of teams in need</caption>\
              <tr><th>team<th>jobs<th>mean<th>p50<th>p90<th>p99<th>most<th>never<th>fair share %</tr>",
         );
         for team in &self.teams {

@@ -71,6 +71,23 @@ fn a_borrower_that_gives_way_loses_its_work_and_runs_it_again() {
 }
 
 #[test]
+fn a_team_in_need_is_measured_by_all_that_it_had_and_not_by_the_seconds_of_its_need() {
+    let jobs = "name,team,submitted,run_seconds,gpus,restart_seconds\n\
+                guest,b,0,1000,2,0\nowner,a,100,50,2,0\n";
+    let report = replayed("need", jobs, None);
+    let share = |team: &str| {
+        let teams = report.teams.iter();
+        teams
+            .filter(|t| t.name == team)
+            .find_map(|t| t.share_percent)
+    };
+    // The owner waits for one of 51 seconds in which two GPUs are its own.
+    assert!((share("a").unwrap() - 100.0 * 50.0 / 51.0).abs() < 1e-9);
+    assert!(share("b").unwrap() > 99.0);
+    assert!(report.jain.unwrap() > 0.99);
+}
+
+#[test]
 fn a_replay_can_be_cut_off() {
     let jobs = "name,team,submitted,run_seconds,gpus\nj1,a,0,1000,2\nj2,a,10,100,2\n";
     let report = replayed("cut", jobs, Some(500));

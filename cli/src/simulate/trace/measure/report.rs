@@ -37,7 +37,8 @@ pub struct PoolFigures {
 pub struct TeamFigures {
     pub name: String,
     pub waits: Waits,
-    /// What it had of its fair share while it had work that waited, in percent.
+    /// What it had of its fair share over all the time, in percent; nothing where it never had
+    /// work that waited.
     pub share_percent: Option<f64>,
 }
 
@@ -126,7 +127,7 @@ impl Measure {
         let teams = self.teams.iter().map(|(name, team)| TeamFigures {
             name: name.clone(),
             waits: waits(Some(name)),
-            share_percent: (team.fair > 0).then(|| percent(team.used, team.fair)),
+            share_percent: (team.in_need && team.fair > 0).then(|| percent(team.used, team.fair)),
         });
         let teams: Vec<TeamFigures> = teams.filter(|t| t.waits.jobs > 0).collect();
         let shares: Vec<f64> = teams.iter().filter_map(|t| t.share_percent).collect();
