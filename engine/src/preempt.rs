@@ -1,8 +1,13 @@
 //! Room by victims: who may be taken, in which order, and the smallest set that is enough.
+//!
+//! A set is the smallest for its newcomer, as the contract has it: newcomers are served in order, and
+//! each victim is told whom it gives way for. That what a later one frees would have done for an
+//! earlier one, too, is no reason to keep the earlier waiting for it.
 
 mod binding;
 mod bound;
 mod choice;
+mod front;
 mod herd;
 mod hope;
 mod rules;
@@ -23,7 +28,7 @@ pub(crate) use rules::Rules;
 pub(crate) use search::{could_make_room, make_room};
 
 /// By which right a victim is taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Right {
     /// Its team borrows, and the newcomer is in its guarantee.
     Reclaim,

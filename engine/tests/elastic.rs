@@ -10,22 +10,21 @@ use worlds::tried;
 /// Workers that an elastic gang asks for: more than most worlds hold.
 const WORKERS: u32 = 9;
 
-/// The world in which the last of its elastic work waits alone, with so many workers at most and
-/// at least; nothing where none waits.
+/// The world in which the last of its elastic work waits alone and for one pool, the first of which
+/// is taken whatever the next could hold, with so many workers at most and at least; nothing where
+/// none waits.
 fn alone(world: &World, most: u32, least: Option<u32>) -> Option<(World, String)> {
     let mut world = world.clone();
     let waits = world.workloads.iter();
-    let waits = waits.filter(|w| w.state == WorkloadState::Waiting && w.nominated.is_none());
-    let name = waits
-        .filter(|w| w.min_workers.is_some())
-        .last()?
-        .name
-        .clone();
+    let mut waits = waits.filter(|w| w.state == WorkloadState::Waiting && w.nominated.is_none());
+    let elastic = waits.rfind(|w| w.min_workers.is_some())?;
+    let name = elastic.name.clone();
     world
         .workloads
         .retain(|w| w.state == WorkloadState::Running || w.name == name);
     let row = world.workloads.iter_mut().find(|w| w.name == name)?;
     (row.workers, row.min_workers, row.after) = (most, least, Vec::new());
+    row.pools = vec![world.pools[0].name.clone()];
     Some((world, name))
 }
 

@@ -9,30 +9,29 @@ use crate::backfill::{NEVER, Timeline};
 use crate::index::Amount;
 use crate::ledger::Slot;
 use crate::quota;
-use crate::world::Placed;
 
 impl Cycle<'_, '_> {
     /// Whether work meets at the end of the cycle what it met at its turn, or less: nobody gives way
     /// in the pool, and nothing was placed there by a mix of requests that it is part of itself.
     pub fn undisturbed(&self, pool: usize) -> bool {
         let index = self.index;
-        let here = |place: &Placed| {
+        let here = |node: &String| {
             let nodes = &index.pools[pool].nodes;
-            let name = |&node: &usize| index.nodes[node].row.name.as_str();
-            nodes
-                .binary_search_by_key(&place.node.as_str(), name)
-                .is_ok()
+            let name = |&node: &usize| &index.nodes[node].row.name;
+            nodes.binary_search_by_key(&node, name).is_ok()
         };
         let was_here = |name: &String| {
             let work = index.by_name.get(name.as_str());
-            work.is_some_and(|&work| index.works[work].row.placed.iter().any(here))
+            let placed = work.map(|&work| &index.works[work].row.placed);
+            placed.is_some_and(|placed| placed.iter().any(|place| here(&place.node)))
         };
         let victims = self.plan.preemptions.iter().map(|v| &v.workload);
         let movers = self.plan.migrations.iter().map(|m| &m.workload);
-        let by_mix = self.ledger.prices[pool].is_some();
-        let mut starts = self.plan.starts.iter();
-        !victims.chain(movers).any(was_here)
-            && !(by_mix && starts.any(|s| s.placement.iter().map(Placed::from).any(|p| here(&p))))
+        let gives_way = victims.chain(movers).any(was_here);
+        let placed = self.plan.starts.iter().flat_map(|start| &start.placement);
+        let mut placed = placed.map(|place| &place.node);
+        let by_mix = self.ledger.prices[pool].is_some() && placed.any(here);
+        !(gives_way || by_mix)
     }
 
     /// Whether nobody who waits in the pool can come before a workload of the team that was looked

@@ -1,13 +1,13 @@
 //! Which victim is next, and whether it may be taken as things stand.
 
-use std::cmp::Reverse;
 use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
 
-use super::herd::{Known, Member, keep, untouched};
+use super::Right;
+use super::front::Flock;
+use super::herd::{Kind, Known, Member};
 use super::search::{Search, Unit};
-use super::{Right, cost};
 use crate::index::{Amount, Index};
 use crate::ledger::{Ledger, Slot, Standing};
 use crate::quota;
@@ -32,7 +32,7 @@ impl Search<'_> {
     }
 
     /// The teams in which the newcomer's and another's branches of the tree part.
-    fn parting(&self, index: &Index<'_>, other: usize) -> Option<(usize, usize)> {
+    pub(super) fn parting(&self, index: &Index<'_>, other: usize) -> Option<(usize, usize)> {
         let own = index.works[self.newcomer.work].team;
         let below = |of: usize, other: usize| {
             let path = index.teams[of].path.iter();
@@ -96,26 +96,6 @@ impl Search<'_> {
         );
     }
 
-    /// The teams that the newcomer might even out with: those of whom it is not above now, since
-    /// a share only falls with a victim.
-    fn uneven(&self, ledger: &mut Ledger<'_, '_>, teams: &mut Vec<Flock>) {
-        let index = ledger.index;
-        let mark = ledger.mark();
-        self.hold_newcomer(ledger, self.newcomer.amount);
-        let mut known: FxHashMap<(usize, usize), bool> = FxHashMap::default();
-        teams.retain(|flock| {
-            flock.right != Right::Share
-                || self
-                    .parting(index, flock.team)
-                    .is_some_and(|(gains, loses)| {
-                        *known
-                            .entry((gains, loses))
-                            .or_insert_with(|| not_above(ledger, self.newcomer.pool, gains, loses))
-                    })
-        });
-        ledger.rollback(mark);
-    }
-
     /// Whether what a team lost was borrowed however it may return: displacing its own
     /// team's lower work would not bring it into the guarantee, from where it would reclaim.
     pub(super) fn stays_out(&self, ledger: &Ledger<'_, '_>, unit: &Unit) -> bool {
@@ -152,7 +132,7 @@ impl Search<'_> {
         taken: &[Unit],
         spare: bool,
     ) -> Option<Unit> {
-        let mut known = Known::of(&self.herd);
+        let mut known = Known::default();
         let inside = self.inside(ledger);
         let mut options = self.options(ledger, nodes, taken, inside);
         options.sort_unstable_by(|a, b| (a.0.first, &a.1).cmp(&(b.0.first, &b.1)));
@@ -161,157 +141,13 @@ impl Search<'_> {
         })
     }
 
-    /// The next step of harm in the whole pool, in the same order.
-    pub(super) fn next_anywhere(
-        &self,
-        ledger: &mut Ledger<'_, '_>,
-        front: &mut Front,
-        taken: &[Unit],
-        spare: bool,
-    ) -> Option<Unit> {
-        let mut known = Known::of(&self.herd);
-        self.look_again(ledger, front, taken);
-        let mut flocks: Vec<Flock> = front.flocks.iter().flatten().copied().collect();
-        flocks.sort_unstable_by_key(|flock| flock.first);
-        let shrunk = taken.iter().filter(|t| t.keep > 0);
-        let shrunk = shrunk.map(|t| (t.victim, t.right));
-        // What this plan has shrunk for another before is a candidate like all else.
-        let before = self.rules.shrunk();
-        let before = before.filter(|&(work, right)| self.is_candidate(ledger, work, right));
-        let shrunk: Vec<(usize, Right)> = shrunk.chain(before).collect();
-        flocks
-            .chunk_by(|a, b| a.first == b.first)
-            .find_map(|alike| {
-                let shrunk = self.shrunk(ledger, alike, &shrunk);
-                self.next_of(ledger, alike, shrunk, taken, spare, &mut known)
-            })
-    }
-
-    /// Looks again at the teams of which something may have changed with the last step: a victim
-    /// changes what its own tree holds, and that decides of other trees only beside the newcomer.
-    fn look_again(&self, ledger: &mut Ledger<'_, '_>, front: &mut Front, taken: &[Unit]) {
-        let index = ledger.index;
-        let tree = |team: usize| index.teams[team].path.last().copied();
-        let inside = self.inside(ledger);
-        let own = tree(index.works[self.newcomer.work].team);
-        let changed = taken
-            .last()
-            .map(|unit| tree(index.works[unit.victim].team))
-            .filter(|changed| *changed != own && front.inside == Some(inside));
-        front.inside = Some(inside);
-        front.flocks.resize(self.herd.teams.len(), None);
-        let stale = |&team: &usize| changed.is_none_or(|changed| tree(team) == changed);
-        let teams: Vec<usize> = (0..self.herd.teams.len()).filter(stale).collect();
-        let mut flocks = Vec::with_capacity(teams.len());
-        for team in teams {
-            front.flocks[team] = None;
-            flocks.extend(self.flock(ledger, team, inside));
-        }
-        self.uneven(ledger, &mut flocks);
-        for flock in flocks {
-            front.flocks[flock.team] = Some(flock);
-        }
-    }
-
-    /// What a team may lose, and by which right.
-    pub(super) fn flock(
-        &self,
-        ledger: &mut Ledger<'_, '_>,
-        team: usize,
-        inside: bool,
-    ) -> Option<Flock> {
-        if self.herd.teams[team].is_empty() {
-            return None;
-        }
-        let rights = self.newcomer.rights;
-        if team == ledger.index.works[self.newcomer.work].team {
-            // While the newcomer is outside its guarantee only its own team's work brings it in.
-            return rights.contains(&Right::Priority).then_some(Flock {
-                first: (inside, Reverse(0)),
-                team,
-                right: Right::Priority,
-            });
-        }
-        let right = *rights.iter().find(|r| **r != Right::Priority)?;
-        if !self.borrows(ledger, team, right) {
-            return None;
-        }
-        let share = ledger.share(self.newcomer.pool, team);
-        Some(Flock {
-            first: (!inside, Reverse(share)),
-            team,
-            right,
-        })
-    }
-
-    /// The next steps of what is shrunk already: others than those that are kept in order.
-    fn shrunk(
-        &self,
-        ledger: &Ledger<'_, '_>,
-        alike: &[Flock],
-        shrunk: &[(usize, Right)],
-    ) -> Vec<(Member, Right)> {
-        let mut begun: Vec<(Member, Right)> = Vec::new();
-        for &(work, right) in shrunk {
-            let team = ledger.index.works[work].team;
-            let open = alike.iter().any(|f| f.team == team && f.right == right);
-            if open && begun.iter().all(|(known, _)| known.work != work) {
-                begun.extend(self.member_now(ledger, work).map(|member| (member, right)));
-            }
-        }
-        begun.sort_unstable_by(|a, b| a.0.cmp(&b.0));
-        begun
-    }
-
-    /// The next step of teams between which nothing decides but what they run.
-    fn next_of(
-        &self,
-        ledger: &mut Ledger<'_, '_>,
-        alike: &[Flock],
-        begun: Vec<(Member, Right)>,
-        taken: &[Unit],
-        spare: bool,
-        known: &mut Known,
-    ) -> Option<Unit> {
-        let mut begun = begun.into_iter().peekable();
-        let mut ahead: Vec<(std::slice::Iter<'_, Member>, Right)> = alike
-            .iter()
-            .map(|flock| (self.herd.teams[flock.team].iter(), flock.right))
-            .collect();
-        loop {
-            let heads = ahead.iter().enumerate();
-            let first = heads
-                .filter_map(|(at, (rest, _))| Some((rest.as_slice().first()?, at)))
-                .min();
-            let (member, right) = match (first, begun.peek()) {
-                (Some((member, _)), Some((shrunk, _))) if shrunk < member => begun.next()?,
-                (None, Some(_)) => begun.next()?,
-                (Some((_, at)), _) => {
-                    let (rest, right) = &mut ahead[at];
-                    let member = rest.next()?;
-                    if known.refuses(member, *right)
-                        || !untouched(ledger, member.work)
-                        || !self.is_candidate(ledger, member.work, *right)
-                    {
-                        continue;
-                    }
-                    (member.clone(), *right)
-                }
-                (None, None) => return None,
-            };
-            if let Some(unit) = self.take(ledger, member, right, taken, spare, known) {
-                return Some(unit);
-            }
-        }
-    }
-
     /// Whether work that nothing was taken from is a candidate.
     pub(super) fn is_candidate(&self, ledger: &Ledger<'_, '_>, work: usize, right: Right) -> bool {
         self.rules.open_to(ledger, self.newcomer.work, work, right)
     }
 
     /// The step if the victim is open and may be taken by right.
-    fn take(
+    pub(super) fn take(
         &self,
         ledger: &mut Ledger<'_, '_>,
         member: Member,
@@ -369,25 +205,14 @@ impl Search<'_> {
         options
     }
 
-    /// A running workload with the next thing that it can lose: its highest rank, or at its least
-    /// everything.
-    fn member_now(&self, ledger: &Ledger<'_, '_>, work: usize) -> Option<Member> {
-        let index = ledger.index;
-        let (facts, slots) = (&index.works[work], ledger.slots(work));
+    /// A running workload with the next thing that it can lose, as things stand.
+    pub(super) fn member_now(&self, ledger: &Ledger<'_, '_>, work: usize) -> Option<Member> {
+        let slots = ledger.slots(work);
         if slots.is_empty() || ledger.standing(work) != Standing::Running {
             return None;
         }
-        let keep = keep(slots.len(), facts.row.workers_least() as usize);
-        let amount = slots[keep..].iter().map(|s| s.amount).sum();
-        Some(Member {
-            priority: facts.priority,
-            cost: cost(index, work, &slots[keep..]),
-            started: Reverse(facts.row.started.map_or(0, |t| t.timestamp_micros())),
-            work,
-            keep,
-            amount,
-            kind: self.herd.kind(facts.team, facts.priority, amount),
-        })
+        let kind = |kind: Kind| self.herd.kind(kind);
+        Some(Member::of(ledger.index, work, slots, kind))
     }
 
     /// Whether what the hour and the service allow leaves a victim open.
@@ -446,25 +271,6 @@ impl Search<'_> {
         teams.dedup();
         teams.into_iter().map(|t| self.undercut_of(ledger, t)).sum()
     }
-}
-
-/// What the teams of a pool may lose, as of the last step that was taken over it.
-#[derive(Debug, Default)]
-pub(super) struct Front {
-    /// Whether the newcomer was in its guarantee then; nothing before the first look.
-    inside: Option<bool>,
-    /// By team.
-    flocks: Vec<Option<Flock>>,
-}
-
-/// A team that may lose something.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Flock {
-    /// What decides between teams, the least first: whose work is taken first at all, and the
-    /// highest borrower share.
-    first: (bool, Reverse<i128>),
-    team: usize,
-    pub(super) right: Right,
 }
 
 /// Whether a service keeps its least replicas without one more.

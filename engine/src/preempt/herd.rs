@@ -11,8 +11,8 @@ use rustc_hash::FxHashMap;
 use super::bound::devices_of;
 use super::single::device_least;
 use super::{Right, cost};
-use crate::index::Amount;
-use crate::ledger::{Ledger, Sight, Standing};
+use crate::index::{Amount, Index};
+use crate::ledger::{Ledger, Sight, Slot, Standing};
 use crate::place::devices_free;
 
 /// One workload as it stood before anything was taken from it.
@@ -31,7 +31,32 @@ pub(crate) struct Member {
 }
 
 /// What makes steps rightful or not together: team, priority and amount.
-type Kind = (usize, i64, Amount);
+pub(super) type Kind = (usize, i64, Amount);
+
+impl Member {
+    /// A running workload with the next thing that it can lose: its highest rank, or at its least
+    /// everything.
+    pub fn of(
+        index: &Index<'_>,
+        work: usize,
+        slots: &[Rc<Slot>],
+        kind: impl FnOnce(Kind) -> Option<usize>,
+    ) -> Self {
+        let facts = &index.works[work];
+        let keep = keep(slots.len(), facts.row.workers_least() as usize);
+        let gone = &slots[keep..];
+        let amount = gone.iter().map(|slot| slot.amount).sum();
+        Self {
+            priority: facts.priority,
+            cost: cost(index, work, gone),
+            started: Reverse(facts.row.started.map_or(0, |t| t.timestamp_micros())),
+            work,
+            keep,
+            amount,
+            kind: kind((facts.team, facts.priority, amount)),
+        }
+    }
+}
 
 /// The work of one pool.
 #[derive(Debug)]
@@ -87,20 +112,11 @@ impl Herd {
             {
                 continue;
             }
-            let keep = keep(slots.len(), facts.row.workers_least() as usize);
-            let amount = slots[keep..].iter().map(|s| s.amount).sum();
-            let fresh = kinds.len();
-            let kind = kinds.entry((facts.team, facts.priority, amount));
-            let member = Member {
-                priority: facts.priority,
-                cost: cost(index, work, &slots[keep..]),
-                started: Reverse(facts.row.started.map_or(0, |t| t.timestamp_micros())),
-                work,
-                keep,
-                amount,
-                kind: Some(*kind.or_insert(fresh)),
-            };
-            let devices = slots[keep..]
+            let member = Member::of(index, work, slots, |kind| {
+                let fresh = kinds.len();
+                Some(*kinds.entry(kind).or_insert(fresh))
+            });
+            let devices = slots[member.keep..]
                 .iter()
                 .map(|slot| slot.parts.len() as i64)
                 .sum();
@@ -164,14 +180,9 @@ impl Herd {
         sites
     }
 
-    /// How many kinds of steps there are.
-    pub fn kinds(&self) -> usize {
-        self.kinds.len()
-    }
-
-    /// The kind of a step.
-    pub fn kind(&self, team: usize, priority: i64, amount: Amount) -> Option<usize> {
-        self.kinds.get(&(team, priority, amount)).copied()
+    /// The number of a kind of steps.
+    pub fn kind(&self, kind: Kind) -> Option<usize> {
+        self.kinds.get(&kind).copied()
     }
 
     /// What the first step of a workload costs.
@@ -181,22 +192,20 @@ impl Herd {
 }
 
 /// Whether steps of other teams are rightful as things stand, by their kind.
-pub(super) struct Known(Vec<Option<bool>>);
+#[derive(Default)]
+pub(super) struct Known(FxHashMap<usize, bool>);
 
 impl Known {
-    pub fn of(herd: &Herd) -> Self {
-        Self(vec![None; herd.kinds()])
-    }
-
     /// Whether a step is known not to be rightful.
     pub fn refuses(&self, member: &Member, right: Right) -> bool {
-        right != Right::Priority && member.kind.is_some_and(|kind| self.0[kind] == Some(false))
+        let known = member.kind.and_then(|kind| self.0.get(&kind));
+        right != Right::Priority && known == Some(&false)
     }
 
     /// Whether steps of a kind are rightful, found out when it is first asked.
     pub fn tells(&mut self, kind: Option<usize>, find: impl FnOnce() -> bool) -> bool {
         match kind {
-            Some(kind) => *self.0[kind].get_or_insert_with(find),
+            Some(kind) => *self.0.entry(kind).or_insert_with(find),
             None => find(),
         }
     }

@@ -1,0 +1,192 @@
+//! Which team loses next in a whole pool: the borrowers in the order of their shares, and what each may lose.
+
+use std::cmp::Reverse;
+
+use rustc_hash::FxHashMap;
+
+use super::Right;
+use super::herd::{Known, Member, untouched};
+use super::search::{Search, Unit};
+use crate::ledger::Ledger;
+
+/// What the teams of a pool may lose.
+#[derive(Debug, Default)]
+pub(super) struct Front {
+    /// Whether the newcomer was in its guarantee then.
+    inside: bool,
+    /// The first to lose something first.
+    flocks: Vec<Flock>,
+}
+
+/// A team that may lose something.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Flock {
+    /// What decides between teams, the least first: whose work is taken first at all, and the
+    /// highest borrower share.
+    pub(super) first: (bool, Reverse<i128>),
+    team: usize,
+    pub(super) right: Right,
+}
+
+impl Search<'_> {
+    /// The next step of harm in the whole pool, in the same order.
+    pub(super) fn next_anywhere(
+        &self,
+        ledger: &mut Ledger<'_, '_>,
+        front: &mut Front,
+        taken: &[Unit],
+        spare: bool,
+    ) -> Option<Unit> {
+        let mut known = Known::default();
+        *front = self.look_again(ledger, front, taken);
+        let shrunk = taken.iter().filter(|t| t.keep > 0);
+        let shrunk = shrunk.map(|t| (t.victim, t.right));
+        // What this plan has shrunk for another before is a candidate like all else.
+        let before = self.rules.shrunk();
+        let before = before.filter(|&(work, right)| self.is_candidate(ledger, work, right));
+        let shrunk: Vec<(usize, Right)> = shrunk.chain(before).collect();
+        let mut even = FxHashMap::default();
+        front
+            .flocks
+            .chunk_by(|a, b| a.first == b.first)
+            .find_map(|alike| {
+                let alike = self.even_with(ledger, alike, &mut even);
+                let shrunk = self.shrunk(ledger, &alike, &shrunk);
+                self.next_of(ledger, &alike, shrunk, taken, spare, &mut known)
+            })
+    }
+
+    /// What teams may lose now. Only those of which something may have changed with the last step
+    /// are weighed anew: a victim changes what its own tree holds, and that decides of other trees
+    /// only beside the newcomer.
+    fn look_again(&self, ledger: &mut Ledger<'_, '_>, front: &Front, taken: &[Unit]) -> Front {
+        let index = ledger.index;
+        let tree = |team: usize| index.teams[team].path.last().copied();
+        let inside = self.inside(ledger);
+        let own = index.works[self.newcomer.work].team;
+        let changed = taken.last();
+        let changed = changed.map(|unit| tree(index.works[unit.victim].team));
+        let some = changed.filter(|changed| *changed != tree(own) && front.inside == inside);
+        let stale = |team: usize| some.is_none_or(|changed| tree(team) == changed);
+        let kept = front.flocks.iter().filter(|flock| !stale(flock.team));
+        let mut flocks: Vec<Flock> = kept.copied().collect();
+        let teams = (0..self.herd.teams.len()).filter(|&team| stale(team));
+        flocks.extend(teams.filter_map(|team| self.flock(ledger, team, inside)));
+        flocks.sort_unstable_by_key(|flock| (flock.first, flock.team));
+        Front { inside, flocks }
+    }
+
+    /// What a team may lose, and by which right.
+    pub(super) fn flock(
+        &self,
+        ledger: &mut Ledger<'_, '_>,
+        team: usize,
+        inside: bool,
+    ) -> Option<Flock> {
+        if self.herd.teams[team].is_empty() {
+            return None;
+        }
+        let rights = self.newcomer.rights;
+        if team == ledger.index.works[self.newcomer.work].team {
+            // While the newcomer is outside its guarantee only its own team's work brings it in.
+            return rights.contains(&Right::Priority).then_some(Flock {
+                first: (inside, Reverse(0)),
+                team,
+                right: Right::Priority,
+            });
+        }
+        let right = *rights.iter().find(|r| **r != Right::Priority)?;
+        if !self.borrows(ledger, team, right) {
+            return None;
+        }
+        let share = ledger.share(self.newcomer.pool, team);
+        Some(Flock {
+            first: (!inside, Reverse(share)),
+            team,
+            right,
+        })
+    }
+
+    /// The next steps of what is shrunk already: others than those that are kept in order.
+    fn shrunk(
+        &self,
+        ledger: &Ledger<'_, '_>,
+        alike: &[Flock],
+        shrunk: &[(usize, Right)],
+    ) -> Vec<(Member, Right)> {
+        let mut begun: Vec<(Member, Right)> = Vec::new();
+        for &(work, right) in shrunk {
+            let team = ledger.index.works[work].team;
+            let open = alike.iter().any(|f| f.team == team && f.right == right);
+            if open && begun.iter().all(|(known, _)| known.work != work) {
+                begun.extend(self.member_now(ledger, work).map(|member| (member, right)));
+            }
+        }
+        begun.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        begun
+    }
+
+    /// The next step of teams between which nothing decides but what they run.
+    fn next_of(
+        &self,
+        ledger: &mut Ledger<'_, '_>,
+        alike: &[Flock],
+        begun: Vec<(Member, Right)>,
+        taken: &[Unit],
+        spare: bool,
+        known: &mut Known,
+    ) -> Option<Unit> {
+        let mut begun = begun.into_iter().peekable();
+        let mut ahead: Vec<(std::slice::Iter<'_, Member>, Right)> = alike
+            .iter()
+            .map(|flock| (self.herd.teams[flock.team].iter(), flock.right))
+            .collect();
+        loop {
+            let heads = ahead.iter().enumerate();
+            let first = heads
+                .filter_map(|(at, (rest, _))| Some((rest.as_slice().first()?, at)))
+                .min();
+            let (member, right) = match (first, begun.peek()) {
+                (Some((member, _)), Some((shrunk, _))) if shrunk < member => begun.next()?,
+                (None, Some(_)) => begun.next()?,
+                (Some((_, at)), _) => {
+                    let (rest, right) = &mut ahead[at];
+                    let member = rest.next()?;
+                    if known.refuses(member, *right)
+                        || !untouched(ledger, member.work)
+                        || !self.is_candidate(ledger, member.work, *right)
+                    {
+                        continue;
+                    }
+                    (member.clone(), *right)
+                }
+                (None, None) => return None,
+            };
+            if let Some(unit) = self.take(ledger, member, right, taken, spare, known) {
+                return Some(unit);
+            }
+        }
+    }
+
+    /// Of some teams those that the newcomer might even out with: of whom it is not above now, since
+    /// a share only falls with a victim. What is found of two branches of the tree is kept.
+    fn even_with(
+        &self,
+        ledger: &mut Ledger<'_, '_>,
+        flocks: &[Flock],
+        known: &mut FxHashMap<(usize, usize), bool>,
+    ) -> Vec<Flock> {
+        let mut even = flocks.to_vec();
+        even.retain(|flock| {
+            if flock.right != Right::Share {
+                return true;
+            }
+            let Some(branches) = self.parting(ledger.index, flock.team) else {
+                return false;
+            };
+            let tell = || self.evens_out(ledger, flock.team, self.newcomer.amount);
+            *known.entry(branches).or_insert_with(tell)
+        });
+        even
+    }
+}
