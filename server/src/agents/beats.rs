@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
-use crate::store::nodes::{self, Beat, Renewed};
+use crate::store::leases::{self, Beat, Renewed};
 
 /// Heartbeats that wait to be written. Each node has at most one on its way in the usual case;
 /// what comes when it is full is let fall, and its node beats again.
@@ -84,7 +84,7 @@ async fn write(app: App, mut waiting: mpsc::Receiver<Heartbeat>) {
 async fn renew(app: &App, mut beats: Vec<Beat>) -> Result<Vec<Renewed>, sqlx::Error> {
     beats.sort_by_key(|beat| beat.node_id);
     let mut tx = app.db.begin_system().await?;
-    let renewed = nodes::renew_leases(
+    let renewed = leases::renew(
         &mut tx,
         app.replica,
         &beats,

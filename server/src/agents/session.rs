@@ -22,7 +22,7 @@ use super::sessions::Entry;
 use super::writer::Writer;
 use crate::app::links::LogRequest;
 use crate::store::events::Actor;
-use crate::store::nodes::Beat;
+use crate::store::leases::Beat;
 
 /// A node says hello at once, or its connection is of no use.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);

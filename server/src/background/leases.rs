@@ -8,7 +8,7 @@ use crate::lifecycle::LifecycleError;
 use crate::lifecycle::nodes::set_reachability;
 use crate::store::events::Actor;
 use crate::store::nodes::{self, NodeRow};
-use crate::store::{self};
+use crate::store::{self, leases};
 
 /// Marks nodes whose lease is over as unreachable, and those for which the kill grace and the
 /// clock margin are over as well as lost.
@@ -16,8 +16,8 @@ pub async fn expire(app: &App) -> Result<(), LifecycleError> {
     let timers = &app.config.timers;
     let margin_ms = timers.kill_grace_ms + timers.clock_margin_ms;
     let mut tx = app.db.begin_system().await?;
-    let silent = nodes::silent(&mut tx).await?;
-    let overdue = nodes::overdue(&mut tx, margin_ms).await?;
+    let silent = leases::silent(&mut tx).await?;
+    let overdue = leases::overdue(&mut tx, margin_ms).await?;
     tx.commit().await?;
     for id in silent {
         step(

@@ -19,6 +19,7 @@ pub mod events;
 pub mod idempotency;
 pub mod jobs;
 pub mod join_tokens;
+pub mod leases;
 pub mod ledger;
 pub mod nodes;
 pub mod past;
