@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use protocol::report::WORK_ROOTS_MAX;
+use protocol::report::{TEXT_CHARS_MAX, WORK_ROOTS_MAX, kept_whole};
 use serde::Deserialize;
 
 /// Where state lies by default.
@@ -119,6 +119,11 @@ impl Config {
         if let Some(root) = self.work_roots.iter().find(|root| !root.is_absolute()) {
             return refuse("work_roots", root.display().to_string(), "absolute paths");
         }
+        let told_whole = |root: &&PathBuf| root.to_str().is_some_and(kept_whole);
+        if let Some(root) = self.work_roots.iter().find(|root| !told_whole(root)) {
+            let remedy = format!("at most {TEXT_CHARS_MAX} printable characters");
+            return refuse("work_roots", root.display().to_string(), &remedy);
+        }
         if self.work_roots.len() > WORK_ROOTS_MAX {
             let count = self.work_roots.len().to_string();
             return refuse(
@@ -184,6 +189,7 @@ mod tests {
         );
         for (text, field) in [
             ("work_roots = ['data']", "work_roots"),
+            (r#"work_roots = ["/a\nb"]"#, "work_roots"),
             ("inventory_seconds = 0", "inventory_seconds"),
             ("cgroup_parent = '../x'", "cgroup_parent"),
             ("memory_mib = -1", "memory_mib"),

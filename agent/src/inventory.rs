@@ -147,8 +147,11 @@ mod tests {
         let told = look(&Config {
             cpus: Some(64),
             memory_mib: Some(1024),
+            work_roots: vec!["/data/sets".into()],
             ..Config::default()
         });
         assert_eq!((told.cpus_milli, told.memory_mib), (64_000, 1024));
+        let reported = told.inventory(&Snapshot::default());
+        assert_eq!(reported.work_roots, ["/data/sets"]);
     }
 }

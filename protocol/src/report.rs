@@ -459,11 +459,16 @@ fn check_roots(roots: Vec<String>) -> Result<Vec<String>, Malformed> {
     let checked = roots.into_iter().map(|root| {
         let plain: PathBuf = Path::new(&root).components().collect();
         match plain.into_os_string().into_string() {
-            Ok(plain) if plain.starts_with('/') && plain.chars().all(printable) => Ok(plain),
+            Ok(plain) if plain.starts_with('/') && kept_whole(&plain) => Ok(plain),
             _ => Err(Malformed::invalid(FIELD, root)),
         }
     });
     checked.collect()
+}
+
+/// Whether a text is short and printable as it is.
+pub fn kept_whole(text: &str) -> bool {
+    text.chars().count() <= TEXT_CHARS_MAX && text.chars().all(printable)
 }
 
 /// A foreign text as it is kept: short, without control or direction characters.

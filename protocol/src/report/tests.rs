@@ -64,6 +64,9 @@ fn folders_for_work_are_absolute_and_few() {
         assert!(of(vec![bad.into()]).is_err(), "{bad:?}");
     }
     assert!(of(vec!["/data".into(); WORK_ROOTS_MAX + 1]).is_err());
+    let deep = |chars: usize| of(vec![format!("/{}", "d".repeat(chars - 1))]);
+    assert!(deep(TEXT_CHARS_MAX).is_ok());
+    assert!(deep(TEXT_CHARS_MAX + 1).is_err());
 }
 
 #[test]
