@@ -2,6 +2,7 @@
 
 use axum::extract::{Path, State};
 use axum::response::{Redirect, Response};
+use chrono::TimeDelta;
 use domain::name::Name;
 use domain::state::{DeviceHealth, NodeIntent, Reachability};
 use web::messages::{Messages, Phrase};
@@ -21,6 +22,9 @@ use crate::app::{App, AppError, Asker, planning};
 
 /// Events on a node's page; older ones are had by REST.
 const EVENTS_SHOWN: u32 = 30;
+
+/// Events of one report lie no further apart: each is written by the clock's time, one after the other.
+const REPORTED_WITHIN: TimeDelta = TimeDelta::seconds(5);
 
 /// Shows one node.
 pub async fn show_node(
@@ -120,19 +124,27 @@ fn work(node: &Node, teams: &Teams) -> Vec<NodeWork> {
         .collect()
 }
 
-/// Events as lines, the newest first; what happened to several devices alike is one line.
+/// Events as lines, the newest first; what happened to several devices alike at one time is one
+/// line.
 fn event_lines(t: &Messages, node: &str, events: &[NodeEvent]) -> Vec<EventLine> {
-    let mut groups: Vec<&[NodeEvent]> = Vec::new();
-    let alike = |a: &NodeEvent, b: &NodeEvent| {
-        let what =
-            |event: &NodeEvent| (event.to.clone(), event.reason.clone(), event.actor.clone());
-        index(a).is_some() && index(b).is_some() && what(a) == what(b)
-    };
-    groups.extend(events.chunk_by(alike));
-    let lines = groups.into_iter();
+    let mut lines = Vec::new();
+    let mut rest = events;
+    while let Some(newest) = rest.first() {
+        let alike = rest.iter().take_while(|event| as_one(newest, event));
+        let (group, older) = rest.split_at(alike.count().max(1));
+        lines.extend(event_line(t, node, group));
+        rest = older;
+    }
     lines
-        .filter_map(|group| event_line(t, node, group))
-        .collect()
+}
+
+/// Whether two events of devices are told as one: they are alike, and of one report.
+fn as_one(newest: &NodeEvent, event: &NodeEvent) -> bool {
+    let what = |event: &NodeEvent| (event.to.clone(), event.reason.clone(), event.actor.clone());
+    index(newest).is_some()
+        && index(event).is_some()
+        && what(newest) == what(event)
+        && newest.at - event.at < REPORTED_WITHIN
 }
 
 /// The index of the device that an event is about.
@@ -358,5 +370,29 @@ mod tests {
                 "devices 0, 1, 2: seen for the first time"
             ]
         );
+    }
+
+    #[test]
+    fn what_happened_to_devices_at_different_times_is_told_each_time() {
+        let lost = |index: i64, at: &str| NodeEvent {
+            at: at.parse().expect("a time"),
+            ..event(
+                "device",
+                "failed",
+                "row remapping",
+                serde_json::json!({ "index": index }),
+            )
+        };
+        let events = [
+            lost(3, "2026-11-29T15:00:00.004Z"),
+            lost(2, "2026-11-29T15:00:00.001Z"),
+            lost(1, "2026-11-28T09:30:00Z"),
+            lost(0, "2026-11-28T09:29:00Z"),
+        ];
+        let lines = event_lines(&Messages::english(), "n1", &events);
+        let times: Vec<_> = lines.iter().map(|line| line.at).collect();
+        assert_eq!(times, [events[0].at, events[2].at, events[3].at]);
+        let last = lines[2].detail.as_ref().expect("its device").to_string();
+        assert_eq!(last, "device 0: row remapping");
     }
 }
