@@ -91,8 +91,8 @@
     // Events are named by what changed; a page listens to what it shows.
     const { nouns = "", job } = region().dataset;
     const concerns = (event) => {
-      const notice = JSON.parse(event.data);
-      if (!job || !notice.job || notice.job === job) changed();
+      const item = JSON.parse(event.data);
+      if (!job || !item.job || item.job === job) changed();
     };
     nouns.split(" ").forEach((noun) => source.addEventListener(noun, concerns));
     source.addEventListener("reset", changed);

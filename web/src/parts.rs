@@ -10,6 +10,14 @@ use crate::messages::{Messages, Phrase};
 /// Hues that teams take turns in; `tokens.css` defines as many.
 const HUES: usize = 12;
 
+/// Nodes that are named one by one; of more it is told how many.
+const NAMED_NODES_MAX: usize = 2;
+
+/// Whether so many nodes are too many to be named one by one.
+pub(crate) fn scattered(nodes: usize) -> bool {
+    nodes > NAMED_NODES_MAX
+}
+
 /// A state, known by its code, shown as a shape and a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct State {

@@ -2,6 +2,7 @@
 
 mod error;
 mod fleet;
+mod held;
 mod job;
 mod jobs;
 mod node;

@@ -28,7 +28,7 @@ pub fn routes() -> OpenApiRouter<App> {
 #[utoipa::path(
     get, path = "/events", tag = "work",
     params(("Last-Event-ID" = Option<String>, Header, description = "The id of the last event that was received.")),
-    responses((status = 200, description = "Server-sent events, each with a item.", body = FeedItem, content_type = "text/event-stream"), Refusals)
+    responses((status = 200, description = "Server-sent events, each with an item.", body = FeedItem, content_type = "text/event-stream"), Refusals)
 )]
 async fn stream_events(
     State(app): State<App>,

@@ -15,17 +15,17 @@ use super::fixture::Server;
 use super::fleet::Fleet;
 use super::machine::eventually;
 
-/// Longest wait for a item that must come.
+/// Longest wait for an item that must come.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 async fn next(subscription: &mut Subscription) -> FeedItem {
     tokio::time::timeout(PATIENCE, subscription.next())
         .await
-        .expect("a item comes")
+        .expect("an item comes")
         .expect("the stream goes on")
 }
 
-/// Notices up to the one on this job.
+/// Items up to the one on this job.
 async fn until(subscription: &mut Subscription, job: JobId) -> Vec<FeedItem> {
     let mut items = Vec::new();
     loop {
@@ -78,7 +78,7 @@ async fn each_team_hears_of_its_own_jobs_and_of_others_only_that_a_nodes_use_cha
         items.iter().any(|n| n.noun == "node" && n.node.is_some()),
         "{items:?}"
     );
-    // Resuming after a item gives what came after it, once.
+    // Resuming after an item gives what came after it, once.
     let first = &items[0];
     let mut again = feed::subscribe(&fleet.app, fleet.bob(), Some(&first.id))
         .await

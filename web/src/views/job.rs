@@ -9,9 +9,10 @@ use crate::draw::{self, Device, Holder, Html, Share, Span};
 use crate::format::Cost;
 use crate::log::Line;
 use crate::messages::{Messages, Phrase};
-use crate::parts::{EventLine, State, Team};
+use crate::parts::{EventLine, State, Team, scattered};
 use crate::shell::{Section, Shell};
 
+use super::held::{self, HeldAlike};
 use super::{Ending, Why};
 
 /// A job as its team sees it.
@@ -73,15 +74,6 @@ pub struct PlacedWorker {
     pub devices: Vec<(u32, u32, String)>,
 }
 
-/// Devices of a worker that are held alike.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct HeldAlike {
-    count: usize,
-    indices: String,
-    milli: u32,
-    mode: String,
-}
-
 impl PlacedWorker {
     /// Its devices as cells in its team's hue.
     fn cells(&self, t: &Messages, team: &Team) -> Html {
@@ -103,29 +95,12 @@ impl PlacedWorker {
     }
 
     /// The devices, those in a row that are held alike as one.
-    fn held(&self) -> Vec<HeldAlike> {
-        let mut groups: Vec<(u32, u32, u32, &str)> = Vec::new();
-        for (index, milli, mode) in &self.devices {
-            match groups.last_mut() {
-                Some((_, last, size, kind))
-                    if *last + 1 == *index && size == milli && kind == mode =>
-                {
-                    *last = *index
-                }
-                _ => groups.push((*index, *index, *milli, mode)),
-            }
-        }
-        let held = |(first, last, milli, mode): (u32, u32, u32, &str)| HeldAlike {
-            count: (last - first) as usize + 1,
-            indices: if first == last {
-                first.to_string()
-            } else {
-                format!("{first}–{last}")
-            },
-            milli: milli * (last - first + 1),
-            mode: mode.into(),
-        };
-        groups.into_iter().map(held).collect()
+    fn held(&self) -> Vec<HeldAlike<'_, (u32, u32, String)>> {
+        held::alike(
+            &self.devices,
+            |(index, milli, _)| (*index, *milli),
+            |(_, milli, mode), (_, next, kind)| milli == next && mode == kind,
+        )
     }
 }
 
@@ -206,8 +181,6 @@ pub struct JobActions {
     pub clone: bool,
 }
 
-/// Nodes that the lede names one by one; of more it tells how many.
-const NAMED_NODES_MAX: usize = 3;
 /// Parts that the timeline's labels divide it into.
 const AXIS_PARTS: i64 = 4;
 
@@ -246,7 +219,7 @@ impl JobView {
 
     /// Whether its nodes are too many to be named in a sentence.
     fn scattered(&self) -> bool {
-        self.nodes().len() > NAMED_NODES_MAX
+        scattered(self.nodes().len())
     }
 
     /// How long it waited or ran, and what that cost.

@@ -6,7 +6,7 @@ use domain::state::JobState;
 
 use crate::format::Cost;
 use crate::messages::Phrase;
-use crate::parts::{State, Team};
+use crate::parts::{State, Team, scattered};
 use crate::shell::{Section, Shell};
 
 /// A page of the list.
@@ -71,16 +71,13 @@ pub struct JobRow {
     pub cost: Cost,
 }
 
-/// Nodes that a row names one by one; of more it tells how many.
-const NAMED_NODES_MAX: usize = 2;
-
 impl JobRow {
     fn scattered(&self) -> bool {
-        self.nodes.len() > NAMED_NODES_MAX
+        scattered(self.nodes.len())
     }
 
     /// Whether nothing was used yet.
-    fn free(&self) -> bool {
+    fn unused(&self) -> bool {
         self.cost.priced.is_none() && !self.cost.unpriced
     }
 }

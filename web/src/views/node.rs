@@ -9,6 +9,8 @@ use crate::messages::{Messages, Phrase};
 use crate::parts::{EventLine, State};
 use crate::shell::{Section, Shell};
 
+use super::held::{self, HeldAlike};
+
 /// A node as the reader may see it.
 #[derive(Debug, Clone, Template)]
 #[template(path = "node.html")]
@@ -169,27 +171,10 @@ impl NodeDevice {
 }
 
 impl NodeWork {
-    /// Whether it is the next device of the same work, held alike.
-    fn follows(&self, before: &Self) -> bool {
-        let alike = |work: &Self| (work.milli, work.mode.clone(), work.since);
-        self.holder == before.holder && alike(self) == alike(before)
-    }
-}
-
-/// Devices in a row that the same work holds alike.
-struct HeldAlike<'a> {
-    first: &'a NodeWork,
-    last: u32,
-    milli: u32,
-}
-
-impl HeldAlike<'_> {
-    fn devices(&self) -> String {
-        if self.first.device == self.last {
-            self.last.to_string()
-        } else {
-            format!("{}–{}", self.first.device, self.last)
-        }
+    /// Whether the same work holds both devices alike.
+    fn alike(&self, other: &Self) -> bool {
+        let how = |work: &Self| (work.milli, work.mode.clone(), work.since);
+        self.holder == other.holder && how(self) == how(other)
     }
 }
 
@@ -240,24 +225,13 @@ impl NodeView {
             .collect()
     }
 
-    /// How many devices each clique links; a clique of one is none.
     /// The work on the node, devices in a row that are held alike as one line.
-    fn held(&self) -> Vec<HeldAlike<'_>> {
-        let mut held: Vec<HeldAlike<'_>> = Vec::new();
-        for work in &self.work {
-            match held.last_mut() {
-                Some(row) if row.last + 1 == work.device && work.follows(row.first) => {
-                    row.last = work.device;
-                    row.milli += work.milli;
-                }
-                _ => held.push(HeldAlike {
-                    first: work,
-                    last: work.device,
-                    milli: work.milli,
-                }),
-            }
-        }
-        held
+    fn held(&self) -> Vec<HeldAlike<'_, NodeWork>> {
+        held::alike(
+            &self.work,
+            |work| (work.device, work.milli),
+            NodeWork::alike,
+        )
     }
 
     /// The device that all others are like in model and memory, where they are.
@@ -271,6 +245,7 @@ impl NodeView {
         alike.then_some(first)
     }
 
+    /// How many devices each clique links; a clique of one is none.
     fn cliques(&self) -> Vec<usize> {
         let mut sizes = std::collections::BTreeMap::<u32, usize>::new();
         for clique in self.devices.iter().filter_map(|device| device.clique) {

@@ -56,7 +56,7 @@ pub struct QuotaRow {
     pub weight: Option<String>,
 }
 
-/// A line of the spend bill.
+/// What a team spent in one pool and mode: a line of its bill.
 #[derive(Debug, Clone)]
 pub struct SpendLine {
     /// The pool.

@@ -65,7 +65,6 @@ impl TeamForm {
 const INDENTED_LEVELS: usize = 2;
 
 impl TeamsView {
-    /// Teams whose figures the reader may know.
     /// The figures of the topmost teams that are open: those of teams below are within them.
     fn topmost(&self) -> Vec<&TeamFigures> {
         let mut within: Option<usize> = None;
@@ -95,6 +94,7 @@ impl TeamsView {
         self.topmost().iter().map(|team| team.waiting).sum()
     }
 
+    /// Teams whose figures the reader may know.
     fn open(&self) -> usize {
         self.rows.iter().filter(|row| row.figures.is_some()).count()
     }
