@@ -9,6 +9,7 @@ pub mod name;
 pub mod password;
 pub mod policy;
 pub mod quantity;
+pub mod quota;
 pub mod role;
 pub mod sharing;
 pub mod spec;

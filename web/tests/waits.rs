@@ -192,3 +192,50 @@ fn a_rule_that_binds_and_a_time_limit_that_helps_are_told_in_words() {
         assert!(html.contains(words), "{words} in {html}");
     }
 }
+
+#[test]
+fn a_quota_that_never_admits_is_told_with_what_helps() {
+    use domain::quota::QuotaBound;
+    use web::views::{BeyondQuota, Wait, Why};
+    let html = samples::beyond_quota().render().unwrap();
+    for words in [
+        "It needs <b>4 GPUs</b>, and team vision may hold <b>2 GPUs</b>, even when nothing else runs.",
+        "submit one of at most 2 GPUs, or have an administrator raise the quota.",
+    ] {
+        assert!(html.contains(words), "{words} in {html}");
+    }
+    let told = |bound: QuotaBound, team: Option<&str>, have_milli: i64| {
+        let mut view = samples::beyond_quota();
+        view.why = Why::Waits(Wait {
+            code: "over_limit".into(),
+            beyond_quota: Some(BeyondQuota {
+                bound,
+                team: team.map(str::to_owned),
+                need_milli: 4000,
+                have_milli,
+            }),
+            ..Wait::default()
+        });
+        view.render().unwrap()
+    };
+    let lent = told(QuotaBound::LendLimit, None, 0);
+    assert!(
+        lent.contains("what another team lends leaves it <b>0 GPUs</b>"),
+        "{lent}"
+    );
+    assert!(lent.contains("whatever its size") && !lent.contains("submit one"));
+    let firm = told(QuotaBound::Guarantee, Some("vision"), 0);
+    assert!(
+        firm.contains("must fit in the guarantee of team vision"),
+        "{firm}"
+    );
+    assert!(
+        firm.contains("submit one that may be preempted, or"),
+        "{firm}"
+    );
+    assert!(!firm.contains("of at most"), "{firm}");
+    for bound in QuotaBound::ALL {
+        let html = told(*bound, Some("vision"), 1000);
+        assert!(html.contains("It cannot start under the present quota."));
+    }
+}

@@ -162,7 +162,9 @@ fn every_code_of_the_domain_has_a_word() {
     use domain::state::{AttemptEnd, DeviceHealth, JobState, NodeIntent, Reachability};
     let mut codes: Vec<(&str, &str)> = Vec::new();
     codes.extend(JobState::ALL.iter().map(|code| ("state", code.as_str())));
-    codes.extend(AttemptEnd::ALL.iter().map(|code| ("end", code.as_str())));
+    for family in ["end", "ended_by"] {
+        codes.extend(AttemptEnd::ALL.iter().map(|code| (family, code.as_str())));
+    }
     codes.extend(
         DeviceHealth::ALL
             .iter()

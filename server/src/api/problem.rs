@@ -174,7 +174,7 @@ fn classify(error: &AppError) -> (StatusCode, String, &'static str) {
         AppError::Impossible { code, .. } => {
             return (
                 StatusCode::UNPROCESSABLE_ENTITY,
-                code.replace('_', "-"),
+                code.as_str().replace('_', "-"),
                 "it can never be done here",
             );
         }
@@ -196,7 +196,7 @@ fn classify(error: &AppError) -> (StatusCode, String, &'static str) {
         AppError::Forbidden { .. } => (StatusCode::FORBIDDEN, "forbidden", "not for this role"),
         AppError::NotFound { .. } => (StatusCode::NOT_FOUND, "not-found", "it is not there"),
         AppError::Conflict { code, .. } => {
-            let kind = code.replace('_', "-");
+            let kind = code.as_str().replace('_', "-");
             return (
                 StatusCode::CONFLICT,
                 kind,

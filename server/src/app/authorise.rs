@@ -4,6 +4,8 @@
 //! every operation of that document and fails on one without a row. Roles are inherited down the
 //! tree of teams, which `app::sessions` has already worked into [`Asker::teams`].
 
+use std::fmt;
+
 use domain::ids::{TeamId, UserId};
 use domain::role::{PlatformRole, TeamRole};
 
@@ -215,31 +217,55 @@ fn has_one_of(asker: &Asker, roles: &[PlatformRole]) -> bool {
         .is_some_and(|role| roles.contains(&role))
 }
 
-fn needs(rule: Rule, target: Target) -> &'static str {
+fn needs(rule: Rule, target: Target) -> Needs {
     match (rule, target) {
-        (Open | SignedIn, _) => "",
-        (Platform(roles), _) => platform_needs(roles),
-        (Team(least, _), Target::Team(_) | Target::Work { .. }) => team_needs(least),
-        (Work(_), Target::Work { .. }) => "its submitter, or the role owner in its team",
-        (Team(..) | Work(_), Target::Platform) | (Work(_), Target::Team(_)) => "a role in a team",
+        (Open | SignedIn, _) => Needs::SignIn,
+        (Platform(roles), _) => Needs::Platform(roles),
+        (Team(least, roles), Target::Team(_) | Target::Work { .. }) => Needs::Team(least, roles),
+        (Work(roles), Target::Work { .. }) => Needs::Work(roles),
+        (Team(..) | Work(_), Target::Platform) | (Work(_), Target::Team(_)) => Needs::SomeTeam,
     }
 }
 
-fn team_needs(least: TeamRole) -> &'static str {
-    match least {
-        Viewer => "a role in this team",
-        Member => "the role member or owner in this team",
-        Owner => "the role owner in this team",
-    }
+/// What would let somebody do what was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    /// To be signed in.
+    SignIn,
+    /// A form that bears the token of the session's own page.
+    PageToken,
+    /// One of these platform roles.
+    Platform(&'static [PlatformRole]),
+    /// At least this role in the team in question, or one of these platform roles.
+    Team(TeamRole, &'static [PlatformRole]),
+    /// To be its submitter or an owner of its team, or one of these platform roles.
+    Work(&'static [PlatformRole]),
+    /// A role in a team.
+    SomeTeam,
 }
 
-fn platform_needs(roles: &[PlatformRole]) -> &'static str {
-    match roles {
-        [Admin] => "the platform role admin",
-        [Admin, Operator] => "the platform role admin or operator",
-        [Admin, Finance] => "the platform role admin or finance",
-        [Admin, Auditor] => "the platform role admin or auditor",
-        _ => "a platform role",
+impl fmt::Display for Needs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let platform = |roles: &[PlatformRole]| {
+            let words: Vec<&str> = roles.iter().map(|role| role.as_str()).collect();
+            format!("the platform role {}", words.join(" or "))
+        };
+        match self {
+            Self::SignIn => f.write_str("a sign-in"),
+            Self::PageToken => f.write_str("the page's own token: load the page again and repeat"),
+            Self::Platform(roles) => f.write_str(&platform(roles)),
+            Self::Team(least, roles) => write!(
+                f,
+                "at least the role {least} in this team, or {}",
+                platform(roles)
+            ),
+            Self::Work(roles) => write!(
+                f,
+                "its submitter, the role owner in its team, or {}",
+                platform(roles)
+            ),
+            Self::SomeTeam => f.write_str("a role in a team"),
+        }
     }
 }
 

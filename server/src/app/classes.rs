@@ -8,7 +8,7 @@ use super::authorise::{Action, Target, authorise};
 use super::idempotency::{self, Answer, Repeat};
 use super::page::{self, Page, PageAsk};
 use super::versions::{self, By, Expected, Object, PolicyNoun};
-use super::{App, AppError, Asker};
+use super::{App, AppError, Asker, RefusalCode};
 use crate::store::{self, Tx};
 
 /// The class of work that names none; it is always there.
@@ -197,7 +197,7 @@ pub async fn delete(
     let before = find(&mut tx, name).await?;
     if name.as_str() == DEFAULT_CLASS {
         return Err(AppError::Conflict {
-            code: "class_in_use",
+            code: RefusalCode::ClassInUse,
             message: format!("{name} is the class of work that names none: it stays"),
         });
     }
@@ -246,7 +246,7 @@ pub(super) fn check_priority(priority: i32) -> Result<(), AppError> {
 fn in_use(error: sqlx::Error, name: &Name) -> AppError {
     if store::violated(&error) == Some("job_class") {
         return AppError::Conflict {
-            code: "class_in_use",
+            code: RefusalCode::ClassInUse,
             message: format!("jobs name the class {name}: it stays, so that their history does"),
         };
     }

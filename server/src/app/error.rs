@@ -4,6 +4,8 @@ use domain::FieldError;
 use domain::name::Name;
 use domain::state::IllegalStep;
 
+use super::authorise::Needs;
+use super::refusal_code::RefusalCode;
 use super::streams::Kind;
 use crate::lifecycle::LifecycleError;
 
@@ -16,8 +18,8 @@ pub enum AppError {
     /// It is well formed, and can never be done here: 422 with a type of its own.
     #[error("{field}")]
     Impossible {
-        /// A stable word for programs, such as `never_fits`.
-        code: &'static str,
+        /// For what, such as that it never fits.
+        code: RefusalCode,
         /// What stands in the way.
         field: FieldError,
     },
@@ -35,8 +37,8 @@ pub enum AppError {
     Forbidden {
         /// What was asked for.
         action: &'static str,
-        /// The role that may do it.
-        needs: &'static str,
+        /// What would let the asker do it.
+        needs: Needs,
     },
     /// Not there, or not to be seen: 404, and the two look alike.
     #[error("no {what} {name:?} is here")]
@@ -49,8 +51,8 @@ pub enum AppError {
     /// It contradicts the present state: 409, which is told.
     #[error("{message}")]
     Conflict {
-        /// A stable word for programs, such as `name_taken`.
-        code: &'static str,
+        /// For what, such as that a name is taken.
+        code: RefusalCode,
         /// What is in the way and what to do.
         message: String,
     },
@@ -158,7 +160,7 @@ impl AppError {
     ) -> Self {
         if crate::store::violated(&error) == Some(constraint) {
             return Self::Conflict {
-                code: "name_taken",
+                code: RefusalCode::NameTaken,
                 message: format!("a {noun} {name} is there already: choose another name"),
             };
         }
@@ -175,7 +177,7 @@ impl From<FieldError> for AppError {
 impl From<IllegalStep> for AppError {
     fn from(error: IllegalStep) -> Self {
         Self::Conflict {
-            code: "illegal_step",
+            code: RefusalCode::IllegalStep,
             message: error.to_string(),
         }
     }
@@ -197,7 +199,7 @@ impl From<LifecycleError> for AppError {
             LifecycleError::Database(error) => error.into(),
             LifecycleError::Illegal(error) => error.into(),
             LifecycleError::Missed(_) | LifecycleError::Held(_) => Self::Conflict {
-                code: "changed_meanwhile",
+                code: RefusalCode::ChangedMeanwhile,
                 message: format!("{error}: read it again and repeat"),
             },
         }

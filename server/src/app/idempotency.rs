@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
-use super::{App, AppError, Asker};
+use super::{App, AppError, Asker, RefusalCode};
 use crate::store::{self, Tx};
 
 /// How a request can be told from others: from `Idempotency-Key`, its route and its body.
@@ -136,7 +136,7 @@ async fn replay<T: DeserializeOwned>(
     let row = store::idempotency::find(tx, asker, &key.route, &key.kept)
         .await?
         .ok_or_else(|| AppError::Conflict {
-            code: "key_expired",
+            code: RefusalCode::KeyExpired,
             message: "the key was cleared away at this moment: send the request again".into(),
         })?;
     if row.body_hash != key.body_hash {

@@ -18,8 +18,8 @@ use crate::store::jobs::{self, Filter, JobRow};
 use crate::store::{self, Tx};
 
 pub use history::{Attempt, Event, attempts, events, steps};
-pub use prospect::BeyondQuota;
-pub(super) use prospect::{Prospect, of as prospect, of_quota};
+pub use prospect::{BeyondQuota, QuotaCode};
+pub(super) use prospect::{Prospect, of as prospect};
 pub use steer::{JobPatch, JobWish, cancel, resume, steer, suspend, update};
 pub(super) use submit::check;
 pub use submit::submit;

@@ -35,6 +35,7 @@ pub mod pulse;
 pub mod questions;
 pub mod quotas;
 pub mod reason;
+mod refusal_code;
 pub mod rights;
 pub mod sessions;
 pub mod spend;
@@ -49,6 +50,7 @@ pub mod windows;
 pub use asker::Asker;
 pub use error::AppError;
 pub use links::Links;
+pub use refusal_code::RefusalCode;
 
 /// What every front door shares. Cheap to clone.
 #[derive(Clone)]

@@ -173,12 +173,8 @@ pub async fn diff(app: &App, asker: &Asker, draft: PolicyDraft) -> Result<Policy
     let present = questions::live(app).await?;
     let mut changed = present.clone();
     let warnings = draft.apply(app, asker, &mut changed).await?;
-    let seat = app.questions.sit_down().await?;
-    let told = tokio::task::spawn_blocking(move || compare(&present, &changed, warnings))
-        .await
-        .map_err(|error| AppError::Internal(anyhow::Error::new(error).context("plan a draft")))?;
-    drop(seat);
-    Ok(told)
+    let compared = move || compare(&present, &changed, warnings);
+    app.questions.ask("plan a draft", compared).await
 }
 
 fn compare(present: &World, changed: &World, warnings: Vec<Warning>) -> PolicyDiff {

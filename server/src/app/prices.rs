@@ -14,7 +14,7 @@ use super::audit::Change;
 use super::authorise::{Action, Target, authorise};
 use super::idempotency::{self, Answer, Repeat};
 use super::page::{self, Page, PageAsk};
-use super::{App, AppError, Asker, audit, jobs, pools};
+use super::{App, AppError, Asker, RefusalCode, audit, jobs, pools};
 use crate::store;
 
 /// Decimals of a price; the table's.
@@ -135,7 +135,7 @@ pub async fn create(
         && effective_from < rated
     {
         return Err(AppError::Conflict {
-            code: "already_rated",
+            code: RefusalCode::AlreadyRated,
             message: format!(
                 "use of pool {} in mode {} is rated until {}: choose a later effective_from",
                 new.pool,
@@ -146,7 +146,7 @@ pub async fn create(
     }
     if store::prices::changes_known_cost(tx, pool.id, new.mode, effective_from).await? {
         return Err(AppError::Conflict {
-            code: "already_used",
+            code: RefusalCode::AlreadyUsed,
             message: format!(
                 "effective_from is {}, and use of pool {} in mode {} has a price since then, by which people \
                  were shown its cost: choose an effective_from that is not in the past",
@@ -229,7 +229,7 @@ fn trimmed(amount: Decimal) -> Decimal {
 fn taken(error: sqlx::Error, new: &NewPrice) -> AppError {
     if store::violated(&error) == Some("price_taken") {
         return AppError::Conflict {
-            code: "price_taken",
+            code: RefusalCode::PriceTaken,
             message: format!(
                 "pool {} in mode {} has a price from that time on: choose another effective_from",
                 new.pool, new.mode

@@ -46,7 +46,7 @@ pub(super) struct Thought {
 }
 
 /// The right to plan: one is given out at a time.
-pub(super) struct Seat<'p> {
+struct Seat<'p> {
     desk: MutexGuard<'p, Option<Arc<Thought>>>,
     _place: SemaphorePermit<'p>,
 }
@@ -63,7 +63,7 @@ impl Default for Questions {
 
 impl Questions {
     /// Waits until nobody else plans on this replica; refused where the line is too long.
-    pub(super) async fn sit_down(&self) -> Result<Seat<'_>, AppError> {
+    async fn sit_down(&self) -> Result<Seat<'_>, AppError> {
         let place = self.line.try_acquire().map_err(|_| AppError::TooBusy {
             retry_after_seconds: RETRY_AFTER_SECONDS,
         })?;
@@ -72,6 +72,25 @@ impl Questions {
             _place: place,
         })
     }
+
+    /// Puts a question to the engine in turn, off the threads that answer requests. `what` names
+    /// it in the log, should it panic.
+    pub(super) async fn ask<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        question: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, AppError> {
+        let _seat = self.sit_down().await?;
+        answer(what, question).await
+    }
+}
+
+async fn answer<T: Send + 'static>(
+    what: &'static str,
+    question: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, AppError> {
+    let answered = tokio::task::spawn_blocking(question).await;
+    answered.map_err(|error| AppError::Internal(anyhow::Error::new(error).context(what)))
 }
 
 /// The fleet and the rules without any work, as this replica knows them now.
@@ -102,7 +121,7 @@ pub(super) async fn think(app: &App) -> Result<Arc<Thought>, AppError> {
         }
         (sight.world(app).await?, sight.revision)
     };
-    let thought = tokio::task::spawn_blocking(move || {
+    let thought = answer("plan for people", move || {
         let plan = engine::plan(&world);
         Arc::new(Thought {
             world,
@@ -110,8 +129,7 @@ pub(super) async fn think(app: &App) -> Result<Arc<Thought>, AppError> {
             revision,
         })
     })
-    .await
-    .map_err(|error| AppError::Internal(anyhow::Error::new(error).context("plan for people")))?;
+    .await?;
     *seat.desk = Some(Arc::clone(&thought));
     Ok(thought)
 }
@@ -153,10 +171,10 @@ mod tests {
         let all = u32::try_from(ASKERS_MAX).expect("a small number");
         let line = questions.line.acquire_many(all).await.expect("open");
         assert!(matches!(
-            questions.sit_down().await.map(|_| ()),
+            questions.ask("count", || 1).await,
             Err(AppError::TooBusy { .. })
         ));
         drop(line);
-        assert!(questions.sit_down().await.is_ok());
+        assert_eq!(questions.ask("count", || 1).await.ok(), Some(1));
     }
 }

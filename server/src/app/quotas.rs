@@ -17,7 +17,7 @@ use super::idempotency::{self, Answer, Repeat};
 use super::page::{self, Page, PageAsk};
 use super::promises::Overpromised;
 use super::versions::{self, By, Expected, Object, PolicyNoun};
-use super::{App, AppError, Asker, pools, questions, teams};
+use super::{App, AppError, Asker, RefusalCode, pools, questions, teams};
 use crate::store::quotas::{Amounts, OfTeam};
 use crate::store::teams::TreeTeam;
 use crate::store::{self, Tx};
@@ -334,7 +334,7 @@ fn named(by: &By<'_>, change: &Change, error: AppError) -> AppError {
     match error {
         AppError::Stale { given, present } if by.action == Action::PutQuotas => {
             AppError::Conflict {
-                code: "quota_changed",
+                code: RefusalCode::QuotaChanged,
                 message: format!(
                     "the quota of team {} in pool {} has version {present}, not {given}: read it again and repeat",
                     change.team, change.pool
@@ -363,7 +363,7 @@ async fn write(
         }
         (Expected::Version(_), None) => {
             return Err(AppError::Conflict {
-                code: "not_there_yet",
+                code: RefusalCode::NotThereYet,
                 message: format!(
                     "team {} has no quota in pool {} yet: send If-None-Match: *",
                     change.team, change.pool

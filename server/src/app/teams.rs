@@ -12,7 +12,7 @@ use super::audit::Change;
 use super::authorise::{Action, Target, authorise};
 use super::idempotency::{self, Answer, Repeat};
 use super::page::{self, Page, PageAsk};
-use super::{App, AppError, Asker, audit, quotas};
+use super::{App, AppError, Asker, RefusalCode, audit, quotas};
 use crate::store::teams::TreeTeam;
 use crate::store::{self, Tx};
 
@@ -355,7 +355,7 @@ async fn check_owned_without(
         return Ok(());
     }
     Err(AppError::Conflict {
-        code: "last_owner",
+        code: RefusalCode::LastOwner,
         message: format!(
             "you are the last owner of team {}: make somebody else its owner first",
             team.name
@@ -373,7 +373,7 @@ async fn parent_for(tx: &mut Tx, name: &Name) -> Result<TeamId, AppError> {
     })?;
     if store::teams::has_live_work(tx, parent.id).await? {
         return Err(AppError::Conflict {
-            code: "team_has_work",
+            code: RefusalCode::TeamHasWork,
             message: format!(
                 "team {name} has work that has not ended, and work belongs to teams without teams below: wait for it or cancel it"
             ),

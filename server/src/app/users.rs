@@ -13,7 +13,7 @@ use super::audit::Change;
 use super::authorise::{Action, Target, authorise};
 use super::idempotency::{self, Answer, Repeat};
 use super::page::{self, Page, PageAsk};
-use super::{App, AppError, Asker, audit, passwords};
+use super::{App, AppError, Asker, RefusalCode, audit, passwords};
 use crate::store::{self, Tx};
 
 /// Longest display name, in characters; fits a table cell.
@@ -233,7 +233,7 @@ pub async fn update(
     }
     if store::users::count_admins(&mut tx).await? == 0 {
         return Err(AppError::Conflict {
-            code: "last_admin",
+            code: RefusalCode::LastAdmin,
             message: format!("{name} is the last administrator: make another one first"),
         });
     }

@@ -18,7 +18,7 @@ use super::authorise::{Action, Target, authorise};
 use super::idempotency::{self, Answer, Repeat};
 use super::page::{self, Page, PageAsk};
 use super::reason::check_reason;
-use super::{App, AppError, Asker, bookings, classes, pools, quotas, windows};
+use super::{App, AppError, Asker, RefusalCode, bookings, classes, pools, quotas, windows};
 use crate::store::Tx;
 use crate::store::versions::{self as rows, NewVersion};
 
@@ -282,7 +282,7 @@ pub async fn restore(
         .ok_or_else(|| AppError::not_found("policy version", id))?;
     let Some(state) = row.after else {
         return Err(AppError::Conflict {
-            code: "it_was_removed",
+            code: RefusalCode::ItWasRemoved,
             message: format!(
                 "version {id} is the removal of {}: go back to one before it",
                 row.object

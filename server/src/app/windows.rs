@@ -13,7 +13,7 @@ use super::idempotency::{self, Answer, Repeat};
 use super::page::{self, Page, PageAsk};
 use super::quotas::{self, NewQuota, tree::Promises};
 use super::versions::{self, By, Expected, Object, PolicyNoun};
-use super::{App, AppError, Asker, pools};
+use super::{App, AppError, Asker, RefusalCode, pools};
 use crate::store::windows::{self as rows, WindowQuota as QuotaRow};
 use crate::store::{self, Tx};
 
@@ -270,7 +270,7 @@ pub(super) async fn set(
     rows::set_quotas(tx, id, &quotas).await?;
     if rows::all(tx, Some(pool_id)).await?.len() > WINDOWS_MAX {
         return Err(AppError::Conflict {
-            code: "too_many_windows",
+            code: RefusalCode::TooManyWindows,
             message: format!("a pool has at most {WINDOWS_MAX} windows: remove one first"),
         });
     }

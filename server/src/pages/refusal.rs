@@ -10,12 +10,12 @@ pub fn of(error: AppError, field_of: impl Fn(&str) -> String) -> Result<Refusal,
     match error {
         AppError::Invalid(fault) => Ok(of_value(&fault, field_of(&fault.field))),
         AppError::Impossible { code, field: fault } => Ok(Refusal {
-            code: Some(code.to_owned()),
+            code: Some(code.as_str().to_owned()),
             ..of_value(&fault, field_of(&fault.field))
         }),
         AppError::Conflict { code, .. } => Ok(Refusal {
-            field: field_of(code),
-            code: Some(code.to_owned()),
+            field: field_of(code.as_str()),
+            code: Some(code.as_str().to_owned()),
             value: String::new(),
         }),
         AppError::NotFound { what: "user", name } => Ok(Refusal {

@@ -1,10 +1,12 @@
 //! What an error's page says beyond its status, in the words of the message file.
 
 use domain::FieldError;
+use domain::role::PlatformRole;
 use web::messages::{Messages, Phrase};
 
 use super::refusal;
 use crate::app::AppError;
+use crate::app::authorise::Needs;
 
 /// Bytes in a KiB.
 const KIB: usize = 1024;
@@ -13,10 +15,9 @@ const KIB: usize = 1024;
 pub fn detail(t: &Messages, error: &AppError) -> Option<Phrase> {
     match error {
         AppError::Invalid(fault) | AppError::Unreadable(fault) => Some(value(t, fault, None)),
-        AppError::Impossible { code, field } => Some(value(t, field, Some(code))),
-        AppError::Conflict { code, .. } => t
-            .knows("refused_because", code)
-            .then(|| t.word("refused_because", code)),
+        AppError::Impossible { code, field } => Some(value(t, field, Some(code.as_str()))),
+        AppError::Conflict { code, .. } => Some(t.word("refused_because", code.as_str())),
+        AppError::Forbidden { needs, .. } => Some(needed(t, *needs)),
         AppError::TooMany {
             retry_after_seconds: seconds,
         }
@@ -42,7 +43,6 @@ pub fn detail(t: &Messages, error: &AppError) -> Option<Phrase> {
         // The status says all that there is, or all that may be told.
         AppError::Unauthenticated
         | AppError::WrongCredentials
-        | AppError::Forbidden { .. }
         | AppError::NotFound { .. }
         | AppError::Stale { .. }
         | AppError::PreconditionRequired
@@ -50,6 +50,25 @@ pub fn detail(t: &Messages, error: &AppError) -> Option<Phrase> {
         | AppError::Encoding { .. }
         | AppError::Unavailable(_)
         | AppError::Internal(_) => None,
+    }
+}
+
+/// What would let the reader do it, by the authorisation table.
+fn needed(t: &Messages, needs: Needs) -> Phrase {
+    let platform = |roles: &[PlatformRole]| {
+        let roles = roles.iter().map(|role| t.word("role", role.as_str()));
+        Phrase::list(roles)
+    };
+    match needs {
+        Needs::SignIn => t.say("needs.sign_in"),
+        Needs::PageToken => t.say("needs.page_token"),
+        Needs::Platform(roles) => t.say("needs.platform").nest("roles", platform(roles)),
+        Needs::Team(least, roles) => t
+            .say("needs.team")
+            .nest("role", t.word("role", least.as_str()))
+            .nest("roles", platform(roles)),
+        Needs::Work(roles) => t.say("needs.work").nest("roles", platform(roles)),
+        Needs::SomeTeam => t.say("needs.some_team"),
     }
 }
 
@@ -61,40 +80,47 @@ fn value(t: &Messages, fault: &FieldError, code: Option<&str>) -> Phrase {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::path::Path;
+    use domain::role::TeamRole;
 
     use super::*;
-
-    /// Every code that a refusal of the server carries, from its source.
-    fn codes(folder: &Path, found: &mut Vec<String>) {
-        for entry in fs::read_dir(folder).expect("it can be listed") {
-            let path = entry.expect("an entry").path();
-            if path.is_dir() {
-                codes(&path, found);
-            } else {
-                let text = fs::read_to_string(&path).expect("it is text");
-                let code = text.split("code: \"").skip(1);
-                found.extend(code.filter_map(|rest| Some(rest.split('"').next()?.to_owned())));
-            }
-        }
-    }
+    use crate::app::RefusalCode;
 
     #[test]
     fn every_refusal_that_a_page_may_meet_has_words() {
-        let mut found = Vec::new();
-        let app = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/app");
-        for noun in ["jobs", "nodes"] {
-            codes(&app.join(noun), &mut found);
-        }
-        for file in ["error.rs", "teams.rs", "users.rs", "idempotency.rs"] {
-            let text = fs::read_to_string(app.join(file)).expect("it is text");
-            let code = text.split("code: \"").skip(1);
-            found.extend(code.filter_map(|rest| Some(rest.split('"').next()?.to_owned())));
-        }
-        assert!(found.len() > 10, "{found:?}");
         let t = Messages::english();
-        found.retain(|code| !t.knows("refused_because", code));
-        assert!(found.is_empty(), "no words for {found:?}");
+        let codes = RefusalCode::ALL.iter().map(|code| code.as_str());
+        let silent: Vec<_> = codes
+            .filter(|code| !t.knows("refused_because", code))
+            .collect();
+        assert!(silent.is_empty(), "no words for {silent:?}");
+    }
+
+    #[test]
+    fn who_may_not_do_it_is_told_which_role_may() {
+        let t = Messages::english();
+        let told = |needs| {
+            let refused = AppError::Forbidden {
+                action: "do_it",
+                needs,
+            };
+            detail(&t, &refused).map(|words| words.to_string())
+        };
+        const STEER: &[PlatformRole] = &[PlatformRole::Admin, PlatformRole::Operator];
+        for (needs, words) in [
+            (
+                Needs::Platform(STEER),
+                "It needs a platform role: admin, operator.",
+            ),
+            (
+                Needs::Team(TeamRole::Owner, STEER),
+                "It needs at least the role owner in this team, or a platform role: admin, operator.",
+            ),
+            (
+                Needs::Work(STEER),
+                "Who submitted it can do it, an owner of its team, and who has a platform role: admin, operator.",
+            ),
+        ] {
+            assert_eq!(told(needs).as_deref(), Some(words));
+        }
     }
 }

@@ -14,7 +14,7 @@ use web::shell::{Notice, Reader, Section, Shell, Theme, Tone};
 
 use super::fault::PageError;
 use super::query::Checked;
-use crate::app::authorise::{Action, may_somewhere};
+use crate::app::authorise::{Action, Needs, may_somewhere};
 use crate::app::sessions::{self, SessionKind};
 use crate::app::{App, AppError, Asker, clock};
 use crate::front::{self, RequestContext};
@@ -207,9 +207,9 @@ fn unreadable(what: &str) -> PageError {
 pub fn forged() -> PageError {
     let error = AppError::Forbidden {
         action: "sending this form",
-        needs: "the page's own token: load the page again and repeat",
+        needs: Needs::PageToken,
     };
-    PageError::from(error).told(Messages::english().say("error_detail.forged"))
+    error.into()
 }
 
 /// Compares without telling by its time where two tokens differ.

@@ -219,7 +219,7 @@ async fn a_price_changes_no_cost_that_people_were_shown(owner: PgPool) {
     let Err(AppError::Conflict { code, message }) = refused else {
         panic!("{refused:?}");
     };
-    assert_eq!(code, "already_used");
+    assert_eq!(code.as_str(), "already_used");
     for word in ["2026-10-01T00:10:00Z", "effective_from", "not in the past"] {
         assert!(message.contains(word), "{message}");
     }

@@ -2,10 +2,10 @@
 
 use domain::state::NodeIntent;
 use serde_json::json;
-use server::app::AppError;
 use server::app::idempotency::Repeat;
 use server::app::nodes::{self, NodeFilter, NodePatch, NodeWish, Reason};
 use server::app::page::PageAsk;
+use server::app::{AppError, RefusalCode};
 use sqlx::PgPool;
 
 use super::agents::{intent, node};
@@ -150,7 +150,7 @@ async fn a_node_in_use_is_not_retired_and_a_retired_one_is_gone(owner: PgPool) {
     assert!(matches!(
         retire().await,
         Err(AppError::Conflict {
-            code: "node_in_use",
+            code: RefusalCode::NodeInUse,
             ..
         })
     ));

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use axum::http::StatusCode;
 use domain::ids::{NodeId, PoolId};
+use domain::quota::QuotaBound;
 use domain::state::JobState;
 use serde_json::{Value, json};
+use server::app::AppError;
+use server::app::jobs::{self, QuotaCode};
 use server::app::planning::{self, DryRunVerdict};
-use server::app::{AppError, jobs};
 use sqlx::PgPool;
 
 use super::fixture::Server;
@@ -41,7 +43,7 @@ async fn set_quota(fleet: &Fleet, team: &str, guaranteed: i64, limit: Option<i64
 /// What is refused: its code, field and remedy.
 fn refusal(refused: Result<jobs::Job, AppError>) -> (&'static str, String, String) {
     match refused {
-        Err(AppError::Impossible { code, field }) => (code, field.field, field.remedy),
+        Err(AppError::Impossible { code, field }) => (code.as_str(), field.field, field.remedy),
         other => panic!("{other:?}"),
     }
 }
@@ -68,11 +70,19 @@ async fn work_beyond_its_teams_limit_is_taken_and_told_what_would_let_it_start(o
     let beyond = told.beyond_quota.expect("its quota never admits it");
     assert_eq!(
         (
-            beyond.code.as_str(),
+            beyond.code,
+            beyond.bound,
+            beyond.team.as_deref(),
             beyond.need.milli(),
             beyond.have.milli()
         ),
-        ("over_limit", 4000, 2000)
+        (
+            QuotaCode::OverLimit,
+            QuotaBound::Limit,
+            Some("vision"),
+            4000,
+            2000
+        )
     );
     assert_eq!(told.message, beyond.to_string());
     add_person(&owner, "boss", Some("admin")).await;
@@ -129,7 +139,57 @@ async fn a_limit_above_and_a_guarantee_that_cannot_hold_it_are_told_likewise(own
     .await
     .expect("tried");
     assert_eq!(dry.verdict, DryRunVerdict::Waits);
-    assert_eq!(dry.beyond_quota.expect("told").code, "ancestor_over_limit");
+    assert_eq!(
+        dry.beyond_quota.expect("told").code,
+        QuotaCode::AncestorOverLimit
+    );
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_node_that_is_away_makes_no_guarantee_too_small_for_good(owner: PgPool) {
+    let fleet = Fleet::new(owner).await;
+    fleet.node("n1", 4).await;
+    let away = fleet.node("n2", 4).await;
+    sqlx::query("UPDATE nodes SET reachability = 'unreachable' WHERE id = $1")
+        .bind(away)
+        .execute(&fleet.owner)
+        .await
+        .expect("it is away");
+    let firm = |gpus| spec(gpus, json!({ "class": "training-high" }));
+    let job = fleet.submit_spec(firm(4)).await.expect("taken");
+    fleet.turn().await;
+    let told = planning::explain(&fleet.app, &fleet.ada(), job.id)
+        .await
+        .expect("explained");
+    let code = told.waiting.expect("it waits")["code"].clone();
+    assert_eq!(code, "non_preemptible_over_guarantee", "for now");
+    assert_eq!(told.beyond_quota, None, "its guarantee comes back");
+    assert!(!job.message.contains("present quota"), "{}", job.message);
+
+    // More than was ever guaranteed stays more than that.
+    let job = fleet.submit_spec(firm(5)).await.expect("taken");
+    assert!(job.message.contains("present quota"), "{}", job.message);
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_pool_that_is_closed_for_now_counts_among_those_that_may_admit_work(owner: PgPool) {
+    let fleet = Fleet::with_policy(owner.clone(), json!({ "state": "closed" })).await;
+    fleet.node("n1", 8).await;
+    for written in [
+        "INSERT INTO pools (id, name, policy) VALUES (gen_random_uuid(), 'a100', '{}')",
+        "INSERT INTO quotas (team_id, pool_id, guaranteed_milli, limit_milli)
+         SELECT teams.id, pools.id, 2000, 2000 FROM teams, pools
+         WHERE teams.name = 'vision' AND pools.name = 'a100'",
+    ] {
+        sqlx::query(written).execute(&owner).await.expect("written");
+    }
+    add_node(&owner, "a100", "n2", 8).await;
+    let either = spec(4, json!({ "pools": ["a100", "h100"] }));
+    let job = fleet.submit_spec(either).await.expect("taken");
+    assert!(!job.message.contains("present quota"), "{}", job.message);
+    let limited = spec(4, json!({ "pools": ["a100"] }));
+    let job = fleet.submit_spec(limited).await.expect("taken");
+    assert!(job.message.contains("present quota"), "{}", job.message);
 }
 
 #[sqlx::test(migrations = "../migrations")]

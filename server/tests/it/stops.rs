@@ -5,7 +5,7 @@ use domain::state::{AttemptEnd, JobState};
 use protocol::report::FactKind;
 use serde_json::json;
 use server::app::idempotency::Repeat;
-use server::app::{AppError, jobs};
+use server::app::{AppError, RefusalCode, jobs};
 use server::lifecycle::end::{Loss, Spared, lose_workers};
 use server::lifecycle::{self, Actor, Stop};
 use server::store;
@@ -141,7 +141,7 @@ async fn strike(fleet: &Fleet, job: JobId, cause: Cause) {
             let cancelled = matches!(
                 answer,
                 Err(AppError::Conflict {
-                    code: "being_cancelled",
+                    code: RefusalCode::BeingCancelled,
                     ..
                 })
             );

@@ -1,6 +1,7 @@
 //! Why a job waits and how it ended, by code and number, in the words of the message file.
 
 use chrono::{DateTime, Utc};
+use domain::quota::QuotaBound;
 use domain::state::AttemptEnd;
 
 use crate::messages::{Messages, Phrase};
@@ -56,12 +57,40 @@ pub struct Wait {
 /// A quota that does not admit a job even when nothing else runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BeyondQuota {
-    /// What binds, as the engine names it.
-    pub scope: String,
+    /// Which of its numbers binds.
+    pub bound: QuotaBound,
+    /// The team whose quota it is; nothing for another's, whose name is not the reader's to know.
+    pub team: Option<String>,
     /// What the job needs at least, in thousandths of a GPU.
     pub need_milli: i64,
     /// What the quota leaves it.
     pub have_milli: i64,
+}
+
+impl BeyondQuota {
+    /// What binds, in figures.
+    fn figures(&self, t: &Messages) -> Phrase {
+        let team = match &self.team {
+            Some(name) => t.word("scope", "team").with("name", name),
+            None => t.word("scope", "another"),
+        };
+        t.word("beyond_quota", self.bound.as_str())
+            .nest("need", t.gpus(self.need_milli))
+            .nest("have", t.gpus(self.have_milli))
+            .nest("team", team)
+    }
+
+    /// What would let the job start, or one like it.
+    fn next(&self, t: &Messages) -> Phrase {
+        let ways = match (self.have_milli > 0, self.bound == QuotaBound::Guarantee) {
+            (true, true) => "smaller_or_preemptible",
+            (true, false) => "smaller",
+            (false, true) => "preemptible",
+            (false, false) => "quota_alone",
+        };
+        t.word("next_beyond_quota", ways)
+            .nest("have", t.gpus(self.have_milli))
+    }
 }
 
 /// Who holds the devices that a job could use, in thousandths of a GPU.
@@ -133,11 +162,7 @@ impl Wait {
     /// The cause in figures, where they say more.
     pub fn figures(&self, t: &Messages) -> Option<Phrase> {
         if let Some(beyond) = &self.beyond_quota {
-            let said = t
-                .say("why.beyond_quota")
-                .nest("need", t.gpus(beyond.need_milli))
-                .nest("have", t.gpus(beyond.have_milli));
-            return Some(said.nest("scope", scope(t, &beyond.scope)?));
+            return Some(beyond.figures(t));
         }
         if !t.knows("waiting_more", &self.code) || self.nodes_out().is_some() {
             return None;
@@ -181,8 +206,8 @@ impl Wait {
     /// What happens next, as far as it is known.
     pub fn next(&self, shell: &Shell) -> Phrase {
         let t = &shell.t;
-        if self.beyond_quota.is_some() {
-            return t.say("why.next_beyond_quota");
+        if let Some(beyond) = &self.beyond_quota {
+            return beyond.next(t);
         }
         match &self.expected_start {
             Some(at) if self.code == NOT_YET => t.say("why.begins").nest("at", shell.moment(at)),

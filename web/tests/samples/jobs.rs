@@ -1,5 +1,6 @@
 //! The list of jobs, and jobs that run, wait and have failed.
 
+use domain::quota::QuotaBound;
 use domain::state::{AttemptEnd, JobState};
 use web::draw::Span;
 use web::format::Cost;
@@ -249,6 +250,24 @@ pub fn waiting_job() -> JobView {
         events: vec![event(2, JobState::Queued, "submitted", None)],
         log: LogPanel::default(),
         ..job()
+    }
+}
+
+/// A job that its team's quota never admits.
+pub fn beyond_quota() -> JobView {
+    JobView {
+        why: Why::Waits(Wait {
+            code: "over_limit".into(),
+            scope: Some("team vision".into()),
+            beyond_quota: Some(BeyondQuota {
+                bound: QuotaBound::Limit,
+                team: Some("vision".into()),
+                need_milli: 4000,
+                have_milli: 2000,
+            }),
+            ..Wait::default()
+        }),
+        ..waiting_job()
     }
 }
 

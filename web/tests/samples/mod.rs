@@ -119,6 +119,7 @@ pub fn all() -> Vec<(&'static str, String)> {
         ("job", job().render().unwrap()),
         ("job-waiting", waiting_job().render().unwrap()),
         ("job-failed", failed_job().render().unwrap()),
+        ("job-beyond-quota", beyond_quota().render().unwrap()),
         ("job-never-ran", doomed_job().render().unwrap()),
         ("submit", submit().render().unwrap()),
         ("submit-refused", refused_submit().render().unwrap()),

@@ -13,7 +13,7 @@ use super::{find, lock};
 use crate::app::audit::{self, Change};
 use crate::app::authorise::Action;
 use crate::app::idempotency::{self, Answer, Repeat};
-use crate::app::{App, AppError, Asker};
+use crate::app::{App, AppError, Asker, RefusalCode};
 use crate::lifecycle::{self, Stop, step_job};
 use crate::store::events::Actor;
 use crate::store::jobs::{self, JobGuard, JobRow, JobStep};
@@ -140,7 +140,7 @@ async fn suspend_locked(tx: &mut Tx, job: &mut JobRow, actor: &Actor) -> Result<
         JobState::Suspended => return Ok(()),
         JobState::Cancelling => {
             return Err(AppError::Conflict {
-                code: "being_cancelled",
+                code: RefusalCode::BeingCancelled,
                 message: "the job is being cancelled, it cannot be suspended any more".to_owned(),
             });
         }
@@ -162,7 +162,7 @@ async fn suspend_locked(tx: &mut Tx, job: &mut JobRow, actor: &Actor) -> Result<
 async fn resume_locked(tx: &mut Tx, job: &mut JobRow, actor: &Actor) -> Result<(), AppError> {
     if job.state != JobState::Suspended {
         return Err(AppError::Conflict {
-            code: "not_suspended",
+            code: RefusalCode::NotSuspended,
             message: format!("the job is {}; only a suspended job is resumed", job.state),
         });
     }
@@ -175,7 +175,7 @@ async fn resume_locked(tx: &mut Tx, job: &mut JobRow, actor: &Actor) -> Result<(
 
 fn ended(job: &JobRow) -> AppError {
     AppError::Conflict {
-        code: "job_ended",
+        code: RefusalCode::JobEnded,
         message: format!("the job has {} already", job.state),
     }
 }
@@ -198,7 +198,7 @@ pub async fn update(
     }
     if !matches!(job.state, JobState::Queued | JobState::Suspended) {
         return Err(AppError::Conflict {
-            code: "not_waiting",
+            code: RefusalCode::NotWaiting,
             message: format!(
                 "the job is {}; class and time limit change only while it waits",
                 job.state
@@ -206,7 +206,7 @@ pub async fn update(
         });
     }
     let before: JobSpec = job.spec().map_err(|error| AppError::Conflict {
-        code: "spec_unreadable",
+        code: RefusalCode::SpecUnreadable,
         message: jobs::unreadable_spec(&error),
     })?;
     let mut after = before.clone();

@@ -1,6 +1,7 @@
 //! Submitting: everything that can be wrong with a job is said before it is written.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use domain::FieldError;
 use domain::ids::JobId;
@@ -15,7 +16,7 @@ use super::view::{self, Job};
 use crate::app::audit::{self, Change};
 use crate::app::authorise::Action;
 use crate::app::idempotency::{self, Answer, Repeat};
-use crate::app::{App, AppError, Asker, planning, questions, teams};
+use crate::app::{App, AppError, Asker, RefusalCode, planning, questions, teams};
 use crate::scheduler::capable;
 use crate::store::events::{self, Actor, NewEvent, Subject};
 use crate::store::jobs::{self, NewJob, Verdict};
@@ -34,23 +35,25 @@ pub async fn submit(
     spec: JobSpec,
 ) -> Result<Answer<Job>, AppError> {
     // Read before the transaction begins, so that none waits for another connection.
-    let fleet = questions::fleet(app).await?;
+    let fleet = Arc::new(questions::fleet(app).await?);
+    // Asked before it, too: a transaction is not kept open while others are being answered. A
+    // repetition is answered below whatever came of it.
+    let prospect = foresee(app, asker, &fleet, team, &spec).await;
     let mut work = idempotency::begin(app, asker, repeat).await?;
     teams::find_as(&mut work.tx, asker, Action::SubmitJob, team).await?;
     if let Some(answer) = work.repeated().await? {
         return Ok(answer);
     }
     let team = check(&mut work.tx, &fleet, asker, Action::SubmitJob, team, &spec).await?;
-    let workload = planning::workload(&fleet, team.name.as_str(), asker, &spec);
     let id = JobId::new();
-    let foretold = match prospect::of(&fleet, &spec, workload) {
+    let foretold = match prospect? {
         Prospect::Open => None,
         Prospect::Closed { code, field } => return Err(AppError::Impossible { code, field }),
         Prospect::BeyondQuota(beyond, verdict) => Some(Verdict {
             id,
-            code: beyond.code.clone(),
+            code: verdict.code.as_str().to_owned(),
             message: beyond.to_string(),
-            whole: serde_json::to_value(verdict).unwrap_or_default(),
+            whole: serde_json::to_value(verdict).expect("a verdict's keys are texts"),
         }),
     };
     let new = NewJob {
@@ -87,6 +90,23 @@ pub async fn submit(
     let job = view::show_one(&mut work.tx, row).await?;
     let version = job.version;
     work.finish(app, Answer::created(job, version)).await
+}
+
+/// Whether a job that nothing else is wrong with could ever run, from the engine in turn.
+async fn foresee(
+    app: &App,
+    asker: &Asker,
+    fleet: &Arc<World>,
+    team: &Name,
+    spec: &JobSpec,
+) -> Result<Prospect, AppError> {
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let team = check(&mut tx, fleet, asker, Action::SubmitJob, team, spec).await?;
+    tx.commit().await?;
+    let workload = planning::workload(fleet, team.name.as_str(), asker, spec);
+    let (fleet, spec) = (Arc::clone(fleet), spec.clone());
+    let asked = move || prospect::of(&fleet, &spec, workload);
+    app.questions.ask("foresee a job", asked).await
 }
 
 /// Everything that is wrong with a spec for its own sake, or beside the names that it uses.
@@ -145,7 +165,7 @@ fn check_built(spec: &JobSpec) -> Result<(), AppError> {
         && min != spec.workers
     {
         return Err(AppError::Impossible {
-            code: "unsupported",
+            code: RefusalCode::Unsupported,
             field: FieldError::new(
                 "min_workers",
                 min,

@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 
 use crate::app::audit::{self, Change};
 use crate::app::authorise::{Action, Target, authorise};
-use crate::app::{App, AppError, Asker, pools};
+use crate::app::{App, AppError, Asker, RefusalCode, pools};
 use crate::store::{authority, join_tokens};
 
 /// Random bytes of a token.
@@ -91,7 +91,7 @@ async fn ca_sha256(app: &App) -> Result<String, AppError> {
     let row = authority::find(&mut tx).await?;
     tx.commit().await?;
     let row = row.ok_or_else(|| AppError::Conflict {
-        code: "no_authority",
+        code: RefusalCode::NoAuthority,
         message: "no server has opened its port for agents yet: start one".into(),
     })?;
     Ok(hex::encode(Sha256::digest(&row.certificate_der)))

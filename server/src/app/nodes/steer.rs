@@ -14,7 +14,7 @@ use crate::app::audit::{self, Change};
 use crate::app::authorise::{Action, Target, authorise};
 use crate::app::idempotency::{self, Answer, Repeat};
 use crate::app::reason::check_reason;
-use crate::app::{App, AppError, Asker};
+use crate::app::{App, AppError, Asker, RefusalCode};
 use crate::lifecycle::end::lose_node;
 use crate::lifecycle::nodes as steps;
 use crate::store::assignments;
@@ -115,7 +115,7 @@ async fn check_empty(tx: &mut crate::store::Tx, row: &NodeRow) -> Result<(), App
         return Ok(());
     }
     Err(AppError::Conflict {
-        code: "node_in_use",
+        code: RefusalCode::NodeInUse,
         message: format!(
             "node {} still holds {} assignments: drain it, or declare it lost, and retire it then",
             row.name,
@@ -149,7 +149,7 @@ pub async fn declare_lost(
     let tx = &mut work.tx;
     if row.reachability == Reachability::Ready {
         return Err(AppError::Conflict {
-            code: "node_answers",
+            code: RefusalCode::NodeAnswers,
             message: format!("node {name} answers: cordon or drain it instead"),
         });
     }

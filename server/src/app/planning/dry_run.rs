@@ -117,15 +117,12 @@ pub async fn dry_run(
     tx.commit().await?;
     let fleet = questions::fleet(app).await?;
     let asked = workload(&world, team.name.as_str(), asker, &spec);
-    let seat = app.questions.sit_down().await?;
-    let (world, outcome, prospect) = tokio::task::spawn_blocking(move || {
+    let tried = move || {
         let prospect = jobs::prospect(&fleet, &spec, asked.clone());
         let outcome = engine::dry_run(&world, asked);
         (world, outcome, prospect)
-    })
-    .await
-    .map_err(|error| AppError::Internal(anyhow::Error::new(error).context("plan a dry run")))?;
-    drop(seat);
+    };
+    let (world, outcome, prospect) = app.questions.ask("plan a dry run", tried).await?;
     let mut answer = answer(&world, team.name.as_str(), outcome, &own);
     foresee(&mut answer, prospect);
     let mut tx = app.db.begin_person(&asker.scope()).await?;
@@ -187,7 +184,7 @@ fn foresee(answer: &mut DryRun, prospect: Prospect) {
             answer.placement = Vec::new();
             answer.displaces = Displaced::default();
             answer.refusal = Some(Refusal {
-                code: code.to_owned(),
+                code: code.as_str().to_owned(),
                 field: field.field,
                 value: field.value,
                 remedy: field.remedy,

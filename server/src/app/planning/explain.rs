@@ -9,7 +9,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::app::authorise::Action;
-use crate::app::jobs::{self, BeyondQuota, Prospect};
+use crate::app::jobs::{self, BeyondQuota, Prospect, QuotaCode};
 use crate::app::questions::{self, live};
 use crate::app::{App, AppError, Asker, promises};
 use crate::scheduler::discreet;
@@ -86,7 +86,7 @@ pub async fn explain(app: &App, asker: &Asker, id: JobId) -> Result<Explanation,
         .waiting_for(&name)
         .map(|w| discreet::verdict(&thought.world, &asked.team, w));
     let beyond_quota = match &waiting {
-        Some(waiting) if jobs::of_quota(waiting.code.as_str()) => {
+        Some(waiting) if QuotaCode::of(waiting.code).is_some() => {
             beyond_quota(app, &job, asked).await?
         }
         _ => None,
@@ -130,7 +130,7 @@ pub async fn evidence(app: &App, asker: &Asker, id: JobId) -> Result<Option<Evid
         return Ok(None);
     };
     let beyond_quota = match job.reason.as_deref() {
-        Some(code) if jobs::of_quota(code) => beyond_quota(app, &job, work).await?,
+        Some(code) if QuotaCode::read(code).is_some() => beyond_quota(app, &job, work).await?,
         _ => None,
     };
     Ok(Some(Evidence {
@@ -145,15 +145,13 @@ async fn beyond_quota(
     job: &JobRow,
     work: &Workload,
 ) -> Result<Option<BeyondQuota>, AppError> {
-    let Ok(spec) = job.spec() else {
-        return Ok(None);
-    };
+    let spec = job.spec().map_err(|error| {
+        AppError::Internal(anyhow::Error::new(error).context(format!("read job {}", job.id)))
+    })?;
     let fleet = questions::fleet(app).await?;
     let work = work.clone();
-    let prospect = tokio::task::spawn_blocking(move || jobs::prospect(&fleet, &spec, work))
-        .await
-        .map_err(|error| AppError::Internal(anyhow::Error::new(error).context("ask of a quota")))?;
-    Ok(match prospect {
+    let asked = move || jobs::prospect(&fleet, &spec, work);
+    Ok(match app.questions.ask("ask of a quota", asked).await? {
         Prospect::BeyondQuota(beyond, _) => Some(beyond),
         Prospect::Open | Prospect::Closed { .. } => None,
     })

@@ -158,7 +158,8 @@ pub fn verdict(waiting: &Value) -> Wait {
 /// What a quota never admits, as pages tell it.
 pub fn beyond(beyond: &jobs::BeyondQuota) -> BeyondQuota {
     BeyondQuota {
-        scope: beyond.scope.clone(),
+        bound: beyond.bound,
+        team: beyond.team.clone(),
         need_milli: beyond.need.milli(),
         have_milli: beyond.have.milli(),
     }

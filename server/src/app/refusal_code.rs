@@ -1,0 +1,78 @@
+//! For what something well formed is refused, as a stable word for programs.
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident = $word:literal,)+) => {
+        /// For what something well formed is refused.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum RefusalCode {
+            $($(#[$doc])* $name,)+
+        }
+
+        impl RefusalCode {
+            /// Every code.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)+];
+
+            /// The word, such as `name_taken`; the type of its problem ends in it.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $word,)+ }
+            }
+        }
+    };
+}
+
+codes! {
+    /// A price would begin where use is rated already.
+    AlreadyRated = "already_rated",
+    /// A price would change a cost that was shown.
+    AlreadyUsed = "already_used",
+    /// The job is being cancelled.
+    BeingCancelled = "being_cancelled",
+    /// Somebody or something was faster.
+    ChangedMeanwhile = "changed_meanwhile",
+    /// Work is of that class.
+    ClassInUse = "class_in_use",
+    /// It cannot be done from the present state.
+    IllegalStep = "illegal_step",
+    /// That version is a removal, which has no state to go back to.
+    ItWasRemoved = "it_was_removed",
+    /// The job has ended.
+    JobEnded = "job_ended",
+    /// The key of a repetition is too old.
+    KeyExpired = "key_expired",
+    /// One administrator must remain.
+    LastAdmin = "last_admin",
+    /// A team keeps an owner.
+    LastOwner = "last_owner",
+    /// Another has the name.
+    NameTaken = "name_taken",
+    /// No registered nodes could ever hold it.
+    NeverFits = "never_fits",
+    /// No server has opened its port for agents yet.
+    NoAuthority = "no_authority",
+    /// Its team has no quota in its pools.
+    NoQuota = "no_quota",
+    /// No registered node has what it asks for.
+    NoSuchHardware = "no_such_hardware",
+    /// The node answers.
+    NodeAnswers = "node_answers",
+    /// Work is on the node.
+    NodeInUse = "node_in_use",
+    /// The job is not suspended.
+    NotSuspended = "not_suspended",
+    /// What is to be changed is not there yet.
+    NotThereYet = "not_there_yet",
+    /// The job does not wait.
+    NotWaiting = "not_waiting",
+    /// Another price begins at that time.
+    PriceTaken = "price_taken",
+    /// The quota was changed meanwhile.
+    QuotaChanged = "quota_changed",
+    /// What the job asks for cannot be read.
+    SpecUnreadable = "spec_unreadable",
+    /// Work of the team has not ended.
+    TeamHasWork = "team_has_work",
+    /// A pool has as many windows as may be.
+    TooManyWindows = "too_many_windows",
+    /// It asks for what is not built yet.
+    Unsupported = "unsupported",
+}
