@@ -319,6 +319,8 @@ pub async fn change_password(
     let origin = Origin::Proved(asker.session_id.to_string());
     app.throttle.check(name, &origin, Instant::now())?;
     let place = app.hashing.queue()?;
+    // Counted before the work, as a log-in is.
+    app.throttle.failed(name, &origin, Instant::now());
     let mut tx = app.db.begin_system().await?;
     let login = store::sessions::find_login(&mut tx, name).await?;
     tx.commit().await?;
@@ -333,16 +335,17 @@ pub async fn change_password(
     let mut work = idempotency::begin_system(app, asker, repeat).await?;
     // Looked at before the password is: that of a repeat is no longer the present one.
     if let Some(answer) = work.repeated().await? {
+        app.throttle.succeeded(name, &origin, Instant::now());
         return Ok(answer);
     }
     let Some(new_hash) = new_hash else {
-        app.throttle.failed(name, &origin, Instant::now());
         return Err(AppError::invalid(
             "current",
             "what was given",
             "the present password",
         ));
     };
+    app.throttle.succeeded(name, &origin, Instant::now());
     let tx = &mut work.tx;
     store::sessions::set_password(tx, asker.user_id, &new_hash).await?;
     store::sessions::revoke_all(tx, asker.user_id, Some(asker.session_id)).await?;

@@ -80,6 +80,32 @@ async fn guesses_made_at_once_are_slowed_as_well(owner: PgPool) {
 }
 
 #[sqlx::test(migrations = "../migrations")]
+async fn guesses_at_the_present_password_are_slowed_as_well_when_made_at_once(owner: PgPool) {
+    let server = Server::start(&owner).await;
+    crate::pages::give_password(&owner, server.users["vision-member"]).await;
+    let member = server.client("vision-member");
+    let change = json!({"current": "wrong", "new": "difference engine"});
+    let guesses = (0..20).map(|_| member.post("/auth/password", change.clone()));
+    let replies = futures_util::future::join_all(guesses).await;
+    let slowed = replies
+        .iter()
+        .filter(|reply| reply.status == StatusCode::TOO_MANY_REQUESTS)
+        .count();
+    assert!(slowed >= 10, "{slowed} of 20 were slowed");
+    let other = server.client("vision-owner");
+    crate::pages::give_password(&owner, server.users["vision-owner"]).await;
+    let mut current = crate::pages::PASSWORD.to_owned();
+    for n in 0..10 {
+        let new = format!("difference engine {n}");
+        other
+            .post("/auth/password", json!({"current": current, "new": new}))
+            .await
+            .expect(StatusCode::NO_CONTENT);
+        current = new;
+    }
+}
+
+#[sqlx::test(migrations = "../migrations")]
 async fn a_disabled_persons_sessions_end_at_once(owner: PgPool) {
     let server = Server::start(&owner).await;
     let member = server.client("vision-member");
