@@ -49,7 +49,11 @@ pub fn lay_out(node: &Node, assignment: &Assignment) -> Result<Layout, Refusal> 
         checkpoint: node
             .folders
             .checkpoint(assignment.team_id, assignment.job_id),
-        directory: directory(node, assignment, &folder.join("work"))?,
+        directory: directory(
+            &node.config.work_roots,
+            assignment.working_directory.as_deref(),
+            &folder.join("work"),
+        )?,
     };
     for path in [&layout.work, &layout.temporary] {
         ensure_folder(path, 0o700).map_err(|e| failed(path, e))?;
@@ -99,30 +103,20 @@ fn reopen(folder: &Path) {
 }
 
 /// Where the process starts: the job's own folder, or the one it names below a root.
-fn directory(node: &Node, assignment: &Assignment, work: &Path) -> Result<Directory, Refusal> {
-    let Some(wanted) = &assignment.working_directory else {
+fn directory(roots: &[PathBuf], wanted: Option<&str>, work: &Path) -> Result<Directory, Refusal> {
+    let Some(wanted) = wanted else {
         return Ok(Directory {
             root: work.to_owned(),
             below: PathBuf::from("."),
         });
     };
-    let roots = &node.config.work_roots;
     let refuse = |why: String| {
         Refusal::invalid(format!(
             "working_directory: {} is refused: {why}",
             domain::error::quote(wanted)
         ))
     };
-    let path = Path::new(wanted);
-    let found = roots.iter().find_map(|root| {
-        let below = if path.is_absolute() {
-            path.strip_prefix(root).ok()?
-        } else {
-            path
-        };
-        Some((root, below))
-    });
-    let Some((root, below)) = found else {
+    let Some((root, below)) = nearest(roots, Path::new(wanted)) else {
         let names: Vec<String> = roots
             .iter()
             .map(|root| root.display().to_string())
@@ -143,13 +137,29 @@ fn directory(node: &Node, assignment: &Assignment, work: &Path) -> Result<Direct
         .and_then(|root| step_down(&root, below))
         .map_err(|error| match error {
             Errno::ENOENT => refuse("there is no such folder".to_owned()),
-            Errno::ELOOP | Errno::EXDEV => refuse(format!("it leads out of {}", root.display())),
+            Errno::ELOOP => refuse(format!(
+                "a part of it below {} is a link, and links are not followed",
+                root.display()
+            )),
+            Errno::EXDEV => refuse(format!("it leads out of {}", root.display())),
             other => refuse(other.to_string()),
         })?;
     Ok(Directory {
         root: root.clone(),
         below: below.to_owned(),
     })
+}
+
+/// The root that lies nearest above a path, with the rest of the path: what the server chose the
+/// node by. A relative path begins at the first.
+fn nearest<'a>(roots: &'a [PathBuf], path: &'a Path) -> Option<(&'a PathBuf, &'a Path)> {
+    if path.is_relative() {
+        return roots.first().map(|root| (root, path));
+    }
+    roots
+        .iter()
+        .filter_map(|root| Some((root, path.strip_prefix(root).ok()?)))
+        .max_by_key(|(root, _)| root.components().count())
 }
 
 /// Writes a small file below a folder that nobody else can touch yet.
@@ -251,6 +261,36 @@ mod tests {
             );
         }
         assert!(!outside.path().join("x").exists());
+    }
+
+    #[test]
+    fn a_job_starts_below_the_nearest_root_whatever_their_order() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let real = folder.path().join("real");
+        let data = folder.path().join("data");
+        for made in [real.join("in"), data.join("plain")] {
+            fs::create_dir_all(made).expect("made");
+        }
+        let deep = data.join("deep");
+        std::os::unix::fs::symlink(&real, &deep).expect("linked");
+        std::os::unix::fs::symlink("plain", data.join("link")).expect("linked");
+        let work = folder.path().join("work");
+        let slashed = PathBuf::from(format!("{}/", data.display()));
+        for roots in [
+            [slashed.clone(), deep.clone()],
+            [deep.clone(), slashed.clone()],
+        ] {
+            let starts = |path: &Path| {
+                directory(&roots, path.to_str(), &work).map(|found| (found.root, found.below))
+            };
+            for (below, name) in [(".", deep.clone()), ("in", deep.join("in"))] {
+                let found = starts(&name).expect("below the nearest root");
+                assert_eq!(found, (deep.clone(), PathBuf::from(below)));
+            }
+            assert_eq!(starts(&data).expect("a root").0, slashed);
+            let refused = starts(&data.join("link")).expect_err("no link is followed");
+            assert!(refused.message.contains("is a link"), "{}", refused.message);
+        }
     }
 
     #[test]
