@@ -126,7 +126,7 @@ impl JobSpec {
             _ => {}
         }
         if let Some(path) = &self.working_directory {
-            check_relative("working_directory", path.trim_start_matches('/'))?;
+            check_folder("working_directory", path)?;
         }
         Ok(())
     }
@@ -370,22 +370,38 @@ fn check_label(field: &str, text: &str) -> Result<(), FieldError> {
     ))
 }
 
-/// A path below a folder: no root, no `..`, no empty part, nothing that is not plain.
+/// A file's path below a folder: no root, and plain.
 fn check_relative(field: &str, path: &str) -> Result<(), FieldError> {
+    if plain_path(path) {
+        return Ok(());
+    }
+    let remedy = format!("a relative path of {PLAIN_PATH}");
+    Err(FieldError::new(field, path, remedy))
+}
+
+/// A folder's path, absolute or not: plain, but that it may begin and end with a `/`.
+fn check_folder(field: &str, path: &str) -> Result<(), FieldError> {
+    let within = path.strip_prefix('/').unwrap_or(path);
+    if path == "/" || plain_path(within.strip_suffix('/').unwrap_or(within)) {
+        return Ok(());
+    }
+    let remedy =
+        format!("a path, absolute or below the node's first folder for work, of {PLAIN_PATH}");
+    Err(FieldError::new(field, path, remedy))
+}
+
+/// What a plain path is, in words.
+const PLAIN_PATH: &str = "letters, digits, '-', '_', '.', '+', '=', spaces and '/', without '.', '..' or nothing between two '/'";
+
+/// Whether no part of a path is empty, leads up or needs quoting.
+fn plain_path(path: &str) -> bool {
     let plain = |part: &str| {
         !matches!(part, "" | "." | "..")
             && part.bytes().all(|b| {
                 b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b' ' | b'+' | b'=')
             })
     };
-    if path.len() <= LABEL_CHARS_MAX && path.split('/').all(plain) {
-        return Ok(());
-    }
-    Err(FieldError::new(
-        field,
-        path,
-        "a relative path of letters, digits, '-', '_', '.' and '/', without '..'",
-    ))
+    path.len() <= LABEL_CHARS_MAX && path.split('/').all(plain)
 }
 
 #[cfg(test)]

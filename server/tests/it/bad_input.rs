@@ -84,6 +84,24 @@ async fn every_wrong_value_is_named_with_its_remedy(owner: PgPool) {
 }
 
 #[sqlx::test(migrations = "../migrations")]
+async fn a_working_directory_is_refused_as_it_was_given(owner: PgPool) {
+    let server = Server::start(&owner).await;
+    let member = server.client("vision-member");
+    for folder in ["/data/../etc", "/data//x", "../x", "./x", "", "a\nb"] {
+        let spec = json!({"name": "f", "command": ["true"], "working_directory": folder});
+        let problem = member
+            .post("/teams/vision/jobs", spec)
+            .await
+            .problem(StatusCode::UNPROCESSABLE_ENTITY);
+        let told = (&problem["field"], &problem["value"]);
+        let value = domain::error::quote(folder);
+        assert_eq!(told, (&json!("working_directory"), &json!(value)));
+        let remedy = problem["remedy"].as_str().expect("a remedy");
+        assert!(!remedy.contains("a relative path"), "{remedy}");
+    }
+}
+
+#[sqlx::test(migrations = "../migrations")]
 async fn what_cannot_be_read_is_refused_before_it_is_read_in(owner: PgPool) {
     let server = Server::start(&owner).await;
     let admin = server.client("admin");

@@ -1,3 +1,5 @@
+//! What a spec alone is refused for.
+
 use super::*;
 
 fn spec(json: &str) -> Result<JobSpec, String> {
@@ -117,4 +119,20 @@ fn each_number_is_held_to_the_bounds_of_its_key() {
     };
     assert_eq!(asked(1), Ok(()));
     assert!(asked(0).is_err());
+}
+
+#[test]
+fn a_working_directory_may_end_with_a_slash_and_is_refused_as_it_was_given() {
+    let asked = |folder: &str| {
+        let keys = format!(r#""working_directory": "{folder}""#);
+        checked(&format!(r#"{{"name": "a", "command": ["true"], {keys}}}"#))
+    };
+    for folder in ["/", "/data", "/data/", "data/sets", "data/"] {
+        assert_eq!(asked(folder), Ok(()), "{folder}");
+    }
+    for folder in ["/data/../etc", "//data", "/data//", "/.", "..", "a:b"] {
+        let told = asked(folder).unwrap_err();
+        let begins = format!("working_directory: {folder} is refused: a path, absolute or");
+        assert!(told.starts_with(&begins), "{told}");
+    }
 }
