@@ -211,7 +211,7 @@ pub struct JobSpec {
     #[serde(default)]
     pub node: Option<Name>,
     /// Not started before this time.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::time::read")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub not_before: Option<Timestamp>,
     /// Ids of jobs that must have ended well.

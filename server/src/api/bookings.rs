@@ -48,9 +48,11 @@ struct BookingPath {
 #[into_params(parameter_in = Query)]
 struct BookingQuery {
     /// Only those that end after this.
+    #[serde(default, deserialize_with = "domain::time::read")]
     #[param(value_type = Option<String>, format = DateTime)]
     from: Option<Timestamp>,
     /// Only those that begin before this.
+    #[serde(default, deserialize_with = "domain::time::read")]
     #[param(value_type = Option<String>, format = DateTime)]
     to: Option<Timestamp>,
     /// Most items of the page, 1 to 500; 100 unless given.

@@ -28,9 +28,11 @@ pub fn routes() -> OpenApiRouter<App> {
 #[into_params(parameter_in = Query)]
 struct UsageQuery {
     /// From this time on; the beginning of this month, in UTC, unless given.
+    #[serde(default, deserialize_with = "domain::time::read")]
     #[param(value_type = Option<String>, format = DateTime)]
     from: Option<Timestamp>,
     /// Up to before this time; now unless given.
+    #[serde(default, deserialize_with = "domain::time::read")]
     #[param(value_type = Option<String>, format = DateTime)]
     to: Option<Timestamp>,
     /// team, user, job, pool, mode, day or hour; several are separated by commas.
@@ -85,9 +87,11 @@ struct CapacityQuery {
     /// The pool.
     pool: Name,
     /// From this time on; the beginning of this month, in UTC, unless given.
+    #[serde(default, deserialize_with = "domain::time::read")]
     #[param(value_type = Option<String>, format = DateTime)]
     from: Option<Timestamp>,
     /// Up to before this time; now unless given.
+    #[serde(default, deserialize_with = "domain::time::read")]
     #[param(value_type = Option<String>, format = DateTime)]
     to: Option<Timestamp>,
 }

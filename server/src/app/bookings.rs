@@ -70,9 +70,11 @@ pub struct NewBooking {
     /// How much, beyond the team's guarantee.
     pub gpus: MilliGpu,
     /// When it begins.
+    #[serde(deserialize_with = "domain::time::read")]
     #[schema(value_type = String, format = DateTime)]
     pub from: Timestamp,
     /// When it ends.
+    #[serde(deserialize_with = "domain::time::read")]
     #[schema(value_type = String, format = DateTime)]
     pub to: Timestamp,
 }
@@ -86,9 +88,11 @@ pub struct BookingPatch {
     /// How much, beyond the team's guarantee.
     pub gpus: Option<MilliGpu>,
     /// When it begins.
+    #[serde(default, deserialize_with = "domain::time::read")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub from: Option<Timestamp>,
     /// When it ends.
+    #[serde(default, deserialize_with = "domain::time::read")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub to: Option<Timestamp>,
 }

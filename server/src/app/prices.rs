@@ -52,7 +52,7 @@ pub struct NewPrice {
     /// What a GPU costs for an hour.
     pub per_gpu_hour: Money,
     /// From when on; now unless given.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "domain::time::read")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub effective_from: Option<Timestamp>,
 }
