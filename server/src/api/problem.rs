@@ -124,6 +124,11 @@ impl IntoResponse for AppError {
                 problem.value = Some(domain::error::quote(given));
                 problem.remedy = Some(format!("\"{present}\", once you have read what changed"));
             }
+            Self::AlreadyThere { present } => {
+                problem.field = Some("If-None-Match".into());
+                problem.value = Some("*".into());
+                problem.remedy = Some(format!("If-Match: \"{present}\", once you have read it"));
+            }
             Self::PreconditionRequired => {
                 problem.field = Some("If-Match".into());
                 problem.remedy =
@@ -207,6 +212,11 @@ fn classify(error: &AppError) -> (StatusCode, String, &'static str) {
             StatusCode::PRECONDITION_FAILED,
             "stale-version",
             "somebody changed it meanwhile",
+        ),
+        AppError::AlreadyThere { .. } => (
+            StatusCode::PRECONDITION_FAILED,
+            "already-there",
+            "it is there already",
         ),
         AppError::PreconditionRequired => (
             StatusCode::PRECONDITION_REQUIRED,
@@ -377,7 +387,10 @@ impl utoipa::IntoResponses for UpdateRefusals {
     fn responses() -> Described {
         let mut all = described(ANY);
         all.extend(described(&[
-            ("412", "If-Match names another version."),
+            (
+                "412",
+                "If-Match names another version, or it is there already.",
+            ),
             ("428", "If-Match is missing."),
         ]));
         all

@@ -64,6 +64,12 @@ pub enum AppError {
         /// As it is.
         present: i64,
     },
+    /// If-None-Match asked that nothing be there, and something is: 412.
+    #[error("it is there already, with version {present}")]
+    AlreadyThere {
+        /// Its version.
+        present: i64,
+    },
     /// An update came without If-Match: 428.
     #[error("send If-Match with the version that you read")]
     PreconditionRequired,

@@ -331,17 +331,21 @@ pub(super) async fn set(
 
 /// A refusal of one of many, by its name: there is no header that it could be about.
 fn named(by: &By<'_>, change: &Change, error: AppError) -> AppError {
-    match error {
+    let what = match error {
         AppError::Stale { given, present } if by.action == Action::PutQuotas => {
-            AppError::Conflict {
-                code: RefusalCode::QuotaChanged,
-                message: format!(
-                    "the quota of team {} in pool {} has version {present}, not {given}: read it again and repeat",
-                    change.team, change.pool
-                ),
-            }
+            format!("has version {present}, not {given}")
         }
-        other => other,
+        AppError::AlreadyThere { present } if by.action == Action::PutQuotas => {
+            format!("is there already, with version {present}")
+        }
+        other => return other,
+    };
+    AppError::Conflict {
+        code: RefusalCode::QuotaChanged,
+        message: format!(
+            "the quota of team {} in pool {} {what}: read it again and repeat",
+            change.team, change.pool
+        ),
     }
 }
 
@@ -356,8 +360,7 @@ async fn write(
     let Change { amounts, .. } = *change;
     match (change.expected, present) {
         (Expected::Nothing, Some(row)) => {
-            return Err(AppError::Stale {
-                given: "*".into(),
+            return Err(AppError::AlreadyThere {
                 present: row.version,
             });
         }

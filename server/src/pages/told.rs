@@ -46,6 +46,7 @@ pub fn detail(t: &Messages, error: &AppError) -> Option<Phrase> {
         | AppError::NotFound { .. }
         | AppError::Stale { .. }
         | AppError::PreconditionRequired
+        | AppError::AlreadyThere { .. }
         | AppError::MediaType { .. }
         | AppError::Encoding { .. }
         | AppError::Unavailable(_)

@@ -189,12 +189,21 @@ async fn an_update_says_which_version_it_builds_on(owner: PgPool) {
         .send()
         .await
         .problem(StatusCode::PRECONDITION_REQUIRED);
-    admin
+    let there = admin
         .put("/teams/seeing/quotas/h100", json!({"guaranteed": 1}))
         .header("If-None-Match", "*")
         .send()
         .await
         .problem(StatusCode::PRECONDITION_FAILED);
+    assert_eq!(
+        (&there["field"], &there["value"], &there["remedy"]),
+        (
+            &json!("If-None-Match"),
+            &json!("*"),
+            &json!("If-Match: \"1\", once you have read it")
+        )
+    );
+    assert_eq!(there["detail"], "it is there already, with version 1");
 }
 
 /// All rows that these requests could have changed, but for the audit log.
