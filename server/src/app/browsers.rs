@@ -6,12 +6,36 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256};
+
+use crate::config::Sessions;
+
+/// Most names that a browser keeps proofs for: their cookies travel with every request.
+pub const NAMES_MAX: usize = 8;
+/// Bytes of a name's hash in a cookie's name: two names of one browser do not meet in it.
+const NAME_HASH_BYTES: usize = 12;
 
 /// Random bytes that tell one browser from another.
 const NUMBER_BYTES: usize = 16;
 /// Tells this use of the key from any other.
 const PURPOSE: &[u8] = b"allotment: a browser that has signed in\0";
+
+/// How the names of all cookies with such a proof begin.
+pub fn cookie_prefix(config: &Sessions) -> &'static str {
+    if config.secure_cookies {
+        "__Host-allotment-browser-"
+    } else {
+        "allotment-browser-"
+    }
+}
+
+/// The name of the cookie that holds the proof for one person's name: several people may use one
+/// browser, and none of them takes the proof of another.
+pub fn cookie_name(config: &Sessions, name: &str) -> String {
+    let hash = Sha256::digest(name.as_bytes());
+    let hash = URL_SAFE_NO_PAD.encode(&hash[..NAME_HASH_BYTES]);
+    format!("{}{hash}", cookie_prefix(config))
+}
 
 /// The cookie's value for a browser that has just signed in with this password hash.
 pub fn prove(password_hash: &str) -> String {

@@ -56,15 +56,6 @@ pub fn cookie_name(config: &crate::config::Sessions) -> &'static str {
     }
 }
 
-/// The name of the cookie by which a browser proves that it has signed in before.
-pub fn browser_cookie_name(config: &crate::config::Sessions) -> &'static str {
-    if config.secure_cookies {
-        "__Host-allotment-browser"
-    } else {
-        "allotment-browser"
-    }
-}
-
 /// Who tries to sign in, and from where.
 #[derive(Debug)]
 pub struct LogIn {

@@ -15,10 +15,10 @@ use web::shell::Section;
 use web::views::SigninView;
 
 use super::query::Checked;
-use super::visit::{self, Posted, THEME_COOKIE, Visit, cookie};
+use super::visit::{self, Posted, THEME_COOKIE, Visit, cookie, cookies};
 use super::{PageError, page};
 use crate::app::sessions::{self, LogIn, Opened, SessionKind};
-use crate::app::{App, AppError, clock};
+use crate::app::{App, AppError, browsers, clock};
 use crate::front::RequestContext;
 use crate::front::fields::read_query;
 
@@ -74,21 +74,22 @@ pub async fn sign_in(
         return form(&app, &headers, &next, &typed.username, Some(stale)).await;
     }
     let name = typed.username.trim().to_owned();
+    let proof_cookie = browsers::cookie_name(&app.config.sessions, &name);
     let ask = LogIn {
         name: name.clone(),
         password: typed.password,
         kind: SessionKind::Page,
         address: context.address,
-        browser: cookie(
-            &headers,
-            sessions::browser_cookie_name(&app.config.sessions),
-        )
-        .map(str::to_owned),
+        browser: cookie(&headers, &proof_cookie).map(str::to_owned),
         request_id: context.request_id,
     };
     let refused = match sessions::log_in(&app, ask).await {
         Ok(opened) => {
-            return Ok(signed_in(&app, &opened, &next));
+            let mut response = signed_in(&app, &opened, &next);
+            if let Some(proof) = &opened.browser {
+                keep_proof(&app, &headers, &mut response, &proof_cookie, proof);
+            }
+            return Ok(response);
         }
         Err(AppError::WrongCredentials) => Refused::at_once(t.say("signin.wrong")),
         Err(AppError::TooMany {
@@ -114,19 +115,31 @@ pub async fn sign_in(
     form(&app, &headers, &next, &name, Some(refused)).await
 }
 
-/// Gives the browser its session, and what proves later that it had one.
+/// Gives the browser its session.
 fn signed_in(app: &App, opened: &Opened, next: &str) -> Response {
-    let names = &app.config.sessions;
-    let mut response = Redirect::to(next).into_response();
-    let mut keep = |name, value, seconds| {
-        let kept = set_cookie(app, name, value, Some(seconds));
-        response.headers_mut().append(SET_COOKIE, kept);
-    };
-    keep(sessions::cookie_name(names), &opened.secret, names.seconds);
-    if let Some(proof) = &opened.browser {
-        keep(sessions::browser_cookie_name(names), proof, KEPT_SECONDS);
+    let config = &app.config.sessions;
+    let name = sessions::cookie_name(config);
+    let kept = set_cookie(app, name, &opened.secret, Some(config.seconds));
+    ([(SET_COOKIE, kept)], Redirect::to(next)).into_response()
+}
+
+/// Gives the browser what proves later that it has signed in with this name, and takes the oldest
+/// of its other proofs where it has too many.
+fn keep_proof(app: &App, came: &HeaderMap, answer: &mut Response, name: &str, proof: &str) {
+    let prefix = browsers::cookie_prefix(&app.config.sessions);
+    // Browsers send the oldest first (RFC 6265, 5.4).
+    let others: Vec<&str> = cookies(came)
+        .map(|(known, _)| known)
+        .filter(|known| known.starts_with(prefix) && *known != name)
+        .collect();
+    let surplus = others.len().saturating_sub(browsers::NAMES_MAX - 1);
+    let gone = others[..surplus]
+        .iter()
+        .map(|known| set_cookie(app, known, "", Some(0)));
+    let kept = set_cookie(app, name, proof, Some(KEPT_SECONDS));
+    for header in gone.chain([kept]) {
+        answer.headers_mut().append(SET_COOKIE, header);
     }
-    response
 }
 
 /// Why somebody is not signed in, and when to try again.

@@ -230,15 +230,19 @@ pub fn context(parts: &Parts) -> Result<Arc<RequestContext>, AppError> {
         .ok_or_else(|| AppError::Internal(anyhow::anyhow!("a page lacks its outer layer")))
 }
 
-/// The value of a cookie.
-pub fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+/// The cookies, each with its value, in the order in which the browser sent them.
+pub fn cookies(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
     headers
         .get_all(COOKIE)
         .iter()
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(';'))
         .filter_map(|pair| pair.trim().split_once('='))
-        .find_map(|(key, value)| (key == name).then_some(value))
+}
+
+/// The value of a cookie.
+pub fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    cookies(headers).find_map(|(key, value)| (key == name).then_some(value))
 }
 
 /// The theme that the browser's cookie asks for.

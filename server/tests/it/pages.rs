@@ -193,6 +193,29 @@ async fn a_wrong_password_is_refused_in_words_and_an_unknown_name_alike(owner: P
 }
 
 #[sqlx::test(migrations = "../migrations")]
+async fn a_browser_keeps_the_proofs_of_the_last_eight_names(owner: PgPool) {
+    let app = fixture::app(&owner).await;
+    add_person(&owner, "ada", None).await;
+    let mut browser = Browser::new(&app);
+    for n in 0..9 {
+        let proof = (format!("allotment-browser-{n}"), "x".to_owned());
+        browser.cookies.push(proof);
+    }
+    browser.sign_in("ada").await;
+    let (gone, kept): (Vec<_>, Vec<_>) = browser
+        .cookies
+        .iter()
+        .filter(|(name, _)| name.starts_with("allotment-browser-"))
+        .map(|(name, value)| (name.as_str(), value.is_empty()))
+        .partition(|(_, gone)| *gone);
+    assert_eq!(
+        gone,
+        [("allotment-browser-0", true), ("allotment-browser-1", true)]
+    );
+    assert_eq!(kept.len(), 8);
+}
+
+#[sqlx::test(migrations = "../migrations")]
 async fn who_guesses_a_name_does_not_keep_a_browser_out_that_has_signed_in_with_it(owner: PgPool) {
     let app = fixture::app(&owner).await;
     add_person(&owner, "ada", None).await;
@@ -208,6 +231,15 @@ async fn who_guesses_a_name_does_not_keep_a_browser_out_that_has_signed_in_with_
     assert_eq!(last, StatusCode::TOO_MANY_REQUESTS);
     own.cookies.retain(|(name, _)| name != "allotment");
     own.sign_in("ada").await;
+    // A second person there takes nothing from the first.
+    add_person(&owner, "bob", None).await;
+    for name in ["bob", "ada"] {
+        own.cookies.retain(|(name, _)| name != "allotment");
+        own.sign_in(name).await;
+        for _ in 0..7 {
+            guesser.post("/signin", &guess).await;
+        }
+    }
     // Another browser at the same address has proved nothing.
     let mut new = Browser::new(&app);
     let csrf = token(&new.get("/signin").await.html);
