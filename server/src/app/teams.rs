@@ -253,11 +253,7 @@ pub async fn add_member(
     if let Some(answer) = work.repeated().await? {
         return Ok(answer);
     }
-    let before = store::teams::role_of(&mut work.tx, row.id, person.id).await?;
-    if new.role != TeamRole::Owner {
-        check_owned_without(&mut work.tx, asker, &row, person.id).await?;
-    }
-    let since = store::teams::put_member(&mut work.tx, row.id, person.id, new.role).await?;
+    let (before, since) = join(&mut work.tx, asker, &row, person.id, new.role).await?;
     let change = Change {
         team_id: Some(row.id),
         before: before.map(|role| json!({"role": role})),
@@ -278,6 +274,26 @@ pub async fn add_member(
         Answer::created(member, None)
     };
     work.finish(app, answer).await
+}
+
+/// Gives a person a role in a team: the one that it had, and since when it is a member. Of several
+/// who add it at once one has added it, which the insertion says and no look before it could.
+async fn join(
+    tx: &mut Tx,
+    asker: &Asker,
+    team: &store::teams::Team,
+    person: UserId,
+    role: TeamRole,
+) -> Result<(Option<TeamRole>, Timestamp), AppError> {
+    if let Some(since) = store::teams::add_member(tx, team.id, person, role).await? {
+        return Ok((None, since));
+    }
+    if role != TeamRole::Owner {
+        check_owned_without(tx, asker, team, person).await?;
+    }
+    let before = store::teams::role_of(tx, team.id, person).await?;
+    let since = store::teams::put_member(tx, team.id, person, role).await?;
+    Ok((before, since))
 }
 
 /// Takes a person out of a team. Its work there stays the team's.

@@ -213,6 +213,25 @@ pub async fn role_of(
     .await
 }
 
+/// Makes a person who is none yet a member of a team: since when it is one. None for a member.
+pub async fn add_member(
+    tx: &mut Tx,
+    team: TeamId,
+    user: UserId,
+    role: TeamRole,
+) -> Result<Option<Timestamp>, sqlx::Error> {
+    sqlx::query_scalar!(
+        "INSERT INTO memberships (team_id, user_id, role) VALUES ($1, $2, $3)
+         ON CONFLICT (team_id, user_id) DO NOTHING
+         RETURNING created_at",
+        team as TeamId,
+        user as UserId,
+        role as TeamRole,
+    )
+    .fetch_optional(&mut **tx)
+    .await
+}
+
 /// Gives a person a role in a team, instead of the one it had; since when it is a member.
 pub async fn put_member(
     tx: &mut Tx,

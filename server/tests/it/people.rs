@@ -142,6 +142,16 @@ async fn owners_add_and_remove_members_and_roles_are_inherited(owner: PgPool) {
 }
 
 #[sqlx::test(migrations = "../migrations")]
+async fn a_person_is_added_once_however_many_add_it_at_once(owner: PgPool) {
+    let lead = Server::start(&owner).await.client("org-owner");
+    let body = json!({"user": "speech-member", "role": "viewer"});
+    let asked = (0..10).map(|_| lead.post("/teams/vision/members", body.clone()));
+    let replies = futures_util::future::join_all(asked).await;
+    let count = |status| replies.iter().filter(|r| r.status == status).count();
+    assert_eq!((count(StatusCode::CREATED), count(StatusCode::OK)), (1, 9));
+}
+
+#[sqlx::test(migrations = "../migrations")]
 async fn the_last_owner_of_a_team_stays_until_there_is_another(owner: PgPool) {
     let server = Server::start(&owner).await;
     let last = server.client("vision-owner");
