@@ -72,7 +72,7 @@ pub async fn stop(
                 to: "stopping",
                 actor,
                 reason: wish.end.as_str(),
-                data: json!({}),
+                data: json!({ "worker": worker.worker }),
             };
             events::insert(tx, &event).await?;
         }

@@ -240,6 +240,8 @@ pub async fn step(
 pub struct StoppedWorker {
     /// Its assignment.
     pub id: AssignmentId,
+    /// Its number in the gang.
+    pub worker: i32,
     /// Its node.
     pub node_id: NodeId,
     /// Where it stood.
@@ -259,7 +261,7 @@ pub async fn stop_workers(tx: &mut Tx, id: AttemptId) -> Result<Vec<StoppedWorke
            SET phase = 'stopping', version = a.version + 1
            FROM before
            WHERE a.id = before.id
-           RETURNING a.id AS "id: AssignmentId", a.node_id AS "node_id: NodeId", before.phase AS "phase: AssignmentPhase""#,
+           RETURNING a.id AS "id: AssignmentId", a.worker, a.node_id AS "node_id: NodeId", before.phase AS "phase: AssignmentPhase""#,
         id as AttemptId,
     )
     .fetch_all(&mut **tx)

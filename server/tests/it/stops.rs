@@ -106,6 +106,24 @@ async fn of_two_causes_to_stop_a_job_ends_by_the_one_that_counts(owner: PgPool) 
 }
 
 #[sqlx::test(migrations = "../migrations")]
+async fn the_events_of_a_gangs_stop_say_of_which_worker_each_is(owner: PgPool) {
+    let fleet = Fleet::new(owner).await;
+    fleet.node("n1", 2).await;
+    let job = gang(&fleet).await;
+    strike(&fleet, job, TimeLimit).await;
+    let told: Vec<serde_json::Value> = sqlx::query_scalar(
+        "SELECT data FROM events WHERE job_id = $1 AND subject = 'assignment' AND to_state = 'stopping'",
+    )
+    .bind(job)
+    .fetch_all(&fleet.owner)
+    .await
+    .expect("events");
+    let mut workers: Vec<_> = told.iter().map(|data| data["worker"].as_i64()).collect();
+    workers.sort_unstable();
+    assert_eq!(workers, [Some(0), Some(1)]);
+}
+
+#[sqlx::test(migrations = "../migrations")]
 async fn a_cancel_of_what_has_ended_is_answered_with_how_it_ended(owner: PgPool) {
     let fleet = Fleet::new(owner).await;
     fleet.node("n1", 1).await;
