@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use domain::spec::{JobSpec, Runner};
-use engine::world::Node;
+use engine::world::{Node, World};
 
 /// Begins the label that stands for a runner.
 const RUNNER_LABEL: &str = "allotment/runner-";
@@ -24,6 +24,13 @@ pub fn labels(runners: &[String], work_roots: &[String]) -> BTreeMap<String, Str
         .chain(roots.map(|root| format!("{ROOT_LABEL}{root}")))
         .map(|label| (label, SET.to_owned()))
         .collect()
+}
+
+/// A folder's path as those of roots are: without a `/` at its end.
+fn trimmed(path: &str) -> &str {
+    let path = Path::new(path).components().as_path();
+    path.to_str()
+        .expect("a part of a text, cut between characters")
 }
 
 /// Whether a label is one that only the engine sees.
@@ -61,7 +68,7 @@ impl Roots {
 
     /// The root that lies nearest above a path, or is it.
     fn deepest(&self, path: &str) -> Option<&str> {
-        let path = Path::new(path);
+        let path = Path::new(trimmed(path));
         if !path.is_absolute() {
             return self.0.get(ANY_ROOT).map(String::as_str);
         }
@@ -107,10 +114,31 @@ pub fn selector(spec: &JobSpec, roots: &Roots) -> BTreeMap<String, String> {
     }
     if let Some(path) = &spec.working_directory {
         // Where the root has gone meanwhile no node has the label, and the job waits.
-        let root = roots.deepest(path).unwrap_or(path);
+        let root = roots.deepest(path).unwrap_or_else(|| trimmed(path));
         selector.insert(format!("{ROOT_LABEL}{root}"), SET.to_owned());
     }
     selector
+}
+
+/// Why a workload has no node, where that is the folder that it is to work in: roots may have gone
+/// since it was taken.
+pub fn folder_gone(world: &World, workload: &str) -> Option<String> {
+    let work = world.workload(workload)?;
+    let mut labels = work.selector.keys();
+    let (label, root) = labels.find_map(|label| Some((label, label.strip_prefix(ROOT_LABEL)?)))?;
+    let accepted = |pool: &String| work.pools.is_empty() || work.pools.contains(pool);
+    let mut nodes = world.nodes.iter().filter(|node| accepted(&node.pool));
+    if nodes.any(|node| node.labels.contains_key(label)) {
+        return None;
+    }
+    let folder = if root == ANY_ROOT {
+        "outside of its own folder".to_owned()
+    } else {
+        format!("in {root}")
+    };
+    Some(format!(
+        "no node of its pools lets a job work {folder} any more"
+    ))
 }
 
 #[cfg(test)]
@@ -136,6 +164,7 @@ mod tests {
         for (path, able) in [
             ("/data/sets/a", &["all", "sets"][..]),
             ("/data/sets", &["all", "sets"]),
+            ("/data/sets/", &["all", "sets"]),
             ("/data/other", &["all"]),
             ("/data", &["all"]),
             ("/home/ada", &["sets"]),

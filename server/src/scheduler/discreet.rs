@@ -1,9 +1,11 @@
-//! Verdicts as their team may read them: of other teams only that there are some.
+//! Verdicts as their team may read them: of other teams only that there are some, of folders what the engine does not know.
 
 use std::collections::BTreeSet;
 
-use engine::plan::Waiting;
+use engine::plan::{Code, Waiting};
 use engine::world::World;
+
+use super::capable;
 
 /// What stands for a team whose name the reader may not know.
 const SOMEBODY: &str = "another team";
@@ -12,6 +14,11 @@ const SOMEBODY: &str = "another team";
 /// above it.
 pub fn verdict(world: &World, team: &str, waiting: &Waiting) -> Waiting {
     let mut told = waiting.clone();
+    if waiting.code == Code::NeverFits
+        && let Some(why) = capable::folder_gone(world, &waiting.workload)
+    {
+        told.message = why;
+    }
     let own = told.scope.strip_prefix("team ");
     let of = told.scope.split_once(" of team ").map(|(_, named)| named);
     let Some(named) = own.or(of) else {
@@ -41,7 +48,6 @@ mod tests {
     use std::collections::BTreeMap;
 
     use domain::{MilliGpu, Timestamp};
-    use engine::plan::Code;
     use engine::world::Team;
 
     use super::*;

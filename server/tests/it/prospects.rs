@@ -240,6 +240,43 @@ async fn a_working_directory_is_taken_where_a_node_allows_it_and_runs_there(owne
 }
 
 #[sqlx::test(migrations = "../migrations")]
+async fn a_job_whose_folder_no_node_lets_it_work_in_any_more_is_told_that(owner: PgPool) {
+    let fleet = Fleet::new(owner).await;
+    let node = fleet.node("n1", 1).await;
+    let allow = async |roots: &[&str]| {
+        sqlx::query("UPDATE nodes SET work_roots = $1 WHERE id = $2")
+            .bind(roots)
+            .bind(node)
+            .execute(&fleet.owner)
+            .await
+            .expect("roots");
+    };
+    allow(&["/data"]).await;
+    let mut jobs = Vec::new();
+    // The first takes the only device, and the others wait.
+    for folder in ["/data", "/data/sets/", "sets"] {
+        let asked = spec(1, json!({ "working_directory": folder }));
+        jobs.push(fleet.submit_spec(asked).await.expect("accepted").id);
+        fleet.turn().await;
+    }
+    assert_eq!(fleet.job(jobs[0]).await.state, JobState::Starting);
+    allow(&[]).await;
+    fleet.turn().await;
+    for (job, told) in [
+        (
+            jobs[1],
+            "no node of its pools lets a job work in /data/sets any more",
+        ),
+        (
+            jobs[2],
+            "no node of its pools lets a job work outside of its own folder any more",
+        ),
+    ] {
+        assert_eq!(fleet.job(job).await.message, told);
+    }
+}
+
+#[sqlx::test(migrations = "../migrations")]
 async fn a_dry_run_names_the_field_that_a_submission_is_refused_for(owner: PgPool) {
     let server = Server::start(&owner).await;
     add_node(&owner, "h100", "n1", 8).await;
