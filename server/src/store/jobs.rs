@@ -378,6 +378,22 @@ pub async fn states_of(tx: &mut Tx, ids: &[JobId]) -> Result<Vec<(JobId, JobStat
     Ok(rows.into_iter().map(|row| (row.id, row.state)).collect())
 }
 
+/// Which of these jobs are a team's, with their states.
+pub async fn states_in_team(
+    tx: &mut Tx,
+    team_id: TeamId,
+    ids: &[JobId],
+) -> Result<Vec<(JobId, JobState)>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"SELECT id AS "id: JobId", state AS "state: JobState" FROM jobs WHERE team_id = $1 AND id = ANY ($2)"#,
+        team_id as TeamId,
+        ids as &[JobId],
+    )
+    .fetch_all(&mut **tx)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.id, row.state)).collect())
+}
+
 /// Jobs of a team in a state.
 #[derive(Debug, Clone)]
 pub struct LiveCount {

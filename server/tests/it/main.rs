@@ -14,6 +14,7 @@ mod feed;
 mod fixture;
 mod fleet;
 mod fleet_rest;
+mod following;
 mod hellos;
 mod idempotency;
 mod job_page;

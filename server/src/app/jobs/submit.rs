@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use domain::FieldError;
-use domain::ids::JobId;
+use domain::ids::{JobId, TeamId};
 use domain::name::Name;
 use domain::spec::JobSpec;
 use domain::state::JobState;
@@ -145,7 +145,7 @@ pub(in crate::app) async fn check(
             "the name of a class that is there",
         ));
     }
-    check_after(tx, spec).await?;
+    check_after(tx, team.id, spec).await?;
     check_topology(fleet, spec)?;
     if let Some(node) = &spec.node
         && !fleet.nodes.iter().any(|n| n.name == node.as_str())
@@ -217,8 +217,9 @@ fn submission_note(fleet: &World, spec: &JobSpec) -> Value {
     }
 }
 
-/// The jobs that it follows must be there, and not have failed already.
-async fn check_after(tx: &mut Tx, spec: &JobSpec) -> Result<(), AppError> {
+/// The jobs that it follows must be its own team's, and not have failed already. None of them can
+/// follow it in turn: it has no id yet.
+async fn check_after(tx: &mut Tx, team_id: TeamId, spec: &JobSpec) -> Result<(), AppError> {
     let ids = spec
         .after
         .iter()
@@ -234,10 +235,13 @@ async fn check_after(tx: &mut Tx, spec: &JobSpec) -> Result<(), AppError> {
     if ids.is_empty() {
         return Ok(());
     }
-    let states = jobs::states_of(tx, &ids).await?;
+    let states = jobs::states_in_team(tx, team_id, &ids).await?;
     for id in ids {
         match states.iter().find(|(known, _)| *known == id) {
-            None => return Err(AppError::invalid("after", id, "ids of jobs that are there")),
+            None => {
+                let remedy = "ids of jobs of the same team that are there";
+                return Err(AppError::invalid("after", id, remedy));
+            }
             Some((_, JobState::Failed | JobState::Cancelled)) => {
                 return Err(AppError::invalid(
                     "after",
