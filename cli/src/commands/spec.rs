@@ -243,9 +243,19 @@ impl SpecFlags {
     }
 }
 
-/// Reads a spec from a YAML or JSON file. A text in `files` that begins with `@` names a file
-/// beside it. The key `team`, which a spec does not have, is returned apart.
-pub fn read(path: &Path) -> Result<(Map<String, Value>, Option<String>), Failure> {
+/// What a file asks for.
+#[derive(Debug)]
+pub enum Asked {
+    /// One job.
+    One(Map<String, Value>),
+    /// Many jobs, all of them or none.
+    Batch(Vec<Map<String, Value>>),
+}
+
+/// Reads a spec, or a list of specs below the key `jobs`, from a YAML or JSON file. A text in
+/// `files` that begins with `@` names a file beside it. The key `team`, which a spec does not
+/// have, is returned apart.
+pub fn read(path: &Path) -> Result<(Asked, Option<String>), Failure> {
     let Value::Object(mut spec) = read_yaml(path)? else {
         return Err(Failure::Refused(format!(
             "{}: this is no spec; write one key with its value on a line, such as name: digits",
@@ -263,6 +273,33 @@ pub fn read(path: &Path) -> Result<(Map<String, Value>, Option<String>), Failure
         }
     };
     let folder = path.parent().unwrap_or(Path::new(""));
+    let Some(jobs) = spec.remove("jobs") else {
+        return Ok((Asked::One(with_files(spec, folder)?), team));
+    };
+    if let Some(key) = spec.keys().next() {
+        return Err(Failure::Refused(format!(
+            "{}: {key}: beside jobs only team is said; write it with each job",
+            path.display()
+        )));
+    }
+    let Value::Array(jobs) = jobs else {
+        return Err(Failure::Refused(format!(
+            "{}: jobs: this is no list of specs; begin each with -",
+            path.display()
+        )));
+    };
+    let specs = jobs.into_iter().enumerate().map(|(at, job)| match job {
+        Value::Object(spec) => with_files(spec, folder),
+        other => Err(Failure::Refused(format!(
+            "{}: jobs[{at}]: {other} is no spec",
+            path.display()
+        ))),
+    });
+    Ok((Asked::Batch(specs.collect::<Result<_, _>>()?), team))
+}
+
+/// Puts the texts of files that a spec names into it.
+fn with_files(mut spec: Map<String, Value>, folder: &Path) -> Result<Map<String, Value>, Failure> {
     if let Some(Value::Object(files)) = spec.get_mut("files") {
         for content in files.values_mut() {
             if let Some(beside) = content.as_str().and_then(|text| text.strip_prefix('@')) {
@@ -270,7 +307,7 @@ pub fn read(path: &Path) -> Result<(Map<String, Value>, Option<String>), Failure
             }
         }
     }
-    Ok((spec, team))
+    Ok(spec)
 }
 
 /// Reads a YAML or JSON file.
@@ -384,6 +421,32 @@ mod tests {
         assert!(told("a: [1").contains("line "));
         let missing = read(&path).expect_err("it is gone").to_string();
         assert!(missing.contains("there is no such file"), "{missing}");
+    }
+
+    #[test]
+    fn a_file_with_jobs_is_a_batch_and_says_nothing_else_but_its_team() {
+        let path = std::env::temp_dir().join(format!("allot-batch-{}.yaml", std::process::id()));
+        let asked = |text: &str| {
+            fs::write(&path, text).expect("it can be written");
+            let asked = read(&path);
+            fs::remove_file(&path).expect("it was there");
+            asked
+        };
+        let (batch, team) =
+            asked("team: vision\njobs:\n- {name: a}\n- {name: b}\n").expect("a batch");
+        let Asked::Batch(specs) = batch else {
+            panic!("it lists jobs");
+        };
+        assert_eq!(team.as_deref(), Some("vision"));
+        assert_eq!((specs.len(), &specs[1]["name"]), (2, &json!("b")));
+        for (text, told) in [
+            ("jobs: []\nname: a", "name: beside jobs"),
+            ("jobs: 3", "jobs: this is no list"),
+            ("jobs: [3]", "jobs[0]: 3 is no spec"),
+        ] {
+            let failure = asked(text).expect_err("it is no batch").to_string();
+            assert!(failure.contains(told), "{failure}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::spec::{self, SpecFlags};
+use super::spec::{self, Asked, SpecFlags};
 use crate::client::{Client, part};
 use crate::failure::Failure;
 use crate::foreign;
@@ -21,16 +21,16 @@ const AWAY_LOOKS_MAX: u32 = 1_200;
 /// Submit a job.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  allot submit --team vision --pool h100 --gpus 1 --wait -- python3 train.py --epochs 20\n  allot submit examples/digits/job.yaml --team vision"
+    after_help = "Examples:\n  allot submit --team vision --pool h100 --gpus 1 --wait -- python3 train.py --epochs 20\n  allot submit examples/digits/job.yaml --team vision\n\nA file whose key jobs lists specs submits all of them, or none."
 )]
 pub struct Submit {
-    /// A spec as YAML or JSON; flags overwrite its keys
+    /// A spec, or a list of them below jobs, as YAML or JSON; flags overwrite their keys
     #[arg(value_name = "FILE.yaml")]
     file: Option<PathBuf>,
     /// The team that it belongs to
     #[arg(long, short)]
     team: Option<String>,
-    /// Wait for its end; the exit status is 0 only if it succeeds
+    /// Wait for the end; the exit status is 0 only if all succeed
     #[arg(long)]
     wait: bool,
     /// Say what would happen, and change nothing
@@ -49,38 +49,65 @@ pub struct Submit {
 impl Submit {
     /// Runs the command.
     pub async fn run(self) -> Result<(), Failure> {
-        let (spec, team) = self.assemble()?;
+        let (asked, team) = self.assemble()?;
         let client = Client::found()?;
         let team = super::team(&client, team).await?;
         let path = format!("/teams/{}/jobs", part(&team));
-        if self.dry_run {
-            return self.show_dry_run(
-                &client
-                    .post(&format!("{path}/dry-run"), &Value::Object(spec))
-                    .await?,
-            );
-        }
-        let job = client.post(&path, &Value::Object(spec)).await?;
-        let id = job["id"].as_str().unwrap_or_default().to_owned();
+        let answer = match asked {
+            Asked::One(spec) if self.dry_run => {
+                let path = format!("{path}/dry-run");
+                return self.show_dry_run(&client.post(&path, &json!(spec)).await?);
+            }
+            Asked::Batch(_) if self.dry_run => {
+                let words = "--dry-run asks of one job: give it a file with one spec";
+                return Err(Failure::Words(words.into()));
+            }
+            Asked::One(spec) => client.post(&path, &json!(spec)).await?,
+            Asked::Batch(specs) => {
+                let batch = json!({ "jobs": specs });
+                client.post(&format!("{path}/batch"), &batch).await?
+            }
+        };
+        let jobs = answer["items"]
+            .as_array()
+            .map_or(vec![&answer], |items| items.iter().collect());
         // Beside what scripts read: it is taken, and something is to be known of it already.
-        if let Some(message) = job["message"].as_str().filter(|text| !text.is_empty()) {
-            eprintln!("note: {}", foreign::plain(message));
+        for message in jobs.iter().filter_map(|job| job["message"].as_str()) {
+            if !message.is_empty() {
+                eprintln!("note: {}", foreign::plain(message));
+            }
         }
-        if !self.wait {
-            return if self.json {
-                table::print_json(&job)
-            } else {
-                table::print_line(&id)
-            };
+        if self.json && !self.wait {
+            return table::print_json(&answer);
         }
+        let ids = jobs.into_iter().filter_map(|job| job["id"].as_str());
+        let ids: Vec<&str> = ids.collect();
         if !self.json {
-            table::print_line(&id)?;
+            ids.iter().try_for_each(|id| table::print_line(id))?;
         }
-        self.wait_for_end(&client, &id).await
+        if self.wait {
+            self.wait_for_all(&client, &ids).await?;
+        }
+        Ok(())
     }
 
-    fn assemble(&self) -> Result<(Map<String, Value>, Option<String>), Failure> {
-        let (mut spec, mut team) = match &self.file {
+    /// Waits for one job after the other; those that did not succeed are named at the end.
+    async fn wait_for_all(&self, client: &Client, ids: &[&str]) -> Result<(), Failure> {
+        let mut failed = Vec::new();
+        for id in ids {
+            match self.wait_for_end(client, id).await {
+                Err(Failure::Refused(why)) => failed.push(why),
+                other => other?,
+            }
+        }
+        if failed.is_empty() {
+            return Ok(());
+        }
+        Err(Failure::Refused(failed.join("\n")))
+    }
+
+    fn assemble(&self) -> Result<(Asked, Option<String>), Failure> {
+        let (asked, mut team) = match &self.file {
             Some(path) => spec::read(path)?,
             None if self.command.is_empty() => {
                 return Err(Failure::Words(
@@ -88,8 +115,23 @@ impl Submit {
                         .into(),
                 ));
             }
-            None => (Map::new(), None),
+            None => (Asked::One(Map::new()), None),
         };
+        if self.team.is_some() {
+            team.clone_from(&self.team);
+        }
+        let asked = match asked {
+            Asked::One(spec) => Asked::One(self.overwrite(spec)?),
+            Asked::Batch(specs) => {
+                let specs = specs.into_iter().map(|spec| self.overwrite(spec));
+                Asked::Batch(specs.collect::<Result<_, _>>()?)
+            }
+        };
+        Ok((asked, team))
+    }
+
+    /// Writes flags and command over a spec.
+    fn overwrite(&self, mut spec: Map<String, Value>) -> Result<Map<String, Value>, Failure> {
         self.spec.write(&mut spec)?;
         if !self.command.is_empty() {
             spec.insert("command".into(), json!(self.command));
@@ -97,10 +139,7 @@ impl Submit {
         if let (false, Some(program)) = (spec.contains_key("name"), self.command.first()) {
             spec.insert("name".into(), json!(name_after(program)));
         }
-        if self.team.is_some() {
-            team.clone_from(&self.team);
-        }
-        Ok((spec, team))
+        Ok(spec)
     }
 
     fn show_dry_run(&self, answer: &Value) -> Result<(), Failure> {

@@ -34,7 +34,7 @@ where
         let ApiPath(object) = ApiPath::from_request_parts(&mut parts, app).await?;
         let ApiQuery(NoQuery {}) = ApiQuery::from_request_parts(&mut parts, app).await?;
         let request = Request::from_parts(parts, body);
-        let ApiPost { input, repeat } = ApiPost::from_request(request, app).await?;
+        let ApiPost::<Input> { input, repeat } = ApiPost::from_request(request, app).await?;
         Ok(Self {
             app: app.clone(),
             asker,

@@ -193,26 +193,28 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for ApiJson<T> {
 
     async fn from_request(request: Request, _: &S) -> Result<Self, AppError> {
         let (parts, body) = request.into_parts();
-        let bytes = read_body(&parts, body).await?;
+        let bytes = read_body(&parts, body, BODY_BYTES_MAX).await?;
         json::read(&bytes).map(Self)
     }
 }
 
-/// A POST: its body, and how a repeat of it is told.
-pub struct ApiPost<T> {
+/// A POST: its body, of at most so many bytes, and how a repeat of it is told.
+pub struct ApiPost<T, const BYTES_MAX: usize = BODY_BYTES_MAX> {
     /// The body.
     pub input: T,
     /// Its Idempotency-Key with what belongs to it.
     pub repeat: Repeat,
 }
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for ApiPost<T> {
+impl<T: DeserializeOwned, S: Send + Sync, const BYTES_MAX: usize> FromRequest<S>
+    for ApiPost<T, BYTES_MAX>
+{
     type Rejection = AppError;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, AppError> {
         let (parts, body) = request.into_parts();
         let key = repeat_key(&parts)?;
-        let bytes = read_body(&parts, body).await?;
+        let bytes = read_body(&parts, body, BYTES_MAX).await?;
         let input = json::read(&bytes)?;
         let repeat = key.map_or_else(Repeat::none, |key| {
             let route = format!("{} {}", parts.method, parts.uri.path());
@@ -269,19 +271,17 @@ fn repeat_key(parts: &Parts) -> Result<Option<String>, AppError> {
     Ok(Some(key.to_owned()))
 }
 
-async fn read_body(parts: &Parts, body: Body) -> Result<Bytes, AppError> {
-    let too_large = AppError::TooLarge {
-        limit_bytes: BODY_BYTES_MAX,
-    };
+async fn read_body(parts: &Parts, body: Body, limit_bytes: usize) -> Result<Bytes, AppError> {
+    let too_large = AppError::TooLarge { limit_bytes };
     // One that says that it is too large is refused before it is read.
     let announced = parts
         .headers
         .get(CONTENT_LENGTH)
         .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    if announced.is_some_and(|bytes| bytes > BODY_BYTES_MAX as u64) {
+    if announced.is_some_and(|bytes| bytes > limit_bytes as u64) {
         return Err(too_large);
     }
-    let bytes = front::body::read(&parts.headers, body, BODY_BYTES_MAX).await?;
+    let bytes = front::body::read(&parts.headers, body, limit_bytes).await?;
     let kind = parts
         .headers
         .get(CONTENT_TYPE)

@@ -14,19 +14,24 @@ use utoipa_axum::routes;
 
 use super::asked::Asked;
 use super::extract::{
-    ApiJson, ApiPath, ApiPost, ApiQuery, IfMatch, NoInput, NoQuery, PageQuery, RepeatKey, SignedIn,
+    ApiJson, ApiPath, ApiPost, ApiQuery, BODY_BYTES_MAX, IfMatch, NoInput, NoQuery, PageQuery,
+    RepeatKey, SignedIn,
 };
 use super::problem::{Refusals, UpdateRefusals};
 use super::reply::Versioned;
 use crate::app::idempotency::Answer;
-use crate::app::jobs::{self, Attempt, Event, Job, JobFilter, JobPatch};
+use crate::app::jobs::{self, Attempt, Batch, Event, Job, JobFilter, JobPatch};
 use crate::app::page::{Page, PageAsk};
 use crate::app::{App, AppError};
+
+/// Largest body of a batch: a thousand jobs with a small file each.
+const BATCH_BYTES_MAX: usize = 8 * BODY_BYTES_MAX;
 
 /// The operations of this noun.
 pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(submit_job))
+        .routes(routes!(submit_jobs))
         .routes(routes!(list_jobs))
         .routes(routes!(get_job, update_job))
         .routes(routes!(cancel_job))
@@ -51,6 +56,23 @@ async fn submit_job(
     post: ApiPost<JobSpec>,
 ) -> Result<Answer<Job>, AppError> {
     jobs::submit(&app, &asker, post.repeat, &team, post.input).await
+}
+
+/// Submit many jobs at once: all of them, or none.
+#[utoipa::path(
+    post, path = "/teams/{team}/jobs/batch", tag = "work",
+    params(("team" = Name, Path, description = "The team that they are for."), RepeatKey),
+    request_body = Batch,
+    responses((status = 201, description = "The jobs, queued, in the order of the request.", body = Page<Job>), Refusals)
+)]
+async fn submit_jobs(
+    State(app): State<App>,
+    SignedIn(asker): SignedIn,
+    ApiPath(team): ApiPath<Name>,
+    ApiQuery(NoQuery {}): ApiQuery<NoQuery>,
+    post: ApiPost<Batch, BATCH_BYTES_MAX>,
+) -> Result<Answer<Page<Job>>, AppError> {
+    jobs::submit_batch(&app, &asker, post.repeat, &team, post.input).await
 }
 
 /// What a list of jobs is cut to.

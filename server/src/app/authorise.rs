@@ -144,6 +144,7 @@ actions! {
     CreateJoinToken "create_join_token" Platform(STEER);
 
     SubmitJob "submit_job" Team(Member, STEER);
+    SubmitJobs "submit_jobs" Team(Member, STEER);
     DryRunJob "dry_run_job" Team(Member, STEER);
     ListJobs "list_jobs" SignedIn;
     GetJob "get_job" Team(Viewer, SEE);

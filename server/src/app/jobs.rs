@@ -1,5 +1,6 @@
 //! Jobs as people see them: one, and lists of them.
 
+mod batch;
 mod history;
 mod prospect;
 mod steer;
@@ -17,6 +18,7 @@ use super::{App, AppError, Asker, teams};
 use crate::store::jobs::{self, Filter, JobRow};
 use crate::store::{self, Tx};
 
+pub use batch::{Batch, submit_batch};
 pub use history::{Attempt, Event, attempts, events, steps};
 pub use prospect::{BeyondQuota, QuotaCode};
 pub(super) use prospect::{Prospect, of as prospect};

@@ -134,7 +134,14 @@ pub async fn find(tx: &mut Tx, id: JobId) -> Result<Option<JobRow>, sqlx::Error>
         .await
 }
 
-/// The same, locked until the transaction ends: the first step of every change of a job, its
+/// The jobs of these ids that the transaction may see, in the order of the ids.
+pub async fn find_all(tx: &mut Tx, ids: &[JobId]) -> Result<Vec<JobRow>, sqlx::Error> {
+    select_jobs!("WHERE j.id = ANY ($1) ORDER BY j.id", ids as &[JobId])
+        .fetch_all(&mut **tx)
+        .await
+}
+
+/// The job of that id, locked until the transaction ends: the first step of every change of a job, its
 /// attempts or its assignments.
 pub async fn lock(tx: &mut Tx, id: JobId) -> Result<Option<JobRow>, sqlx::Error> {
     select_jobs!("WHERE j.id = $1 FOR UPDATE OF j", id as JobId)

@@ -197,6 +197,7 @@ fn body(operation: &str) -> Option<Value> {
         }
         "create_join_token" => json!({"pool": "h100"}),
         "submit_job" | "dry_run_job" => job,
+        "submit_jobs" => json!({"jobs": [job]}),
         "update_job" => json!({"time_limit_seconds": 60}),
         _ => return None,
     })

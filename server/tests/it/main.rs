@@ -4,6 +4,7 @@ mod agents;
 mod authorisation;
 mod authorisation_pages;
 mod bad_input;
+mod batches;
 mod bookings;
 mod charges;
 mod crossings;

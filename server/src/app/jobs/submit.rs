@@ -8,7 +8,7 @@ use domain::ids::{JobId, TeamId};
 use domain::name::Name;
 use domain::spec::JobSpec;
 use domain::state::JobState;
-use engine::world::World;
+use engine::world::{Workload, World};
 use serde_json::{Value, json};
 
 use super::prospect::{self, Prospect};
@@ -38,52 +38,23 @@ pub async fn submit(
     let fleet = Arc::new(questions::fleet(app).await?);
     // Asked before it, too: a transaction is not kept open while others are being answered. A
     // repetition is answered below whatever came of it.
-    let prospect = foresee(app, asker, &fleet, team, &spec).await;
+    let foretold = foresee_one(app, asker, &fleet, team, &spec).await;
     let mut work = idempotency::begin(app, asker, repeat).await?;
     teams::find_as(&mut work.tx, asker, Action::SubmitJob, team).await?;
     if let Some(answer) = work.repeated().await? {
         return Ok(answer);
     }
     let team = check(&mut work.tx, &fleet, asker, Action::SubmitJob, team, &spec).await?;
-    let id = JobId::new();
-    let foretold = match prospect? {
-        Prospect::Open => None,
-        Prospect::Closed { code, field } => return Err(AppError::Impossible { code, field }),
-        Prospect::BeyondQuota(beyond, verdict) => Some(Verdict {
-            id,
-            code: verdict.code.as_str().to_owned(),
-            message: beyond.to_string(),
-            whole: serde_json::to_value(verdict).expect("a verdict's keys are texts"),
-        }),
-    };
-    let new = NewJob {
-        id,
-        team_id: team.id,
-        user_id: asker.user_id,
-        spec: &spec,
-        foretold: foretold.as_ref(),
-    };
-    jobs::insert(&mut work.tx, &new)
-        .await
-        .map_err(|error| unknown_class(error, &spec))?;
-    let actor = Actor::User(asker.name.to_string());
-    let event = NewEvent {
-        subject: Subject::Job(id),
-        job: Some((team.id, id)),
-        node_id: None,
-        from: None,
-        to: JobState::Queued.as_str(),
-        actor: &actor,
-        reason: "submitted",
-        data: submission_note(&fleet, &spec),
-    };
-    events::insert(&mut work.tx, &event).await?;
-    let change = Change {
-        team_id: Some(team.id),
-        after: Some(json!({ "name": spec.name, "class": spec.class })),
-        ..Change::of(Action::SubmitJob, format!("job/{id}"))
-    };
-    audit::record(&mut work.tx, asker, change).await?;
+    let id = write(
+        &mut work.tx,
+        &fleet,
+        asker,
+        Action::SubmitJob,
+        team.id,
+        &spec,
+        foretold?,
+    )
+    .await?;
     let row = jobs::find(&mut work.tx, id)
         .await?
         .ok_or_else(|| AppError::not_found("job", id))?;
@@ -92,21 +63,95 @@ pub async fn submit(
     work.finish(app, Answer::created(job, version)).await
 }
 
-/// Whether a job that nothing else is wrong with could ever run, from the engine in turn.
-async fn foresee(
+/// What the engine foretells of a job that nothing else is wrong with, asked in turn.
+async fn foresee_one(
     app: &App,
     asker: &Asker,
     fleet: &Arc<World>,
     team: &Name,
     spec: &JobSpec,
-) -> Result<Prospect, AppError> {
+) -> Result<Option<Foretold>, AppError> {
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let team = check(&mut tx, fleet, asker, Action::SubmitJob, team, spec).await?;
     tx.commit().await?;
     let workload = planning::workload(fleet, team.name.as_str(), asker, spec);
     let (fleet, spec) = (Arc::clone(fleet), spec.clone());
-    let asked = move || prospect::of(&fleet, &spec, workload);
-    app.questions.ask("foresee a job", asked).await
+    let asked = move || foresee(&fleet, &spec, workload);
+    app.questions.ask("foresee a job", asked).await?
+}
+
+/// What of its quota can never admit a job, as it is kept with the job's row.
+#[derive(Debug, Clone)]
+pub(super) struct Foretold {
+    code: &'static str,
+    message: String,
+    /// The engine's verdict as JSON.
+    whole: Value,
+}
+
+/// Refuses what can never run here, and says what is known of the rest already.
+pub(super) fn foresee(
+    fleet: &World,
+    spec: &JobSpec,
+    workload: Workload,
+) -> Result<Option<Foretold>, AppError> {
+    match prospect::of(fleet, spec, workload) {
+        Prospect::Open => Ok(None),
+        Prospect::Closed { code, field } => Err(AppError::Impossible { code, field }),
+        Prospect::BeyondQuota(beyond, verdict) => Ok(Some(Foretold {
+            code: verdict.code.as_str(),
+            message: beyond.to_string(),
+            whole: serde_json::to_value(verdict).expect("a verdict's keys are texts"),
+        })),
+    }
+}
+
+/// Writes a checked job as queued, with its event and audit row.
+pub(super) async fn write(
+    tx: &mut Tx,
+    fleet: &World,
+    asker: &Asker,
+    action: Action,
+    team_id: TeamId,
+    spec: &JobSpec,
+    foretold: Option<Foretold>,
+) -> Result<JobId, AppError> {
+    let id = JobId::new();
+    let foretold = foretold.map(|told| Verdict {
+        id,
+        code: told.code.to_owned(),
+        message: told.message,
+        whole: told.whole,
+    });
+    let new = NewJob {
+        id,
+        team_id,
+        user_id: asker.user_id,
+        spec,
+        foretold: foretold.as_ref(),
+    };
+    jobs::insert(tx, &new)
+        .await
+        .map_err(|error| unknown_class(error, spec))?;
+    let actor = Actor::User(asker.name.to_string());
+    let event = NewEvent {
+        subject: Subject::Job(id),
+        job: Some((team_id, id)),
+        node_id: None,
+        from: None,
+        to: JobState::Queued.as_str(),
+        actor: &actor,
+        reason: "submitted",
+        data: submission_note(fleet, spec),
+    };
+    events::insert(tx, &event).await?;
+    let change = Change {
+        team_id: Some(team_id),
+        after: Some(json!({ "name": spec.name, "class": spec.class })),
+        ..Change::of(action, format!("job/{id}"))
+    };
+    audit::record(tx, asker, change).await?;
+    Ok(id)
 }
 
 /// Everything that is wrong with a spec for its own sake, or beside the names that it uses.
