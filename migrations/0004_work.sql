@@ -93,6 +93,12 @@ CREATE TABLE assignments (
     exit_message text NOT NULL DEFAULT '',
     -- Whether it ended because it had been told to.
     exit_asked boolean NOT NULL DEFAULT false,
+    -- When its gang was told to go on without it, and by which rule: its exit counts for nothing.
+    dismissed_at timestamptz,
+    dismissal text CONSTRAINT assignment_dismissal CHECK (dismissal IN (
+        'reclaim', 'priority', 'share', 'shrink', 'consolidation', 'reservation', 'drain', 'start_refused')),
+    -- Between SIGTERM and SIGKILL, where it is not its attempt's.
+    grace_ms bigint,
     granted_at timestamptz NOT NULL DEFAULT allotment.clock(),
     handed_over_at timestamptz,
     started_at timestamptz,
@@ -100,11 +106,15 @@ CREATE TABLE assignments (
     -- When it was released or fenced.
     ended_at timestamptz,
     version bigint NOT NULL DEFAULT 1,
-    CONSTRAINT assignment_worker UNIQUE (attempt_id, worker),
+    CONSTRAINT assignment_dismissed CHECK ((dismissed_at IS NULL) = (dismissal IS NULL)),
     CONSTRAINT assignment_ended CHECK ((ended_at IS NOT NULL) = (phase IN ('released', 'fenced')))
 );
 CREATE INDEX assignments_live ON assignments (node_id) WHERE phase NOT IN ('released', 'fenced');
 CREATE INDEX assignments_by_job ON assignments (job_id);
+CREATE INDEX assignments_by_attempt ON assignments (attempt_id, worker);
+CREATE INDEX assignments_dismissed ON assignments (dismissed_at) WHERE dismissed_at IS NOT NULL;
+-- A rank that its gang gave up may be filled anew once the worker that had it has left.
+CREATE UNIQUE INDEX one_live_worker ON assignments (attempt_id, worker) WHERE phase NOT IN ('released', 'fenced');
 CREATE TRIGGER assignment_step BEFORE UPDATE OF phase ON assignments
     FOR EACH ROW EXECUTE FUNCTION allotment.check_step('assignment', 'phase');
 

@@ -131,6 +131,8 @@ pub struct Assignment {
     pub master_port: u16,
     /// Whether it goes on when the node has lost its lease.
     pub keep_on_partition: bool,
+    /// Where the workers that work together are reached, by rank.
+    pub addresses: Vec<String>,
 }
 
 /// An assignment that can be named but not understood.
@@ -208,6 +210,9 @@ fn check_assignment(
     if wire.workers == 0 || wire.worker >= wire.workers {
         return Err(Malformed::invalid("worker", wire.worker));
     }
+    if wire.addresses.len() > domain::spec::WORKERS_MAX as usize {
+        return Err(Malformed::invalid("addresses", wire.addresses.len()));
+    }
     if wire.devices.len() > DEVICES_MAX {
         return Err(Malformed::invalid("devices", wire.devices.len()));
     }
@@ -256,6 +261,7 @@ fn check_assignment(
         master_port: u16::try_from(wire.master_port)
             .map_err(|_| Malformed::invalid("master_port", wire.master_port))?,
         keep_on_partition: wire.keep_on_partition,
+        addresses: wire.addresses,
     })
 }
 

@@ -5,6 +5,7 @@
 )]
 
 mod command_line;
+mod elastic;
 mod faults;
 mod many_jobs;
 mod moments;

@@ -66,10 +66,11 @@ const LAWS: [(&str, &str); 9] = [
          GROUP BY subject_id HAVING count(*) > 1",
     ),
     (
-        "a gang runs whole: no worker starts before every one was accepted",
+        "a gang runs whole: no worker starts before every one that it began or grew with was accepted",
         "SELECT a.attempt_id, a.worker, a.started_at, o.worker AS other, o.handed_over_at
          FROM assignments AS a JOIN assignments AS o ON o.attempt_id = a.attempt_id
-         WHERE a.started_at IS NOT NULL AND (o.handed_over_at IS NULL OR o.handed_over_at > a.started_at)",
+         WHERE a.started_at IS NOT NULL AND o.dismissed_at IS NULL AND o.granted_at <= a.started_at
+           AND (o.handed_over_at IS NULL OR o.handed_over_at > a.started_at)",
     ),
     (
         "nobody holds more than its limit",

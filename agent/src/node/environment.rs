@@ -8,7 +8,7 @@ use protocol::desired::Assignment;
 /// Where programs are looked for; a spec's `env` may say otherwise.
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The folders that a job is told of.
+/// The paths that a job is told of.
 pub struct Places<'a> {
     /// Its own folder.
     pub home: &'a Path,
@@ -16,6 +16,8 @@ pub struct Places<'a> {
     pub temporary: &'a Path,
     /// What it keeps between attempts.
     pub checkpoint: &'a Path,
+    /// The file that tells who works with it.
+    pub workers: &'a Path,
 }
 
 /// Builds the whole environment. What the node sets wins over the spec's `env`, but for
@@ -49,6 +51,7 @@ pub fn build(assignment: &Assignment, places: &Places<'_>) -> BTreeMap<String, S
         ("ALLOTMENT_WORKER", rank.clone()),
         ("ALLOTMENT_WORKERS", workers.clone()),
         ("ALLOTMENT_CHECKPOINT_DIR", path(places.checkpoint)),
+        ("ALLOTMENT_WORKERS_FILE", path(places.workers)),
         ("MASTER_ADDR", assignment.master_addr.clone()),
         ("MASTER_PORT", assignment.master_port.to_string()),
         ("WORLD_SIZE", workers),

@@ -27,6 +27,7 @@ pub fn orders(node: &Node, assignment: &Assignment, layout: &Layout) -> Orders {
         home: &layout.work,
         temporary: &layout.temporary,
         checkpoint: &layout.checkpoint,
+        workers: &layout.workers,
     };
     Orders {
         assignment_id: assignment.id.to_string(),

@@ -11,13 +11,16 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{Gid, Uid, fchown};
 use protocol::desired::Assignment;
+use serde::{Deserialize, Serialize};
 
 use super::Node;
-use crate::files::ensure_folder;
+use crate::files::{ensure_folder, read_json};
 use crate::folders::owned_by;
 use crate::runs::{Directory, Refusal};
 use crate::supervise::{open_folder, step_down};
 
+/// The name of the file that tells a job's process who works with it.
+const WORKERS_FILE: &str = "workers.json";
 /// Deepest path of a job's file; deeper ones are a mistake or an attack.
 const DEPTH_MAX: usize = 32;
 
@@ -30,6 +33,8 @@ pub struct Layout {
     pub temporary: PathBuf,
     /// What it keeps between attempts.
     pub checkpoint: PathBuf,
+    /// The file that tells who works with it.
+    pub workers: PathBuf,
     /// Where its process starts.
     pub directory: Directory,
 }
@@ -49,6 +54,7 @@ pub fn lay_out(node: &Node, assignment: &Assignment) -> Result<Layout, Refusal> 
         checkpoint: node
             .folders
             .checkpoint(assignment.team_id, assignment.job_id),
+        workers: folder.join(WORKERS_FILE),
         directory: directory(
             &node.config.work_roots,
             assignment.working_directory.as_deref(),
@@ -75,7 +81,34 @@ pub fn lay_out(node: &Node, assignment: &Assignment) -> Result<Layout, Refusal> 
         give(path, owner).map_err(|e| failed(path, e))?;
     }
     checkpoint(&layout.checkpoint, owner).map_err(|e| failed(&layout.checkpoint, e))?;
+    write_workers(node, assignment).map_err(|e| failed(&layout.workers, e))?;
     Ok(layout)
+}
+
+/// What a job's process can read of those that work with it.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Workers {
+    /// How many there are.
+    size: usize,
+    /// Where each is reached, by rank.
+    addresses: Vec<String>,
+}
+
+/// Replaces the file that tells a job's process who works with it, where that has changed. It lies
+/// beside the job's own folder, where nobody but us can put anything in its place.
+pub fn write_workers(node: &Node, assignment: &Assignment) -> io::Result<()> {
+    let path = node.folders.job(assignment.id).join(WORKERS_FILE);
+    let workers = Workers {
+        size: assignment.addresses.len(),
+        addresses: assignment.addresses.clone(),
+    };
+    if read_json::<Workers>(&path)?.as_ref() == Some(&workers) {
+        return Ok(());
+    }
+    let aside = path.with_extension("new");
+    fs::write(&aside, serde_json::to_vec(&workers)?)?;
+    fs::set_permissions(&aside, Permissions::from_mode(0o644))?;
+    fs::rename(&aside, &path)
 }
 
 /// Removes a job's folder, however its owner left it. Links in it are removed, not followed.

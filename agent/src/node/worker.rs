@@ -176,9 +176,17 @@ impl Worker {
             let (node, laid_out) = (Arc::clone(&self.node), Arc::clone(assignment));
             blocking(move || prepare(&node, &laid_out)).await?;
         }
+        self.tell_workers(assignment);
         launch::launch(&run)
             .await
             .map_err(|e| Refusal::here(format!("its supervisor could not be started: {e}")))
+    }
+
+    /// Tells the job's process who works with it now.
+    fn tell_workers(&self, assignment: &Assignment) {
+        if let Err(error) = workdir::write_workers(&self.node, assignment) {
+            tracing::error!(assignment.id = %self.id, %error, "a job cannot be told who works with it");
+        }
     }
 
     /// Makes sure that nothing starts any more; false where a supervisor was earlier.
@@ -240,11 +248,15 @@ impl Worker {
         let run = self.node.folders.run(self.id);
         loop {
             let intent = self.intents.borrow_and_update().clone();
-            if let Intent::Stop { grace_ms } = intent {
-                self.enter(AssignmentPhase::Stopping);
-                if let Err(error) = supervisor.stop(&run, grace_ms) {
-                    tracing::error!(assignment.id = %self.id, %error, "a job cannot be told to stop");
+            match intent {
+                Intent::Stop { grace_ms } => {
+                    self.enter(AssignmentPhase::Stopping);
+                    if let Err(error) = supervisor.stop(&run, grace_ms) {
+                        tracing::error!(assignment.id = %self.id, %error, "a job cannot be told to stop");
+                    }
                 }
+                Intent::Run(assignment) => self.tell_workers(&assignment),
+                Intent::Hold | Intent::Unsaid => {}
             }
             tokio::select! {
                 () = supervisor.ended() => return true,

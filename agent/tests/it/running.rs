@@ -42,6 +42,25 @@ async fn a_job_runs_to_its_exit_code_and_its_log_stays() {
 }
 
 #[tokio::test]
+async fn a_job_that_runs_can_read_who_works_with_it_now() {
+    let agent = Agent::running().await;
+    let mut job = script(
+        "cat $ALLOTMENT_WORKERS_FILE; echo; \
+         while ! grep -q 10.0.0.2 $ALLOTMENT_WORKERS_FILE; do sleep 0.02; done; cat $ALLOTMENT_WORKERS_FILE",
+    );
+    job.addresses = vec!["10.0.0.1".to_owned()];
+    agent.server.desire(std::slice::from_ref(&job)).await;
+    agent.server.started(&job.id).await;
+    job.addresses.push("10.0.0.2".to_owned());
+    agent.server.desire(std::slice::from_ref(&job)).await;
+    assert_eq!(agent.server.exited(&job.id).await.code, Some(0));
+    let log = agent.server.read_log(&job.id, false).await.expect("a log");
+    let last = r#"{"size":2,"addresses":["10.0.0.1","10.0.0.2"]}"#;
+    assert_eq!(log.lines().last(), Some(last), "{log}");
+    agent.server.released(&job.id).await;
+}
+
+#[tokio::test]
 async fn a_job_sees_its_contract_and_nothing_of_ours() {
     let mut agent = Agent::enrolled().await;
     agent

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use domain::ids::{AssignmentId, JobId};
+use domain::ids::{AssignmentId, AttemptId, JobId};
 use domain::spec::PartitionPolicy;
 use domain::state::{AssignmentPhase, AttemptEnd, AttemptState};
 use protocol::desired::SET_BYTES_MAX;
@@ -29,14 +29,15 @@ const ORDERS_AT_ONCE: usize = 32;
 pub enum Want {
     /// Take it, start nothing.
     Hold,
-    /// Run it.
-    Run,
+    /// Run it, beside workers of which this is the last.
+    Run(Option<AssignmentId>),
     /// Stop it, for this end of its attempt.
     Stop(Option<AttemptEnd>),
 }
 
 impl Want {
-    /// What a mark means: stop what is being stopped, run what its whole gang was taken of.
+    /// What a mark means: stop what is being stopped, run what its whole gang was taken of, and
+    /// what runs already while its gang grows.
     pub fn of(mark: &Mark) -> Self {
         let leaving = matches!(
             mark.phase,
@@ -44,8 +45,8 @@ impl Want {
         ) || mark.attempt_state == AttemptState::Stopping;
         if leaving {
             Self::Stop(mark.reason)
-        } else if mark.all_taken {
-            Self::Run
+        } else if mark.all_taken || mark.phase == AssignmentPhase::Running {
+            Self::Run(mark.last)
         } else {
             Self::Hold
         }
@@ -113,6 +114,8 @@ impl Told {
         let mut tx = app.db.begin_system().await?;
         let orders = desired::orders(&mut tx, &difference.changed[..read]).await?;
         let mut shares = desired::shares(&mut tx, &difference.changed[..read]).await?;
+        let gangs: Vec<AttemptId> = orders.iter().map(|order| order.attempt_id).collect();
+        let addresses = desired::addresses(&mut tx, &gangs).await?;
         tx.commit().await?;
         let mut part = Part::default();
         for order in orders {
@@ -121,7 +124,10 @@ impl Told {
             };
             let shares = shares.remove(&order.id).unwrap_or_default();
             let base = app.config.unix_user_base;
-            match assignment(base, &order, &shares, *want) {
+            let gang = addresses
+                .get(&order.attempt_id)
+                .map_or(&[][..], Vec::as_slice);
+            match assignment(base, &order, &shares, gang, *want) {
                 Ok(assignment) => part.put(order.id, assignment),
                 Err(message) => {
                     end_untellable(app, order.job_id, &message).await?;
@@ -208,6 +214,7 @@ fn assignment(
     unix_user_base: u32,
     order: &Order,
     shares: &[Share],
+    addresses: &[String],
     want: Want,
 ) -> Result<wire::Assignment, String> {
     let bare = to_be_ended(unix_user_base, order, shares, want);
@@ -225,6 +232,7 @@ fn assignment(
         runner: spec.runner.to_string(),
         image: spec.image.unwrap_or_default(),
         keep_on_partition: spec.on_partition == PartitionPolicy::Keep,
+        addresses: addresses.to_vec(),
         ..bare
     };
     if protocol::encoded_bytes(&whole) > SET_BYTES_MAX {
@@ -244,7 +252,7 @@ fn to_be_ended(
 ) -> wire::Assignment {
     let (want, stop_reason) = match want {
         Want::Hold => (wire::Want::Hold, ""),
-        Want::Run => (wire::Want::Run, ""),
+        Want::Run(_) => (wire::Want::Run, ""),
         Want::Stop(end) => (wire::Want::Stop, end.map_or("", AttemptEnd::as_str)),
     };
     let slot = order.unix_slot.unsigned_abs();
@@ -260,7 +268,7 @@ fn to_be_ended(
         stop_reason: stop_reason.to_owned(),
         grace_ms: order.grace_ms,
         worker: order.worker.unsigned_abs(),
-        workers: u32::try_from(order.workers).unwrap_or(u32::MAX),
+        workers: order.workers.unsigned_abs(),
         node_rank: order.node_rank.unsigned_abs(),
         devices: shares
             .iter()
@@ -293,6 +301,7 @@ mod tests {
             attempt_state,
             reason: None,
             all_taken,
+            last: None,
         }
     }
 
@@ -301,7 +310,9 @@ mod tests {
         let held = mark(AssignmentPhase::HandedOver, AttemptState::Starting, false);
         assert_eq!(Want::of(&held), Want::Hold);
         let taken = mark(AssignmentPhase::HandedOver, AttemptState::Starting, true);
-        assert_eq!(Want::of(&taken), Want::Run);
+        assert_eq!(Want::of(&taken), Want::Run(None));
+        let grows = mark(AssignmentPhase::Running, AttemptState::Running, false);
+        assert_eq!(Want::of(&grows), Want::Run(None));
         let stopped = mark(AssignmentPhase::Stopping, AttemptState::Stopping, true);
         assert_eq!(Want::of(&stopped), Want::Stop(None));
         let left = mark(AssignmentPhase::Cleaning, AttemptState::Running, true);

@@ -6,8 +6,8 @@ use domain::state::{AssignmentPhase, AttemptEnd, AttemptState};
 use super::each;
 use super::leaving::stop_live;
 use crate::app::App;
-use crate::lifecycle::{LifecycleError, Stop};
-use crate::store::{assignments, attempts};
+use crate::lifecycle::{Actor, Dismissal, LifecycleError, Stop, shrink};
+use crate::store::{assignments, attempts, jobs};
 
 /// Stops attempts that have reached their time limit.
 pub async fn time_limits(app: &App) -> Result<(), LifecycleError> {
@@ -29,13 +29,51 @@ pub async fn time_limits(app: &App) -> Result<(), LifecycleError> {
 }
 
 /// Takes back what was granted to gangs that some node has not acknowledged in time: all or
-/// none start.
+/// none start. A gang that runs goes on as it is.
 pub async fn start_windows(app: &App) -> Result<(), LifecycleError> {
     let window_ms = app.config.timers.start_window_ms;
     let mut tx = app.db.begin_system().await?;
     let due = attempts::not_taken(&mut tx, window_ms).await?;
     tx.commit().await?;
-    each(due, |job| take_back(app, job, window_ms)).await
+    each(due, |job| take_back(app, job, window_ms)).await?;
+    let mut tx = app.db.begin_system().await?;
+    let due = attempts::growth_not_taken(&mut tx, window_ms).await?;
+    tx.commit().await?;
+    each(due, |job| give_up_growth(app, job, window_ms)).await
+}
+
+/// Lets a gang go on without the workers to grow by from the first that was not taken on.
+async fn give_up_growth(app: &App, job: JobId, window_ms: i64) -> Result<(), LifecycleError> {
+    let Some(message) = who_is_missing(app, job, window_ms).await? else {
+        return Ok(());
+    };
+    let mut tx = app.db.begin_system().await?;
+    let Some(mut job) = jobs::lock(&mut tx, job).await? else {
+        return Ok(());
+    };
+    let live = attempts::lock_live(&mut tx, job.id).await?;
+    let Some(attempt) = live.filter(|attempt| attempt.state == AttemptState::Running) else {
+        return Ok(());
+    };
+    let workers = assignments::lock_of_attempt(&mut tx, attempt.id).await?;
+    let mut waiting = workers
+        .iter()
+        .filter(|w| w.phase == AssignmentPhase::Granted);
+    if let Some(first) = waiting.next() {
+        let why = Dismissal::refused(message);
+        shrink(
+            &mut tx,
+            &mut job,
+            attempt.id,
+            first.worker,
+            &why,
+            &Actor::System,
+        )
+        .await?;
+        tx.commit().await?;
+        app.wake.all();
+    }
+    Ok(())
 }
 
 async fn take_back(app: &App, job: JobId, window_ms: i64) -> Result<(), LifecycleError> {

@@ -33,8 +33,10 @@ pub(super) async fn end(
     workers: &[Assignment],
     actor: &Actor,
 ) -> Result<(), LifecycleError> {
+    // What its gang went on without counts for nothing.
     let well = workers
         .iter()
+        .filter(|worker| worker.dismissed_at.is_none())
         .all(|worker| worker.exit_code == Some(0) && !worker.exit_asked);
     let cancelled = matches!(job.state, JobState::Cancelling | JobState::Cancelled)
         || attempt.reason == Some(AttemptEnd::Cancelled);
@@ -223,8 +225,8 @@ pub async fn lose_workers(
         if worker.node_id != loss.node_id || worker.phase.terminal() || spared {
             continue;
         }
-        // Its process had ended and was reported: nothing of it was lost.
-        lost |= worker.phase != AssignmentPhase::Cleaning;
+        // Its process had ended and was reported, or its gang goes on without it: nothing was lost.
+        lost |= worker.phase != AssignmentPhase::Cleaning && worker.dismissed_at.is_none();
         let now = store::clock(tx).await?;
         meter::fence(tx, worker.id, loss.last_heartbeat_at, now).await?;
         step_worker(

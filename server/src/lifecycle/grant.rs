@@ -101,24 +101,44 @@ pub async fn grant(
         data: json!({ "attempt": attempt.number }),
     };
     events::insert(tx, &event).await?;
+    place_workers(tx, job, id, &[], grant, actor).await?;
+    Ok(id)
+}
+
+/// Writes the workers of a grant with all that they hold. `before` are the nodes of the workers
+/// that the attempt has, by rank.
+pub(super) async fn place_workers(
+    tx: &mut Tx,
+    job: &JobRow,
+    attempt: AttemptId,
+    before: &[NodeId],
+    grant: &Grant,
+    actor: &Actor,
+) -> Result<(), LifecycleError> {
     let mut ranks: BTreeMap<NodeId, i32> = BTreeMap::new();
-    for (worker, place) in (0..).zip(&grant.workers) {
+    let mut node_rank = |node: NodeId| {
         let next = i32::try_from(ranks.len()).expect("a gang has at most 1,024 workers");
-        let node_rank = *ranks.entry(place.node_id).or_insert(next);
+        *ranks.entry(node).or_insert(next)
+    };
+    for node in before {
+        node_rank(*node);
+    }
+    let first = i32::try_from(before.len()).expect("a gang has at most 1,024 workers");
+    for (worker, place) in (first..).zip(&grant.workers) {
         let assignment = NewAssignment {
             id: AssignmentId::new(),
             team_id: job.team_id,
             job_id: job.id,
-            attempt_id: id,
+            attempt_id: attempt,
             node_id: place.node_id,
             worker,
-            node_rank,
+            node_rank: node_rank(place.node_id),
             cpus_milli: grant.cpus.milli(),
             memory_mib: grant.memory_mib,
         };
         grant_worker(tx, job, &assignment, place, actor).await?;
     }
-    Ok(id)
+    Ok(())
 }
 
 async fn grant_worker(

@@ -10,6 +10,7 @@ pub mod end;
 mod grant;
 pub mod nodes;
 pub mod report;
+mod resize;
 mod stop;
 pub mod words;
 
@@ -23,6 +24,7 @@ use crate::store::{Tx, attempts};
 
 pub use crate::store::events::Actor;
 pub use grant::{Grant, GrantDevice, GrantWorker, grant};
+pub use resize::{Dismissal, grow, shrink};
 pub use stop::{Stop, cancel_waiting, stop};
 
 /// Why a step was not taken.

@@ -9,7 +9,9 @@ use domain::state::{AssignmentPhase, AttemptEnd, AttemptState, JobState};
 use protocol::report::{Exited, Fact, FactKind, Lost};
 use serde_json::json;
 
-use super::{Actor, LifecycleError, Stop, end, step_attempt, step_job, stop, words};
+use super::{
+    Actor, Dismissal, LifecycleError, Stop, end, shrink, step_attempt, step_job, stop, words,
+};
 use crate::accounting::meter;
 use crate::config::Timers;
 use crate::store::assignments::{self, Assignment, Exit};
@@ -34,7 +36,30 @@ pub enum Outcome {
 /// A worker with all that is locked for changing it.
 struct Locked {
     job: JobRow,
+    attempt_state: AttemptState,
     worker: Assignment,
+}
+
+impl Locked {
+    /// Whether its gang runs already and was to grow by it.
+    fn newcomer(&self) -> bool {
+        let new = [AssignmentPhase::Granted, AssignmentPhase::HandedOver];
+        self.attempt_state == AttemptState::Running && new.contains(&self.worker.phase)
+    }
+
+    /// A gang that was to grow by this worker goes on without it and those above it.
+    async fn give_up(
+        &mut self,
+        tx: &mut Tx,
+        message: String,
+        actor: &Actor,
+    ) -> Result<(), LifecycleError> {
+        let (attempt, from) = (self.worker.attempt_id, self.worker.worker);
+        let why = Dismissal::refused(message);
+        shrink(tx, &mut self.job, attempt, from, &why, actor).await?;
+        self.worker.phase = AssignmentPhase::Stopping;
+        Ok(())
+    }
 }
 
 /// Applies one fact of `node_id`.
@@ -87,7 +112,11 @@ async fn lock(tx: &mut Tx, seen: &Assignment) -> Result<Option<Locked>, Lifecycl
         .into_iter()
         .find(|worker| worker.id == seen.id)
         .filter(|worker| worker.phase.live());
-    Ok(worker.map(|worker| Locked { job, worker }))
+    Ok(worker.map(|worker| Locked {
+        job,
+        attempt_state: attempt.state,
+        worker,
+    }))
 }
 
 /// A fact of an assignment that has ended. Its end stands; that its process is gone as well
@@ -166,16 +195,23 @@ async fn refused(
         _ if !assignments::accepted(tx, on.worker.id).await? => AssignmentPhase::Released,
         _ => AssignmentPhase::Cleaning,
     };
-    step_worker(tx, &mut on.worker, to, actor, end.as_str()).await?;
-    if to == AssignmentPhase::Released {
-        let now = store::clock(tx).await?;
-        meter::close(tx, on.worker.id, now).await?;
-    }
     let message = format!(
         "{} would not start worker {}: {message}",
         actor.name(),
         on.worker.worker
     );
+    let newcomer = on.newcomer();
+    if newcomer {
+        on.give_up(tx, message.clone(), actor).await?;
+    }
+    step_worker(tx, &mut on.worker, to, actor, end.as_str()).await?;
+    if to == AssignmentPhase::Released {
+        let now = store::clock(tx).await?;
+        meter::close(tx, on.worker.id, now).await?;
+    }
+    if newcomer || on.worker.dismissed_at.is_some() {
+        return Ok(true);
+    }
     let wish = Stop {
         exit: exit_code.map(|code| (Some(code), None)),
         ..Stop::because(end, message)
@@ -223,7 +259,9 @@ async fn exited_so(
     if !first || on.worker.phase == AssignmentPhase::Cleaning {
         return Ok(false);
     }
-    let Some(end) = end_of(exited) else {
+    // What its gang goes on without counts for nothing, however it ends.
+    let end = end_of(exited).filter(|_| on.worker.dismissed_at.is_none());
+    let Some(end) = end else {
         step_worker(tx, &mut on.worker, AssignmentPhase::Cleaning, actor, "exit").await?;
         return Ok(true);
     };
@@ -261,6 +299,16 @@ fn end_of(exited: &Exited) -> Option<AttemptEnd> {
 }
 
 async fn released(tx: &mut Tx, on: &mut Locked, actor: &Actor) -> Result<bool, LifecycleError> {
+    let silent = |on: &Locked| {
+        format!(
+            "{} let go of worker {} without saying how it ended",
+            actor.name(),
+            on.worker.worker
+        )
+    };
+    if on.newcomer() {
+        on.give_up(tx, silent(on), actor).await?;
+    }
     let before = on.worker.phase;
     step_worker(tx, &mut on.worker, AssignmentPhase::Released, actor, "").await?;
     let now = store::clock(tx).await?;
@@ -277,12 +325,8 @@ async fn released(tx: &mut Tx, on: &mut Locked, actor: &Actor) -> Result<bool, L
         } else {
             AttemptEnd::StartRefused
         };
-        let message = format!(
-            "{} let go of worker {} without saying how it ended",
-            actor.name(),
-            on.worker.worker
-        );
-        stop(tx, &mut on.job, &Stop::because(end, message), actor).await?;
+        let wish = Stop::because(end, silent(on));
+        stop(tx, &mut on.job, &wish, actor).await?;
     }
     Ok(true)
 }

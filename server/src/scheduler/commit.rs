@@ -2,18 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use chrono::TimeDelta;
-use domain::Timestamp;
 use domain::ids::{JobId, NodeId};
 use domain::sharing::SharingMode;
 use domain::state::{AttemptEnd, JobState, NodeIntent, Reachability};
 use engine::plan::{Migration, Plan, Preemption, Reason, Resize, Start, WorkerPlace};
 use serde_json::{Value, json};
 
-use super::translate;
 use super::world::{JobRecord, Mirror, NodeRecord};
+use super::{gang, kept, translate};
 use crate::app::App;
-use crate::lifecycle::{self, Actor, Grant, GrantDevice, GrantWorker, LifecycleError, Stop};
+use crate::lifecycle::{
+    self, Actor, Dismissal, Grant, GrantDevice, GrantWorker, LifecycleError, Stop,
+};
 use crate::store::attempts::Preempted;
 use crate::store::epochs::{self, Epoch};
 use crate::store::jobs::{self, JobRow};
@@ -56,7 +56,7 @@ pub async fn commit(
     preferred: &BTreeMap<String, String>,
 ) -> Result<Outcome, sqlx::Error> {
     let mut outcome = Outcome::default();
-    let nominations = nominations(app, mirror, plan);
+    let nominations = kept::changes(app, mirror, plan);
     if plan.idle() && nominations.is_empty() {
         return Ok(outcome);
     }
@@ -155,7 +155,9 @@ impl<'p> Desk<'p> {
         let used: BTreeSet<NodeId> = plan
             .starts
             .iter()
-            .flat_map(|start| &start.placement)
+            .map(|start| &start.placement)
+            .chain(plan.resizes.iter().map(|resize| &resize.placement))
+            .flatten()
             .filter_map(|place| nodes.get(place.node.as_str()).map(|n| n.row.id))
             .collect();
         let found = rows::hold_nodes(tx, &used.into_iter().collect::<Vec<_>>()).await?;
@@ -176,9 +178,8 @@ impl<'p> Desk<'p> {
     }
 
     async fn take(&self, tx: &mut Tx, decision: Decision<'_>) -> Result<(), LifecycleError> {
-        let unbuilt = || LifecycleError::Held("elastic work is not built yet".to_owned());
         match decision {
-            Decision::Preempt(p) if p.to_workers > 0 => Err(unbuilt()),
+            Decision::Preempt(p) if p.to_workers > 0 => self.shrink(tx, p).await,
             Decision::Preempt(p) => {
                 let lost = p.lost_gpu_seconds.saturating_mul(1000);
                 self.displace(tx, &p.workload, p.gainer.as_deref(), p.reason, lost)
@@ -194,7 +195,7 @@ impl<'p> Desk<'p> {
                     .await
             }
             Decision::Start(start) => self.start(tx, &start.workload, &start.placement).await,
-            Decision::Resize(_) => Err(unbuilt()),
+            Decision::Resize(resize) => self.grow(tx, resize).await,
         }
     }
 
@@ -221,30 +222,58 @@ impl<'p> Desk<'p> {
         places: &[WorkerPlace],
     ) -> Result<(), LifecycleError> {
         let (seen, mut job) = self.lock(tx, workload).await?;
-        if self.moved.contains(&job.team) {
-            return Err(LifecycleError::Missed(format!(
-                "the quota of team {}",
-                job.team
-            )));
-        }
-        let Ok(spec) = &seen.spec else {
-            return Err(LifecycleError::Missed(format!(
-                "the spec of job {workload}"
-            )));
+        let note = self.checkpoint_note(workload, places);
+        let grant = self.granted(seen, places, note)?;
+        lifecycle::grant(tx, &mut job, &grant, &Actor::Scheduler).await?;
+        Ok(())
+    }
+
+    /// Gives a running gang the workers that it grows by.
+    async fn grow(&self, tx: &mut Tx, resize: &Resize) -> Result<(), LifecycleError> {
+        let (seen, mut job) = self.lock(tx, &resize.workload).await?;
+        let grant = self.granted(seen, &resize.placement, json!({}))?;
+        lifecycle::grow(tx, &mut job, &grant, &Actor::Scheduler).await
+    }
+
+    /// Lets a running gang go on without its highest ranks.
+    async fn shrink(&self, tx: &mut Tx, victim: &Preemption) -> Result<(), LifecycleError> {
+        let (seen, mut job) = self.lock(tx, &victim.workload).await?;
+        let missed = || LifecycleError::Missed(format!("the gang of job {}", victim.workload));
+        let attempt = seen.attempt.ok_or_else(missed)?;
+        let mut members = gang::members(seen).map(|(worker, _)| worker.worker);
+        let from = members.nth(victim.to_workers as usize).ok_or_else(missed)?;
+        let why = Dismissal {
+            rule: victim.reason.as_str(),
+            message: told(victim.reason).to_owned(),
+            lost_gpu_milli_seconds: victim.lost_gpu_seconds.saturating_mul(1000),
+            grace_ms: self.pool_grace_ms(seen),
         };
-        let workers = places
-            .iter()
-            .map(|place| self.worker(place))
-            .collect::<Result<Vec<_>, _>>()?;
-        let grant = Grant {
-            workers,
+        let shrunk = lifecycle::shrink(tx, &mut job, attempt.id, from, &why, &Actor::Scheduler);
+        if shrunk.await? { Ok(()) } else { Err(missed()) }
+    }
+
+    /// What a job is given at these places, if its team's quota is still as the plan saw it.
+    fn granted(
+        &self,
+        job: &JobRecord,
+        places: &[WorkerPlace],
+        note: Value,
+    ) -> Result<Grant, LifecycleError> {
+        let (id, team) = (job.row.id, &job.row.team);
+        if self.moved.contains(team) {
+            return Err(LifecycleError::Missed(format!("the quota of team {team}")));
+        }
+        let Ok(spec) = &job.spec else {
+            return Err(LifecycleError::Missed(format!("the spec of job {id}")));
+        };
+        let workers = places.iter().map(|place| self.worker(place));
+        Ok(Grant {
+            workers: workers.collect::<Result<_, _>>()?,
             cpus: spec.per_worker.cpus,
             memory_mib: spec.per_worker.memory_mib,
             grace_ms: self.grace_ms,
-            note: self.checkpoint_note(workload, places),
-        };
-        lifecycle::grant(tx, &mut job, &grant, &Actor::Scheduler).await?;
-        Ok(())
+            note,
+        })
     }
 
     fn worker(&self, place: &WorkerPlace) -> Result<GrantWorker, LifecycleError> {
@@ -339,7 +368,7 @@ impl<'p> Desk<'p> {
     }
 }
 
-/// Teams of starts whose quotas, or those above them, changed since the plan was made. The rows
+/// Teams of work that starts or grows whose quotas, or those above them, changed since the plan was made. The rows
 /// stay locked, so that no quota is lowered beside an admission that it should have stopped.
 async fn moved_teams(
     tx: &mut Tx,
@@ -364,7 +393,9 @@ async fn moved_teams(
     let starters: BTreeSet<&str> = plan
         .starts
         .iter()
-        .filter_map(|start| translate::job_id(&start.workload))
+        .map(|start| &start.workload)
+        .chain(plan.resizes.iter().map(|resize| &resize.workload))
+        .filter_map(|workload| translate::job_id(workload))
         .filter_map(|id| mirror.records.jobs.get(&id))
         .map(|job| job.row.team.as_str())
         .collect();
@@ -401,57 +432,6 @@ async fn moved_teams(
         .filter(|(_, line)| line.iter().any(differs))
         .map(|(team, _)| team.to_owned())
         .collect())
-}
-
-/// What is to be stored of kept room: what the plan nominates, what it moves, and what it gives up.
-fn nominations(app: &App, mirror: &Mirror, plan: &Plan) -> Vec<(JobId, Option<Value>)> {
-    let placements: BTreeMap<JobId, &[WorkerPlace]> = plan
-        .nominations
-        .iter()
-        .map(|n| (&n.workload, n.placement.as_slice()))
-        .chain(
-            plan.migrations
-                .iter()
-                .map(|m| (&m.workload, m.placement.as_slice())),
-        )
-        .filter_map(|(workload, placement)| Some((translate::job_id(workload)?, placement)))
-        .collect();
-    let grace = mirror
-        .records
-        .pools
-        .iter()
-        .map(|pool| translate::policy(pool).preemption.grace_seconds)
-        .max()
-        .unwrap_or(0);
-    let until = mirror.now
-        + TimeDelta::seconds(grace)
-        + TimeDelta::milliseconds(app.config.timers.start_window_ms);
-    let mut changes = Vec::new();
-    for (id, job) in &mirror.records.jobs {
-        let kept = job.row.nominated.as_ref();
-        match placements.get(id) {
-            Some(placement) => {
-                let same =
-                    kept.filter(|kept| kept["placement"] == fresh(placement, until)["placement"]);
-                // Room once kept is kept until the same moment, else it would be kept for ever.
-                if same.is_none() {
-                    changes.push((*id, Some(fresh(placement, until))));
-                }
-            }
-            None if kept.is_some()
-                && job.row.state == JobState::Queued
-                && job.attempt.is_none() =>
-            {
-                changes.push((*id, None));
-            }
-            None => {}
-        }
-    }
-    changes
-}
-
-fn fresh(placement: &[WorkerPlace], until: Timestamp) -> Value {
-    translate::write_nomination(placement, until)
 }
 
 /// What a victim is told. Not for whom: that may be another team's.

@@ -8,6 +8,8 @@ pub mod capable;
 mod commit;
 mod cycle;
 pub mod discreet;
+mod gang;
+mod kept;
 mod poison;
 mod settle;
 mod think;

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::capable::{self, Roots};
+use super::gang;
 use super::world::{JobRecord, Memory, NodeRecord, Records};
 use crate::app::bookings;
 use crate::store;
@@ -75,7 +76,12 @@ pub fn world(records: &Records, now: Timestamp, memory: &Memory) -> World {
     world.workloads = records
         .jobs
         .values()
-        .filter_map(|job| workload(records, job, &roots, now))
+        .filter_map(|job| Some((job, workload(records, job, &roots, now)?)))
+        .flat_map(|(job, work)| {
+            let mut all = gang::leaving(records, job, &work, now);
+            all.push(work);
+            all
+        })
         .collect();
     world
 }
@@ -287,16 +293,15 @@ fn workload(records: &Records, job: &JobRecord, roots: &Roots, now: Timestamp) -
             }
         }
         Some(attempt) => {
-            let leaving = attempt.state == AttemptState::Stopping
+            let leaving = gang::members(job).next().is_none()
+                || attempt.state == AttemptState::Stopping
                 || matches!(
                     row.state,
                     JobState::Preempting | JobState::Cancelling | JobState::Suspended
                 );
             work.started = Some(attempt.started_at.unwrap_or(attempt.created_at).min(now));
-            work.placed = placed(records, job);
-            // What has ended early has given its place back; the rest runs on.
-            work.workers = u32::try_from(work.placed.len()).unwrap_or(u32::MAX);
-            work.min_workers = None;
+            work.placed = gang::places(records, job);
+            (work.workers, work.min_workers) = gang::sizes(spec, &attempt, work.placed.len());
             work.node = work.node.filter(known);
             work.state = if leaving {
                 WorkloadState::Leaving
@@ -330,36 +335,6 @@ fn holder(records: &Records) -> JobSpec {
         "name": "unreadable", "command": ["-"], "class": class, "preemptible": false,
     }))
     .expect("a spec of names alone can be read, and a class has a name")
-}
-
-fn placed(records: &Records, job: &JobRecord) -> Vec<Placed> {
-    job.workers
-        .iter()
-        .filter(|(worker, _)| worker.phase.live())
-        .filter_map(|(worker, shares)| {
-            let node = records.nodes.get(&worker.node_id)?;
-            let devices = shares
-                .iter()
-                .filter_map(|share| {
-                    let index = u32::try_from(share.index).ok()?;
-                    // A share of a device that another one has replaced takes nothing that is there.
-                    node.devices
-                        .get(&index)
-                        .filter(|d| d.id == share.device_id)?;
-                    Some(if share.mode == SharingMode::Exclusive {
-                        PlacedDevice::whole(index)
-                    } else {
-                        let gpus = MilliGpu::from_milli(i64::from(share.gpus_milli));
-                        PlacedDevice::fraction(index, share.mode, gpus, share.memory_mib)
-                    })
-                })
-                .collect();
-            Some(Placed {
-                node: node.row.name.clone(),
-                devices,
-            })
-        })
-        .collect()
 }
 
 /// Room that is kept for a job, as stored with it.

@@ -32,6 +32,8 @@ pub struct Assignment {
     pub exit_asked: bool,
     /// When its process ended, if it has.
     pub exited_at: Option<Timestamp>,
+    /// When its gang was told to go on without it, if it was.
+    pub dismissed_at: Option<Timestamp>,
 }
 
 /// A worker's place as the scheduler decided it.
@@ -152,7 +154,8 @@ pub async fn lock_of_attempt(
     sqlx::query_as!(
         Assignment,
         r#"SELECT id AS "id: _", team_id AS "team_id: _", job_id AS "job_id: _", attempt_id AS "attempt_id: _",
-                  node_id AS "node_id: _", worker, phase AS "phase: _", exit_code, exit_signal, exit_asked, exited_at
+                  node_id AS "node_id: _", worker, phase AS "phase: _", exit_code, exit_signal, exit_asked, exited_at,
+                  dismissed_at
            FROM assignments
            WHERE attempt_id = $1
            ORDER BY worker
@@ -168,7 +171,8 @@ pub async fn find(tx: &mut Tx, ids: &[AssignmentId]) -> Result<Vec<Assignment>, 
     sqlx::query_as!(
         Assignment,
         r#"SELECT id AS "id: _", team_id AS "team_id: _", job_id AS "job_id: _", attempt_id AS "attempt_id: _",
-                  node_id AS "node_id: _", worker, phase AS "phase: _", exit_code, exit_signal, exit_asked, exited_at
+                  node_id AS "node_id: _", worker, phase AS "phase: _", exit_code, exit_signal, exit_asked, exited_at,
+                  dismissed_at
            FROM assignments
            WHERE id = ANY ($1)"#,
         ids as &[AssignmentId],
@@ -182,7 +186,8 @@ pub async fn live_on_node(tx: &mut Tx, node: NodeId) -> Result<Vec<Assignment>, 
     sqlx::query_as!(
         Assignment,
         r#"SELECT id AS "id: _", team_id AS "team_id: _", job_id AS "job_id: _", attempt_id AS "attempt_id: _",
-                  node_id AS "node_id: _", worker, phase AS "phase: _", exit_code, exit_signal, exit_asked, exited_at
+                  node_id AS "node_id: _", worker, phase AS "phase: _", exit_code, exit_signal, exit_asked, exited_at,
+                  dismissed_at
            FROM assignments
            WHERE node_id = $1 AND phase NOT IN ('released', 'fenced')
            ORDER BY job_id, id"#,
@@ -255,6 +260,28 @@ pub async fn note_taken(
     Ok(done.rows_affected() == 1)
 }
 
+/// Notes that a gang goes on without this worker, and by which rule.
+pub async fn dismiss(
+    tx: &mut Tx,
+    id: AssignmentId,
+    rule: &str,
+    grace_ms: Option<i64>,
+    now: Timestamp,
+) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "UPDATE assignments
+         SET dismissed_at = $2, dismissal = $3, grace_ms = $4, version = version + 1
+         WHERE id = $1 AND dismissed_at IS NULL",
+        id as AssignmentId,
+        now,
+        rule,
+        grace_ms,
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
+}
+
 /// Whether its node ever acknowledged an assignment.
 pub async fn accepted(tx: &mut Tx, id: AssignmentId) -> Result<bool, sqlx::Error> {
     sqlx::query_scalar!(
@@ -317,7 +344,7 @@ pub struct LogPlace {
     pub phase: AssignmentPhase,
 }
 
-/// Where the log of a worker of an attempt lies.
+/// Where the log of a worker of an attempt lies: of the last one, where a rank was filled anew.
 pub async fn log_place(
     tx: &mut Tx,
     team: TeamId,
@@ -332,7 +359,9 @@ pub async fn log_place(
            FROM assignments AS a
            JOIN attempts AS t ON t.id = a.attempt_id
            JOIN nodes AS n ON n.id = a.node_id
-           WHERE a.team_id = $1 AND a.job_id = $2 AND t.number = $3 AND a.worker = $4"#,
+           WHERE a.team_id = $1 AND a.job_id = $2 AND t.number = $3 AND a.worker = $4
+           ORDER BY a.granted_at DESC, a.id DESC
+           LIMIT 1"#,
         team as TeamId,
         job as JobId,
         attempt,

@@ -319,6 +319,24 @@ pub async fn not_taken(tx: &mut Tx, window_ms: i64) -> Result<Vec<JobId>, sqlx::
     .await
 }
 
+/// Jobs that run and have a worker to grow by which its node has not acknowledged within the
+/// start window.
+pub async fn growth_not_taken(tx: &mut Tx, window_ms: i64) -> Result<Vec<JobId>, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"SELECT DISTINCT a.job_id AS "id: JobId"
+           FROM assignments AS a
+           JOIN attempts AS t ON t.id = a.attempt_id
+           WHERE a.phase = 'granted' AND t.state = 'running'
+             AND a.granted_at + $1::bigint * interval '1 millisecond' <= allotment.clock()
+           ORDER BY 1
+           LIMIT $2"#,
+        window_ms,
+        DUE_MAX,
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
 /// A job that must leave a place, and what that place is called.
 #[derive(Debug, Clone)]
 pub struct Leaving {

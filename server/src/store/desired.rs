@@ -25,6 +25,8 @@ pub struct Mark {
     pub reason: Option<AttemptEnd>,
     /// Whether every worker of its gang was taken by its node.
     pub all_taken: bool,
+    /// The last of the workers that work together: another one where the gang has another size.
+    pub last: Option<AssignmentId>,
 }
 
 /// The live assignments of nodes.
@@ -34,7 +36,13 @@ pub async fn marks(tx: &mut Tx, nodes: &[NodeId]) -> Result<Vec<Mark>, sqlx::Err
         r#"SELECT a.id AS "id: AssignmentId", a.node_id AS "node_id: NodeId", a.phase AS "phase: AssignmentPhase",
                   t.state AS "attempt_state: AttemptState", t.reason AS "reason: AttemptEnd",
                   NOT EXISTS (SELECT FROM assignments AS g
-                              WHERE g.attempt_id = a.attempt_id AND g.phase = 'granted') AS "all_taken!"
+                              WHERE g.attempt_id = a.attempt_id AND g.phase = 'granted') AS "all_taken!",
+                  (SELECT g.id FROM assignments AS g
+                   WHERE g.attempt_id = a.attempt_id AND g.dismissed_at IS NULL
+                     AND (g.started_at IS NOT NULL OR NOT EXISTS (
+                         SELECT FROM assignments AS h WHERE h.attempt_id = a.attempt_id AND h.phase = 'granted'))
+                   ORDER BY g.worker DESC
+                   LIMIT 1) AS "last: AssignmentId"
            FROM assignments AS a
            JOIN attempts AS t ON t.id = a.attempt_id
            WHERE a.node_id = ANY ($1) AND a.phase NOT IN ('released', 'fenced')
@@ -72,8 +80,8 @@ pub struct Order {
     pub worker: i32,
     /// The place of its node in the job.
     pub node_rank: i32,
-    /// Workers of the attempt.
-    pub workers: i64,
+    /// Workers of the attempt, without those that it gave up.
+    pub workers: i32,
     /// CPU that it holds.
     pub cpus_milli: i64,
     /// Memory that it holds.
@@ -96,10 +104,12 @@ impl Order {
 pub async fn orders(tx: &mut Tx, ids: &[AssignmentId]) -> Result<Vec<Order>, sqlx::Error> {
     sqlx::query_as!(
         Order,
-        r#"SELECT a.id AS "id: AssignmentId", a.attempt_id AS "attempt_id: AttemptId", t.number AS attempt, t.grace_ms,
+        r#"SELECT a.id AS "id: AssignmentId", a.attempt_id AS "attempt_id: AttemptId", t.number AS attempt,
+                  COALESCE(a.grace_ms, t.grace_ms) AS "grace_ms!",
                   j.id AS "job_id: JobId", j.name AS job_name, j.spec, a.team_id AS "team_id: TeamId",
                   team.name AS team, team.unix_slot, a.worker, a.node_rank,
-                  (SELECT count(*) FROM assignments AS g WHERE g.attempt_id = a.attempt_id) AS "workers!",
+                  GREATEST(a.worker, (SELECT max(g.worker) FROM assignments AS g
+                                      WHERE g.attempt_id = a.attempt_id AND g.dismissed_at IS NULL)) + 1 AS "workers!",
                   a.cpus_milli, a.memory_mib, m.address AS "master_address?", t.master_port
            FROM assignments AS a
            JOIN attempts AS t ON t.id = a.attempt_id
@@ -112,6 +122,34 @@ pub async fn orders(tx: &mut Tx, ids: &[AssignmentId]) -> Result<Vec<Order>, sql
     )
     .fetch_all(&mut **tx)
     .await
+}
+
+/// Where the workers of attempts that work together are reached, by rank; those that are to be
+/// added come when all of them were taken.
+pub async fn addresses(
+    tx: &mut Tx,
+    attempts: &[AttemptId],
+) -> Result<BTreeMap<AttemptId, Vec<String>>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"SELECT a.attempt_id AS "attempt_id: AttemptId", n.address
+           FROM assignments AS a
+           JOIN nodes AS n ON n.id = a.node_id
+           WHERE a.attempt_id = ANY ($1) AND a.dismissed_at IS NULL
+             AND (a.started_at IS NOT NULL OR NOT EXISTS (
+                 SELECT FROM assignments AS g WHERE g.attempt_id = a.attempt_id AND g.phase = 'granted'))
+           ORDER BY a.attempt_id, a.worker"#,
+        attempts as &[AttemptId],
+    )
+    .fetch_all(&mut **tx)
+    .await?;
+    let mut addresses: BTreeMap<AttemptId, Vec<String>> = BTreeMap::new();
+    for row in rows {
+        addresses
+            .entry(row.attempt_id)
+            .or_default()
+            .push(row.address);
+    }
+    Ok(addresses)
 }
 
 /// A share as its node knows it.

@@ -302,6 +302,21 @@ pub async fn step(
     .await
 }
 
+/// Raises the version of a job whose workers change while its state stays, if it still stands
+/// where it was seen; the new version, or nothing.
+pub async fn touch(tx: &mut Tx, guard: JobGuard) -> Result<Option<i64>, sqlx::Error> {
+    sqlx::query_scalar!(
+        "UPDATE jobs SET version = version + 1
+         WHERE id = $1 AND state = $2 AND version = $3
+         RETURNING version",
+        guard.id as JobId,
+        guard.state as JobState,
+        guard.version,
+    )
+    .fetch_optional(&mut **tx)
+    .await
+}
+
 /// Replaces the spec and class of a job that waits; its new version, or nothing.
 pub async fn change_spec(
     tx: &mut Tx,

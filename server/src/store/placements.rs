@@ -24,7 +24,8 @@ pub struct PlacementRow {
     pub gpus_milli: Option<i32>,
 }
 
-/// The placements of jobs' latest attempts, by job, worker and device. A job that waits has none.
+/// The placements of jobs' latest attempts, by job, worker and device. A job that waits has none,
+/// nor does a worker that its gang gave up.
 pub async fn of_jobs(tx: &mut Tx, jobs: &[JobId]) -> Result<Vec<PlacementRow>, sqlx::Error> {
     sqlx::query_as!(
         PlacementRow,
@@ -36,7 +37,7 @@ pub async fn of_jobs(tx: &mut Tx, jobs: &[JobId]) -> Result<Vec<PlacementRow>, s
            JOIN nodes AS n ON n.id = a.node_id
            LEFT JOIN assignment_devices AS s ON s.assignment_id = a.id
            LEFT JOIN devices AS d ON d.id = s.device_id
-           WHERE j.id = ANY ($1) AND (j.state NOT IN ('queued', 'suspended') OR t.state <> 'ended')
+           WHERE j.id = ANY ($1) AND a.dismissed_at IS NULL AND (j.state NOT IN ('queued', 'suspended') OR t.state <> 'ended')
            ORDER BY j.id, a.worker, d.index, s.slots"#,
         jobs as &[JobId],
     )

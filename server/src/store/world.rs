@@ -298,6 +298,9 @@ pub struct LiveAttempt {
     pub stop_asked_at: Option<Timestamp>,
     /// Between SIGTERM and SIGKILL.
     pub grace_ms: i64,
+    /// Whether its gang may grow: no worker has ended by itself, none that was given up is still
+    /// there, and no node has refused one to grow by.
+    pub grows: bool,
 }
 
 /// Attempts that have not ended, by job.
@@ -308,7 +311,12 @@ pub async fn attempts(
     sqlx::query_as!(
         LiveAttempt,
         r#"SELECT id AS "id: AttemptId", job_id AS "job_id: JobId", state AS "state: AttemptState",
-                  created_at, started_at, stop_asked_at, grace_ms
+                  created_at, started_at, stop_asked_at, grace_ms,
+                  NOT EXISTS (
+                      SELECT FROM assignments AS a
+                      WHERE a.attempt_id = attempts.id
+                        AND CASE WHEN a.dismissed_at IS NULL THEN a.exited_at IS NOT NULL
+                                 ELSE a.phase NOT IN ('released', 'fenced') OR a.dismissal = 'start_refused' END) AS "grows!"
            FROM attempts
            WHERE state <> 'ended' AND ($1::uuid[] IS NULL OR job_id = ANY ($1))
            ORDER BY job_id"#,
@@ -331,6 +339,10 @@ pub struct LiveAssignment {
     pub node_id: NodeId,
     /// Where it stands.
     pub phase: AssignmentPhase,
+    /// When its gang was told to go on without it, if it was.
+    pub dismissed_at: Option<Timestamp>,
+    /// Between SIGTERM and SIGKILL, where it is not its attempt's.
+    pub grace_ms: Option<i64>,
 }
 
 /// Workers that hold their places, by job and rank.
@@ -341,7 +353,7 @@ pub async fn assignments(
     sqlx::query_as!(
         LiveAssignment,
         r#"SELECT id AS "id: AssignmentId", job_id AS "job_id: JobId", worker, node_id AS "node_id: NodeId",
-                  phase AS "phase: AssignmentPhase"
+                  phase AS "phase: AssignmentPhase", dismissed_at, grace_ms
            FROM assignments
            WHERE phase NOT IN ('released', 'fenced') AND ($1::uuid[] IS NULL OR job_id = ANY ($1))
            ORDER BY job_id, worker"#,

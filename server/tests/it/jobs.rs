@@ -93,10 +93,10 @@ async fn a_job_that_is_wrong_is_refused_with_field_value_and_remedy_and_nothing_
             "invalid-value",
         ),
         (
-            text("\"min_workers\"", "1").replace("\"command\"", "\"workers\": 2, \"command\""),
+            text("\"min_workers\"", "3").replace("\"command\"", "\"workers\": 2, \"command\""),
             422,
             "min_workers",
-            "unsupported",
+            "invalid-value",
         ),
         (
             text(

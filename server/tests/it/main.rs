@@ -9,6 +9,7 @@ mod bookings;
 mod charges;
 mod crossings;
 mod day;
+mod elastic;
 mod enrolment;
 mod faults;
 mod feed;

@@ -170,7 +170,6 @@ pub(in crate::app) async fn check(
         return Err(AppError::invalid("team", &team.name, remedy));
     }
     spec.check()?;
-    check_built(spec)?;
     for pool in &spec.pools {
         if store::pools::find(tx, pool.as_str()).await?.is_none() {
             return Err(AppError::invalid(
@@ -202,23 +201,6 @@ pub(in crate::app) async fn check(
         ));
     }
     Ok(team)
-}
-
-/// What differs from its default and whose rule is not built yet is refused, never ignored.
-fn check_built(spec: &JobSpec) -> Result<(), AppError> {
-    if let Some(min) = spec.min_workers
-        && min != spec.workers
-    {
-        return Err(AppError::Impossible {
-            code: RefusalCode::Unsupported,
-            field: FieldError::new(
-                "min_workers",
-                min,
-                "null; elastic jobs are not supported yet",
-            ),
-        });
-    }
-    Ok(())
 }
 
 /// The labels of nodes in the pools that a spec accepts.

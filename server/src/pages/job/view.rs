@@ -224,7 +224,7 @@ fn event_lines(t: &Messages, steps: &[Event], last: i32) -> Vec<EventLine> {
 fn event_line(t: &Messages, event: &Event) -> Option<EventLine> {
     let state: JobState = event.to.parse().ok()?;
     let code = match event.reason.as_str() {
-        "submitted" => "submitted",
+        code @ ("submitted" | "shrunk" | "grown") => code,
         _ if state == JobState::Queued => "requeued",
         _ => event.to.as_str(),
     };
