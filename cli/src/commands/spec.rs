@@ -1,12 +1,16 @@
-//! A job's spec from flags, or from a YAML file.
+//! A job's spec from flags.
 
-use std::fs;
+mod file;
+
 use std::path::Path;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
+use file::read_text;
+
+pub use file::{Asked, read, read_yaml};
 
 /// One flag for each key of a spec.
 #[derive(Debug, Default, Args)]
@@ -243,113 +247,6 @@ impl SpecFlags {
     }
 }
 
-/// What a file asks for.
-#[derive(Debug)]
-pub enum Asked {
-    /// One job.
-    One(Map<String, Value>),
-    /// Many jobs, all of them or none.
-    Batch(Vec<Map<String, Value>>),
-}
-
-/// Reads a spec, or a list of specs below the key `jobs`, from a YAML or JSON file. A text in
-/// `files` that begins with `@` names a file beside it. The key `team`, which a spec does not
-/// have, is returned apart.
-pub fn read(path: &Path) -> Result<(Asked, Option<String>), Failure> {
-    let Value::Object(mut spec) = read_yaml(path)? else {
-        return Err(Failure::Refused(format!(
-            "{}: this is no spec; write one key with its value on a line, such as name: digits",
-            path.display()
-        )));
-    };
-    let team = match spec.remove("team") {
-        None => None,
-        Some(Value::String(team)) => Some(team),
-        Some(other) => {
-            return Err(Failure::Refused(format!(
-                "{}: team: {other} is not a name",
-                path.display()
-            )));
-        }
-    };
-    let folder = path.parent().unwrap_or(Path::new(""));
-    let Some(jobs) = spec.remove("jobs") else {
-        return Ok((Asked::One(with_files(spec, folder)?), team));
-    };
-    if let Some(key) = spec.keys().next() {
-        return Err(Failure::Refused(format!(
-            "{}: {key}: beside jobs only team is said; write it with each job",
-            path.display()
-        )));
-    }
-    let Value::Array(jobs) = jobs else {
-        return Err(Failure::Refused(format!(
-            "{}: jobs: this is no list of specs; begin each with -",
-            path.display()
-        )));
-    };
-    let specs = jobs.into_iter().enumerate().map(|(at, job)| match job {
-        Value::Object(spec) => with_files(spec, folder),
-        other => Err(Failure::Refused(format!(
-            "{}: jobs[{at}]: {other} is no spec",
-            path.display()
-        ))),
-    });
-    Ok((Asked::Batch(specs.collect::<Result<_, _>>()?), team))
-}
-
-/// Puts the texts of files that a spec names into it.
-fn with_files(mut spec: Map<String, Value>, folder: &Path) -> Result<Map<String, Value>, Failure> {
-    if let Some(Value::Object(files)) = spec.get_mut("files") {
-        for content in files.values_mut() {
-            if let Some(beside) = content.as_str().and_then(|text| text.strip_prefix('@')) {
-                *content = json!(read_text(&folder.join(beside))?);
-            }
-        }
-    }
-    Ok(spec)
-}
-
-/// Reads a YAML or JSON file.
-pub(super) fn read_yaml(path: &Path) -> Result<Value, Failure> {
-    let text = read_text(path)?;
-    serde_saphyr::from_str(&text).map_err(|error| unreadable(path, &error))
-}
-
-/// A file that is no YAML, told by its place, with what is wrong there and what would be right: a
-/// parser's own words speak of its types.
-fn unreadable(path: &Path, error: &serde_saphyr::Error) -> Failure {
-    let error = error.without_snippet();
-    let place = error.location().map_or_else(String::new, |at| {
-        format!(", line {}, column {}", at.line(), at.column())
-    });
-    let words = match error {
-        serde_saphyr::Error::DuplicateMappingKey { key, .. } => format!(
-            "the key {} is there twice: give it once",
-            key.as_deref().map_or_else(|| "here".to_owned(), domain::error::quote)
-        ),
-        serde_saphyr::Error::MultipleDocuments { .. } => {
-            "a second document begins here: put one spec in a file".to_owned()
-        }
-        serde_saphyr::Error::Eof { .. } => "there is nothing in it: a spec is a mapping of keys, such as name: digits".to_owned(),
-        _ => "this is not YAML: write each key as `key: value`, such as name: digits, indent by spaces and alike, and close quotes and brackets".to_owned(),
-    };
-    Failure::Refused(format!("{}{place}: {words}", path.display()))
-}
-
-fn read_text(path: &Path) -> Result<String, Failure> {
-    fs::read_to_string(path).map_err(|error| {
-        let why = match error.kind() {
-            std::io::ErrorKind::NotFound => "there is no such file".to_owned(),
-            _ => error.to_string(),
-        };
-        Failure::Refused(format!(
-            "{}: {why}; name a text file that you may read",
-            path.display()
-        ))
-    })
-}
-
 fn object<'a>(spec: &'a mut Map<String, Value>, key: &str) -> &'a mut Map<String, Value> {
     let entry = spec.entry(key).or_insert_with(|| json!({}));
     if !entry.is_object() {
@@ -404,52 +301,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_is_no_spec_is_told_by_its_place_and_what_to_write() {
-        let path = std::env::temp_dir().join(format!("allot-spec-{}.yaml", std::process::id()));
-        let told = |text: &str| {
-            fs::write(&path, text).expect("it can be written");
-            let failure = read(&path).expect_err("it is no spec").to_string();
-            fs::remove_file(&path).expect("it was there");
-            failure
-        };
-        for text in [": : bad", "a: [1", "just words"] {
-            let failure = told(text);
-            assert!(failure.contains("such as name: digits"), "{failure}");
-            assert!(!failure.contains("Option<"), "{failure}");
-            assert_eq!(failure.lines().count(), 1, "{failure}");
-        }
-        assert!(told("a: [1").contains("line "));
-        let missing = read(&path).expect_err("it is gone").to_string();
-        assert!(missing.contains("there is no such file"), "{missing}");
-    }
-
-    #[test]
-    fn a_file_with_jobs_is_a_batch_and_says_nothing_else_but_its_team() {
-        let path = std::env::temp_dir().join(format!("allot-batch-{}.yaml", std::process::id()));
-        let asked = |text: &str| {
-            fs::write(&path, text).expect("it can be written");
-            let asked = read(&path);
-            fs::remove_file(&path).expect("it was there");
-            asked
-        };
-        let (batch, team) =
-            asked("team: vision\njobs:\n- {name: a}\n- {name: b}\n").expect("a batch");
-        let Asked::Batch(specs) = batch else {
-            panic!("it lists jobs");
-        };
-        assert_eq!(team.as_deref(), Some("vision"));
-        assert_eq!((specs.len(), &specs[1]["name"]), (2, &json!("b")));
-        for (text, told) in [
-            ("jobs: []\nname: a", "name: beside jobs"),
-            ("jobs: 3", "jobs: this is no list"),
-            ("jobs: [3]", "jobs[0]: 3 is no spec"),
-        ] {
-            let failure = asked(text).expect_err("it is no batch").to_string();
-            assert!(failure.contains(told), "{failure}");
-        }
-    }
-
-    #[test]
     fn durations_and_sizes_are_read_in_the_units_that_people_use() {
         let seconds = |text| seconds("--time-limit", text);
         let mib = |text| mib("--memory", text);
@@ -460,35 +311,6 @@ mod tests {
         assert!(mib("9999999999999TiB").is_err() && mib("512GB").is_err());
         let told = seconds("1x").expect_err("no such unit").to_string();
         assert!(told.starts_with("--time-limit: 1x is not"), "{told}");
-    }
-
-    #[test]
-    fn what_is_no_yaml_is_told_by_its_place_and_what_would_be_right() {
-        for (text, place, words) in [
-            (
-                "name: a\ncommand: [true\nworkers: 2\n",
-                ", line ",
-                "close quotes and brackets",
-            ),
-            ("name: a\n\tworkers: 2\n", ", line ", "indent by spaces"),
-            (
-                "name: a\nworkers: 1\nname: b\n",
-                ", line 3",
-                "the key name is there twice",
-            ),
-            ("name: a\n---\nname: b\n", ", line ", "one spec in a file"),
-            ("name: \"a\n", ", line ", "close quotes"),
-            ("key: value: more\n", ", line 1", "`key: value`"),
-        ] {
-            let error = serde_saphyr::from_str::<Value>(text).expect_err(text);
-            let told = unreadable(Path::new("job.yaml"), &error).to_string();
-            assert!(
-                told.starts_with(&format!("job.yaml{place}")),
-                "{text:?}: {told}"
-            );
-            assert!(told.contains(words), "{text:?}: {told}");
-            assert_eq!(told.lines().count(), 1, "{told}");
-        }
     }
 
     #[test]
