@@ -18,14 +18,14 @@ pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, AppError> {
         // Arrays would be taken for objects whose fields come in order.
         return Err(match serde_json::from_str::<serde::de::IgnoredAny>(text) {
             Ok(_) => AppError::invalid("body", text, "an object"),
-            Err(error) => unreadable("body", &error),
+            Err(error) => unreadable("body", text, &error),
         });
     }
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let fault = match serde_path_to_error::deserialize(&mut deserializer) {
         Ok(value) => match deserializer.end() {
             Ok(()) => return Ok(value),
-            Err(error) => return Err(unreadable("body", &error)),
+            Err(error) => return Err(unreadable("body", text, &error)),
         },
         Err(fault) => fault,
     };
@@ -34,7 +34,7 @@ pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, AppError> {
     let error = fault.into_inner();
     if error.classify() != Category::Data {
         let field = if path.is_empty() { "body" } else { &path };
-        return Err(unreadable(field, &error));
+        return Err(unreadable(field, text, &error));
     }
     let whole = serde_json::from_str::<Value>(text).unwrap_or(Value::Null);
     Err(AppError::Invalid(field_fault(
@@ -44,13 +44,29 @@ pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, AppError> {
     )))
 }
 
-fn unreadable(field: &str, error: &serde_json::Error) -> AppError {
+fn unreadable(field: &str, text: &str, error: &serde_json::Error) -> AppError {
     let place = format!("line {} column {}", error.line(), error.column());
-    AppError::Unreadable(FieldError::new(
-        field,
-        place,
-        format!("JSON: {}", message(error)),
-    ))
+    let remedy = format!("JSON, which it is not from {place} on: {}", message(error));
+    let value = match error.classify() {
+        Category::Eof => None,
+        _ => word_at(text, error.line(), error.column()),
+    };
+    AppError::Unreadable(FieldError::new(field, value.unwrap_or("the end"), remedy))
+}
+
+/// What stands at a place, counted from 1: a whole word of letters and digits, or one character.
+fn word_at(text: &str, line: usize, column: usize) -> Option<&str> {
+    let line = text.lines().nth(line.checked_sub(1)?)?;
+    // Parsers count bytes, and may stop within a character.
+    let mut at = column.saturating_sub(1).min(line.len());
+    while !line.is_char_boundary(at) {
+        at -= 1;
+    }
+    let begin = line[..at].trim_end_matches(char::is_alphanumeric).len();
+    let rest = &line[begin..];
+    let word = rest.len() - rest.trim_start_matches(char::is_alphanumeric).len();
+    let one = rest.chars().next()?.len_utf8();
+    Some(&rest[..word.max(one)])
 }
 
 /// What the parser said, without its place.
@@ -101,7 +117,14 @@ mod tests {
         let (field, value, remedy) = fault(r#"{"name": "a", "command": "true"}"#);
         assert_eq!(
             (field.as_str(), value.as_str(), remedy.as_str()),
-            ("command", "\"true\"", "an array")
+            ("command", "\"true\"", "an array, such as [\"true\"]")
+        );
+        let (_, value, remedy) =
+            fault(r#"{"name": "a", "command": ["true"], "per_worker": {"gpus": -1}}"#);
+        assert_eq!(value, "-1");
+        assert!(
+            remedy.starts_with("a whole number from 0 to 64"),
+            "{remedy}"
         );
     }
 
@@ -152,8 +175,28 @@ mod tests {
             fault(r#"{"name": "a", "command": [], "per_worker": {"gpu": 1}}"#);
         assert_eq!((field.as_str(), value.as_str()), ("per_worker.gpu", "1"));
         assert!(remedy.contains("gpus"), "{remedy}");
-        assert_eq!(fault(r#"{"name": "a"}"#).0, "command");
+        let (field, value, _) = fault(r#"{"name": "a"}"#);
+        assert_eq!((field.as_str(), value.as_str()), ("command", "a missing value"));
         assert_eq!(fault(r#"{"name": "a", "name": "b"}"#).0, "name");
+    }
+
+    #[test]
+    fn what_is_not_json_is_told_by_what_stands_there() {
+        for (text, value) in [
+            (r#"{"name": "a", "per_worker": {"gpus":NaN}}"#, "NaN"),
+            ("{\n  \"name\": nul}", "nul"),
+            ("{\"name\": 'a'}", "'"),
+            ("{\"name\": é}", "é"),
+            ("{", "the end"),
+        ] {
+            match read::<JobSpec>(text.as_bytes()) {
+                Err(AppError::Unreadable(error)) => {
+                    assert_eq!(error.value, value, "{text}");
+                    assert!(error.remedy.contains("line "), "{}", error.remedy);
+                }
+                other => panic!("{text}: {other:?}"),
+            }
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use axum::extract::Query;
 use axum::http::Uri;
 use domain::FieldError;
-use domain::spec::WORKERS_MAX;
+use domain::spec::{GPUS_PER_WORKER_MAX, WORKERS_MAX};
 use serde::de::DeserializeOwned;
 
 use crate::app::AppError;
@@ -64,6 +64,11 @@ pub fn field_fault(
     // Our own types say `field: value is refused: remedy`.
     if let Some((head, remedy)) = message.split_once(" is refused: ") {
         let own = head.split_once(": ").map_or(head, |(_, value)| value);
+        let remedy = if path == "per_worker.gpus" {
+            gpus_of_a_worker()
+        } else {
+            remedy.to_owned()
+        };
         return FieldError::new(field, value.as_deref().unwrap_or(own), remedy);
     }
     let expected = message
@@ -71,9 +76,23 @@ pub fn field_fault(
         .map(|(_, expected)| expected);
     let remedy = bounded(path, message, expected)
         .or_else(|| by_kind(message).map(str::to_owned))
+        .or_else(|| array_of(expected?, value.as_deref()?))
         .or_else(|| expected.map(plain))
         .unwrap_or_else(|| message.to_owned());
     FieldError::new(field, value.as_deref().unwrap_or("a value"), remedy)
+}
+
+/// What a worker may ask of GPUs: less than the bounds of any amount.
+fn gpus_of_a_worker() -> String {
+    format!(
+        "a whole number from 0 to {GPUS_PER_WORKER_MAX}, or a fraction under 1 with at most three decimals"
+    )
+}
+
+/// An array was expected and one value was given: it, as such an array.
+fn array_of(expected: &str, value: &str) -> Option<String> {
+    let one = !value.starts_with(['[', '{']) && value != "null";
+    (one && expected == "a sequence").then(|| format!("an array, such as [{value}]"))
 }
 
 /// Whole numbers that are asked for elsewhere than in a spec, with the least and the most.
