@@ -101,7 +101,10 @@ impl Job {
             ("cost", "cost"),
         ];
         for (label, path) in lines {
-            table::print_line(&format!("{label:<12} {}", table::shown(&job, path)))?;
+            // A line whose sentence is empty says less than no line.
+            if at(&job, path) != "" {
+                table::print_line(&format!("{label:<12} {}", table::shown(&job, path)))?;
+            }
         }
         for worker in job["placement"].as_array().into_iter().flatten() {
             let devices: Vec<String> = worker["devices"]

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, part};
 use crate::failure::Failure;
-use crate::table;
+use crate::table::{self, Column};
 
 /// Most rows of a list that is not paged for people.
 const ROWS_MAX: usize = 10_000;
@@ -171,29 +171,66 @@ impl Usage {
                 .as_object()
                 .is_some_and(|group| !group.is_empty())
         });
-        for row in &mut rows {
-            let group = row["group"].as_object().cloned().unwrap_or_default();
-            row["group"] = json!(
-                group
-                    .values()
-                    .map(table::text)
-                    .collect::<Vec<_>>()
-                    .join(" / ")
-            );
-        }
+        let mut columns = groups(self.group_by.as_deref().unwrap_or_default());
         if !answer["total"].is_null() {
-            let mut total = answer["total"].clone();
-            total["group"] = json!("total");
-            rows.push(total);
+            rows.push(total(&answer["total"], &columns));
         }
-        table::print(
-            &rows,
-            &[
-                ("GROUP", "group"),
-                ("GPU-SECONDS", "gpu_seconds"),
-                ("COST", "cost"),
-            ],
-            "nothing was used",
-        )
+        if columns.is_empty() {
+            columns.push(("GROUP", "group"));
+        }
+        columns.extend([("GPU-SECONDS", "gpu_seconds"), ("COST", "cost")]);
+        table::print(&rows, &columns, "nothing was used")
+    }
+}
+
+/// What usage is grouped by, with the column of each.
+const GROUPS: [(&str, Column); 7] = [
+    ("team", ("TEAM", "group.team")),
+    ("user", ("USER", "group.user")),
+    ("job", ("JOB", "group.job")),
+    ("pool", ("POOL", "group.pool")),
+    ("mode", ("MODE", "group.mode")),
+    ("day", ("DAY", "group.day")),
+    ("hour", ("HOUR", "group.hour")),
+];
+
+/// A column for each group, in the order in which they were asked for.
+fn groups(asked: &str) -> Vec<Column> {
+    let mut columns: Vec<Column> = Vec::new();
+    for word in asked.split(',') {
+        let column = GROUPS.iter().find(|(group, _)| *group == word);
+        columns.extend(column.map(|(_, column)| *column));
+    }
+    columns.dedup();
+    columns
+}
+
+/// The last row: `total` in its first column, and nothing in those of the other groups.
+fn total(sum: &Value, columns: &[Column]) -> Value {
+    let mut row = sum.clone();
+    row["group"] = match columns {
+        [] => json!("total"),
+        columns => columns
+            .iter()
+            .zip(std::iter::once("total").chain(std::iter::repeat("")))
+            .map(|((_, path), said)| (path.trim_start_matches("group.").to_owned(), json!(said)))
+            .collect::<serde_json::Map<_, _>>()
+            .into(),
+    };
+    row
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_stand_in_the_order_in_which_they_were_asked_for() {
+        let columns = groups("pool,mode");
+        assert_eq!(columns, [("POOL", "group.pool"), ("MODE", "group.mode")]);
+        assert_eq!(groups("mode,pool")[0], columns[1]);
+        let row = total(&json!({"gpu_seconds": 5}), &columns);
+        assert_eq!(row["group"], json!({"pool": "total", "mode": ""}));
+        assert_eq!(row["gpu_seconds"], 5);
     }
 }
