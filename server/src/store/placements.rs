@@ -1,6 +1,6 @@
-//! Placements: which devices of which nodes the present or last attempt of a job had.
+//! Placements: which nodes and devices the attempts of jobs had.
 
-use domain::ids::JobId;
+use domain::ids::{AttemptId, JobId, TeamId};
 use domain::sharing::SharingMode;
 
 use super::Tx;
@@ -40,6 +40,36 @@ pub async fn of_jobs(tx: &mut Tx, jobs: &[JobId]) -> Result<Vec<PlacementRow>, s
            WHERE j.id = ANY ($1) AND a.dismissed_at IS NULL AND (j.state NOT IN ('queued', 'suspended') OR t.state <> 'ended')
            ORDER BY j.id, a.worker, d.index, s.slots"#,
         jobs as &[JobId],
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
+/// A node that an attempt had.
+#[derive(Debug, Clone)]
+pub struct AttemptNode {
+    /// The attempt.
+    pub attempt_id: AttemptId,
+    /// The node's name.
+    pub node: String,
+}
+
+/// The nodes of a job's attempts, each once, by attempt and name.
+pub async fn nodes_of_attempts(
+    tx: &mut Tx,
+    team_id: TeamId,
+    job_id: JobId,
+) -> Result<Vec<AttemptNode>, sqlx::Error> {
+    sqlx::query_as!(
+        AttemptNode,
+        r#"SELECT DISTINCT t.id AS "attempt_id: AttemptId", n.name AS node
+           FROM attempts AS t
+           JOIN assignments AS a ON a.attempt_id = t.id
+           JOIN nodes AS n ON n.id = a.node_id
+           WHERE t.team_id = $1 AND t.job_id = $2
+           ORDER BY t.id, n.name"#,
+        team_id as TeamId,
+        job_id as JobId,
     )
     .fetch_all(&mut **tx)
     .await

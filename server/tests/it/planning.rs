@@ -34,6 +34,19 @@ async fn a_dry_run_says_what_would_happen_and_changes_nothing(owner: PgPool) {
         starts["cost_per_hour"],
         json!({ "amount": "82.2000", "currency": "CNY" })
     );
+    assert_eq!(count(&owner).await, before);
+    submit(&server.client("speech-member"), "speech", 8).await;
+    crate::fleet::turn(&server.app).await;
+    let waits = member
+        .post(dry, spec(json!(8)))
+        .await
+        .expect(StatusCode::OK);
+    assert_eq!(
+        (&waits["verdict"], &waits["cost_per_hour"]["amount"]),
+        (&json!("waits"), &json!("328.8000")),
+        "the one pool has one price"
+    );
+    let before = count(&owner).await;
     let never = member
         .post(dry, spec(json!(16)))
         .await

@@ -1,6 +1,8 @@
 //! What happened to a job: its events and its attempts.
 
-use domain::ids::{AttemptId, JobId};
+use std::collections::BTreeMap;
+
+use domain::ids::{AttemptId, JobId, TeamId};
 use domain::money::{Currency, Money};
 use domain::state::{AttemptEnd, AttemptState};
 use domain::{MilliGpu, Timestamp};
@@ -16,7 +18,7 @@ use crate::app::authorise::Action;
 use crate::app::page::{self, Page, PageAsk};
 use crate::app::{App, AppError, Asker};
 use crate::store::attempts::AttemptRow;
-use crate::store::{attempts as attempt_rows, events as event_rows};
+use crate::store::{Tx, attempts as attempt_rows, events as event_rows, placements};
 
 /// Steps of a job that are told at once: those of a hundred runs, more than anybody reads.
 const STEPS_MAX: i64 = 500;
@@ -101,6 +103,8 @@ pub struct Attempt {
     /// When all its workers had left.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub ended_at: Option<Timestamp>,
+    /// The nodes that its workers had, by name.
+    pub nodes: Vec<String>,
     /// GPU-seconds charged so far; those of all attempts add up to the job's.
     #[serde(with = "rust_decimal_number")]
     #[schema(value_type = f64, minimum = 0)]
@@ -147,12 +151,14 @@ pub async fn attempts(app: &App, asker: &Asker, id: JobId) -> Result<Page<Attemp
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let job = find(&mut tx, asker, Action::ListJobAttempts, id).await?;
     let rows = attempt_rows::of_job(&mut tx, job.team_id, id).await?;
+    let mut nodes = nodes_of_attempts(&mut tx, job.team_id, id).await?;
     let mut used = usage::of_attempts(&mut tx, id).await?;
     let currency = view::currency(&mut tx).await?;
     tx.commit().await?;
     let items = rows.into_iter().map(|row| {
         let used = used.remove(&row.id).unwrap_or_else(Sum::nothing);
-        shown(row, used, currency.as_ref())
+        let nodes = nodes.remove(&row.id).unwrap_or_default();
+        shown(row, nodes, used, currency.as_ref())
     });
     Ok(Page {
         items: items.collect(),
@@ -160,7 +166,19 @@ pub async fn attempts(app: &App, asker: &Asker, id: JobId) -> Result<Page<Attemp
     })
 }
 
-fn shown(row: AttemptRow, used: Sum, currency: Option<&Currency>) -> Attempt {
+async fn nodes_of_attempts(
+    tx: &mut Tx,
+    team: TeamId,
+    job: JobId,
+) -> Result<BTreeMap<AttemptId, Vec<String>>, AppError> {
+    let mut nodes: BTreeMap<AttemptId, Vec<String>> = BTreeMap::new();
+    for row in placements::nodes_of_attempts(tx, team, job).await? {
+        nodes.entry(row.attempt_id).or_default().push(row.node);
+    }
+    Ok(nodes)
+}
+
+fn shown(row: AttemptRow, nodes: Vec<String>, used: Sum, currency: Option<&Currency>) -> Attempt {
     Attempt {
         id: row.id,
         number: row.number,
@@ -175,6 +193,7 @@ fn shown(row: AttemptRow, used: Sum, currency: Option<&Currency>) -> Attempt {
         started_at: row.started_at,
         stop_asked_at: row.stop_asked_at,
         ended_at: row.ended_at,
+        nodes,
         gpu_seconds: used.gpu_seconds,
         cost: view::cost(used, currency),
     }

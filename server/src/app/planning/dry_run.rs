@@ -3,6 +3,7 @@
 use domain::MilliGpu;
 use domain::money::{self, Money, SHOWN_DECIMALS};
 use domain::name::Name;
+use domain::sharing::SharingMode;
 use domain::spec::JobSpec;
 use engine::plan::{Preemption, Waiting, WorkerPlace};
 use engine::world::{Workload, World};
@@ -17,6 +18,7 @@ use crate::app::jobs::{self, BeyondQuota, Prospect};
 use crate::app::questions::{self, live};
 use crate::app::{App, AppError, Asker};
 use crate::scheduler::discreet;
+use crate::store::prices::PriceInForce;
 use crate::store::{self, Tx};
 
 /// What would happen to a job that was submitted now.
@@ -28,7 +30,8 @@ pub struct DryRun {
     pub message: String,
     /// Where it would run, by worker; empty while it would wait.
     pub placement: Vec<DryRunWorker>,
-    /// What it would cost per hour there; null where no price covers it, or while it would wait.
+    /// What it would cost per hour there; where it would wait, what it costs wherever it may start, if
+    /// that is the same everywhere. Null where no price covers it.
     pub cost_per_hour: Option<Money>,
     /// Whom it would displace, in aggregate.
     pub displaces: Displaced,
@@ -117,6 +120,7 @@ pub async fn dry_run(
     tx.commit().await?;
     let fleet = questions::fleet(app).await?;
     let asked = workload(&world, team.name.as_str(), asker, &spec);
+    let wanted = Wanted::of(&spec);
     let tried = move || {
         let prospect = jobs::prospect(&fleet, &spec, asked.clone());
         let outcome = engine::dry_run(&world, asked);
@@ -126,7 +130,11 @@ pub async fn dry_run(
     let mut answer = answer(&world, team.name.as_str(), outcome, &own);
     foresee(&mut answer, prospect);
     let mut tx = app.db.begin_person(&asker.scope()).await?;
-    answer.cost_per_hour = price(&mut tx, &world, &answer.placement).await?;
+    answer.cost_per_hour = match answer.verdict {
+        DryRunVerdict::Refused => None,
+        _ if answer.placement.is_empty() => price_anywhere(&mut tx, &world, &wanted).await?,
+        _ => price(&mut tx, &world, &answer.placement).await?,
+    };
     tx.commit().await?;
     Ok(answer)
 }
@@ -239,6 +247,63 @@ fn held(work: &Workload) -> MilliGpu {
         .flat_map(|p| &p.devices)
         .map(|d| d.gpus)
         .sum()
+}
+
+/// What decides the price of work that has no place yet.
+struct Wanted {
+    /// The pools that it names; empty is any.
+    pools: Vec<Name>,
+    modes: Vec<SharingMode>,
+    gpus: MilliGpu,
+    /// Whether it asks for instances, whose part of a device its place decides.
+    instances: bool,
+}
+
+impl Wanted {
+    fn of(spec: &JobSpec) -> Self {
+        let each = spec.per_worker.gpus().milli();
+        Self {
+            pools: spec.pools.clone(),
+            modes: spec.per_worker.sharing.clone(),
+            gpus: MilliGpu::from_milli(each * i64::from(spec.workers)),
+            instances: spec.per_worker.mig_profile.is_some(),
+        }
+    }
+
+    fn accepts(&self, pool: &str) -> bool {
+        self.pools.is_empty() || self.pools.iter().any(|name| name.as_str() == pool)
+    }
+}
+
+/// What work costs per hour wherever it may start; nothing where that differs or a price is missing.
+async fn price_anywhere(
+    tx: &mut Tx,
+    world: &World,
+    wanted: &Wanted,
+) -> Result<Option<Money>, AppError> {
+    let mut common: Option<PriceInForce> = None;
+    if wanted.instances {
+        return Ok(None);
+    }
+    for pool in world.pools.iter().filter(|pool| wanted.accepts(&pool.name)) {
+        let offered = |mode: &&SharingMode| pool.sharing.contains(mode);
+        for mode in wanted.modes.iter().filter(offered) {
+            let price = store::prices::in_force(tx, &pool.name, *mode).await?;
+            match (price, &common) {
+                (Some(price), None) => common = Some(price),
+                (Some(price), Some(known))
+                    if (price.amount, &price.currency) == (known.amount, &known.currency) => {}
+                _ => return Ok(None),
+            }
+        }
+    }
+    Ok(common.map(|price| Money {
+        amount: money::round(
+            price.amount * Decimal::new(wanted.gpus.milli(), 3),
+            SHOWN_DECIMALS,
+        ),
+        currency: price.currency,
+    }))
 }
 
 /// What a placement costs per hour by the prices in force; nothing where one is missing.
