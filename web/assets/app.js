@@ -11,6 +11,8 @@
   const AGE_MS = 5000;
   /** Lines that the log keeps on the page; older ones are in the download. */
   const LOG_LINES_MAX = 5000;
+  /** What was done is told for this time, or until the page changes. */
+  const TOAST_MS = 8000;
 
   /* Times stand in UTC on the page; here they turn to the reader's zone. */
   const localise = (within) => $$("time[data-moment]", within).forEach((element) => {
@@ -62,6 +64,16 @@
     $("#waiting")?.remove();
     last = Date.now();
     window.htmx.trigger(element, "refresh");
+  };
+
+  /* What was done is told once: neither a reload nor a change of the page tells it again. */
+  const toast = () => {
+    const note = $("[data-toast]");
+    if (!note) return;
+    const address = new URL(location.href);
+    address.searchParams.delete("done");
+    history.replaceState(null, "", address);
+    setTimeout(() => note.remove(), TOAST_MS);
   };
   const changed = () => {
     if (due) return;
@@ -154,6 +166,7 @@
       window.Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) =>
         !((name === "open" && node.matches("details, dialog")) || (name === "hidden" && node.matches("[data-with-script], [data-without-script]")));
     }
+    toast();
     connect();
     follow();
   });

@@ -125,6 +125,8 @@ await check("the fleet shows nodes and devices, as cells and as a table", async 
   assert((await page.locator(".devs title").count()) >= 1, "no device");
   await page.locator("summary", { hasText: "Show as a table" }).first().click();
   await page.locator("details[open] table").first().waitFor();
+  const cut = await page.locator("details[open] .box").first().evaluate((box) => box.scrollWidth - box.clientWidth);
+  assert(cut <= 0, `the table is cut by ${cut} px`);
 });
 let nodeAddress = "/fleet";
 await check("a node's page shows its devices", async () => {

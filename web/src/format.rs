@@ -90,7 +90,21 @@ pub fn amount(milli: impl Whole) -> String {
 
 /// Money as a bill writes it: the currency's sign, two decimals, four when it is less than a cent.
 pub fn money(money: &Money) -> String {
-    let small = !money.amount.is_zero() && money.amount.abs() < Decimal::new(1, 2);
+    written(money, less_than_a_cent(money))
+}
+
+fn less_than_a_cent(money: &Money) -> bool {
+    !money.amount.is_zero() && money.amount.abs() < Decimal::new(1, 2)
+}
+
+/// Whether any of these is less than a cent, so that all of their column need four decimals.
+pub fn tells_small<'a>(costs: impl IntoIterator<Item = &'a Cost>) -> bool {
+    let mut priced = costs.into_iter().filter_map(|cost| cost.priced.as_ref());
+    priced.any(less_than_a_cent)
+}
+
+/// Money with two decimals, or with four where it stands by something `small`.
+fn written(money: &Money, small: bool) -> String {
     let places = if small {
         SHOWN_DECIMALS
     } else {
@@ -205,9 +219,16 @@ impl Messages {
 
     /// What something cost; what has no price says so.
     pub fn cost(&self, cost: &Cost) -> Phrase {
+        self.billed(cost, tells_small([cost]))
+    }
+
+    /// The same in a column, whose amounts all have four decimals where one is `small`.
+    pub fn billed(&self, cost: &Cost, small: bool) -> Phrase {
         match (&cost.priced, cost.unpriced) {
-            (Some(value), false) => Phrase::literal(&money(value)),
-            (Some(value), true) => self.say("cost.partly_unpriced").with("money", money(value)),
+            (Some(value), false) => Phrase::literal(&written(value, small)),
+            (Some(value), true) => self
+                .say("cost.partly_unpriced")
+                .with("money", written(value, small)),
             (None, true) => self.say("cost.unpriced"),
             (None, false) => Phrase::literal("–"),
         }

@@ -340,3 +340,61 @@ fn a_cancelled_job_says_so_in_its_state_alone() {
     assert!(!html.contains("It was cancelled."), "{html}");
     assert!(!html.contains("id=\"ending\""), "{html}");
 }
+
+#[test]
+fn a_free_device_has_no_mode_and_a_drain_that_leaves_nothing_says_nothing_of_it() {
+    let mut node = samples::node();
+    node.devices[0].mode = None;
+    node.leaving = Some(web::views::Leaving {
+        moves: 2000,
+        stays: 0,
+    });
+    let html = node.render().unwrap();
+    assert!(html.contains("data-l=\"Sharing\"><span class=\"muted\">–</span>"));
+    assert!(html.contains("placed elsewhere: <b>2 GPUs</b>."));
+    assert!(!html.contains("The rest ends by itself"));
+    node.leaving = Some(web::views::Leaving {
+        moves: 0,
+        stays: 1000,
+    });
+    let html = node.render().unwrap();
+    assert!(html.contains("The rest ends by itself: <b>1 GPU</b>."));
+}
+
+#[test]
+fn a_mode_that_is_refused_is_told_by_its_words() {
+    let refusal = web::views::Refusal {
+        field: "share".into(),
+        value: "exclusive".into(),
+        code: None,
+    };
+    let said = refusal.say(&web::messages::Messages::english()).to_string();
+    assert!(said.contains("“Whole device” is not accepted"), "{said}");
+}
+
+#[test]
+fn the_amounts_of_a_bill_have_as_many_decimals_as_its_smallest() {
+    use rust_decimal::Decimal;
+    let cost = |amount| {
+        web::format::Cost::priced(domain::money::Money {
+            amount,
+            currency: "CNY".parse().unwrap(),
+        })
+    };
+    let mut job = samples::job();
+    job.costs.truncate(1);
+    job.costs[0].cost = cost(Decimal::new(12, 4));
+    job.cost = cost(Decimal::new(125, 2));
+    let html = job.render().unwrap();
+    assert!(html.contains("¥0.0012</td>") && html.contains("¥1.2500</td>"));
+    assert!(html.contains("its start counts too"));
+}
+
+#[test]
+fn a_conflict_is_not_told_as_a_race() {
+    let html = samples::error(409).render().unwrap();
+    assert!(
+        !html.contains("faster") && !html.contains("meanwhile"),
+        "{html}"
+    );
+}

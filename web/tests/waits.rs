@@ -18,6 +18,18 @@ fn a_waiting_job_says_why() {
 }
 
 #[test]
+fn what_would_start_it_sooner_is_a_press_away() {
+    let html = samples::waiting_job().render().unwrap();
+    assert!(html.contains("&amp;gpus=2\">"), "{html}");
+    let mut viewed = samples::waiting_job();
+    viewed.actions.clone = false;
+    assert!(!viewed.render().unwrap().contains("&amp;gpus=2"));
+    let html = samples::submit().render().unwrap();
+    let press = "form=\"job-form\" name=\"change\" value=\"gpus=2\"";
+    assert!(html.contains(press) && html.contains("id=\"job-form\""));
+}
+
+#[test]
 fn a_wait_is_told_by_its_code_and_numbers() {
     use web::messages::Messages;
     use web::views::Wait;

@@ -176,7 +176,10 @@ mod tests {
         assert_eq!((field.as_str(), value.as_str()), ("per_worker.gpu", "1"));
         assert!(remedy.contains("gpus"), "{remedy}");
         let (field, value, _) = fault(r#"{"name": "a"}"#);
-        assert_eq!((field.as_str(), value.as_str()), ("command", "a missing value"));
+        assert_eq!(
+            (field.as_str(), value.as_str()),
+            ("command", "a missing value")
+        );
         assert_eq!(fault(r#"{"name": "a", "name": "b"}"#).0, "name");
     }
 

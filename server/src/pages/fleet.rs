@@ -2,7 +2,6 @@
 
 use axum::extract::State;
 use axum::response::Response;
-use domain::sharing::SharingMode;
 use domain::state::{NodeIntent, Reachability};
 use web::draw::{self, Share};
 use web::parts::State as Shown;
@@ -114,9 +113,4 @@ pub fn holder(slice: &nodes::DeviceSlice, teams: &Teams) -> draw::Holder {
         },
         None => draw::Holder::Other,
     }
-}
-
-/// A device's mode now: a free one is given out whole.
-pub fn mode_of(device: &Device) -> SharingMode {
-    device.mode.unwrap_or(SharingMode::Exclusive)
 }

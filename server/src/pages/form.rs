@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use domain::FieldError;
+use domain::quantity::MILLI;
 use domain::sharing::SharingMode;
 use domain::spec::{JobSpec, PerWorker, Retries, RetryOn, Runner};
 use domain::{MilliCpu, MilliGpu};
@@ -31,6 +32,9 @@ pub struct SubmitFields {
     /// Whether only a check was asked for, which browsers without scripts do by a button.
     #[serde(default)]
     pub check: String,
+    /// A change that was pressed, as `FIELD=VALUE`, several joined by `&`.
+    #[serde(default)]
+    change: String,
     #[serde(default)]
     name: String,
     #[serde(default)]
@@ -68,6 +72,19 @@ pub struct SubmitFields {
 }
 
 impl SubmitFields {
+    /// Makes the change that was pressed, if one was; says whether.
+    pub fn take_change(&mut self) -> bool {
+        let change = std::mem::take(&mut self.change);
+        for (field, value) in change.split('&').filter_map(|pair| pair.split_once('=')) {
+            match field {
+                "workers" => self.workers = value.to_owned(),
+                "gpus" => self.gpus = value.to_owned(),
+                _ => {}
+            }
+        }
+        !change.is_empty()
+    }
+
     /// The fields as the page shows them again.
     pub fn shown(&self) -> SubmitForm {
         SubmitForm {
@@ -180,15 +197,18 @@ impl SubmitFields {
         let memory = gibibytes(&self.memory_gib, "per_worker.memory_mib").map_err(&mut keep);
         let gpu_memory =
             gibibytes(&self.gpu_memory_gib, "per_worker.gpu_memory_mib").map_err(&mut keep);
-        let share = self
-            .share
-            .parse::<SharingMode>()
-            .map_err(|e| keep(within("per_worker.sharing", e)));
+        let share = match self.share.as_str() {
+            "" => Ok(None),
+            mode => mode
+                .parse::<SharingMode>()
+                .map(Some)
+                .map_err(|e| keep(within("per_worker.sharing", e))),
+        };
         match (gpus, cpus, memory, gpu_memory, share) {
             (Ok(gpus), Ok(cpus), Ok(memory), Ok(gpu_memory_mib), Ok(share)) => Ok(PerWorker {
                 gpus: Some(gpus),
                 gpu_memory_mib,
-                sharing: vec![share],
+                sharing: share.map_or_else(|| by_size(gpus), |mode| vec![mode]),
                 cpus,
                 memory_mib: memory.unwrap_or(0),
                 ..PerWorker::default()
@@ -264,12 +284,7 @@ pub fn fields_of(spec: &JobSpec) -> SubmitForm {
         },
         memory_gib: amount(spec.per_worker.memory_mib),
         gpu_memory_gib: amount(spec.per_worker.gpu_memory_mib.unwrap_or(0)),
-        share: spec
-            .per_worker
-            .sharing
-            .first()
-            .map_or("exclusive", |mode| mode.as_str())
-            .into(),
+        share: share_of(&spec.per_worker),
         time_limit_minutes: in_minutes(spec.time_limit_seconds),
         checkpoint_minutes: in_minutes(spec.checkpoint_seconds),
         retries: spec.retries.limit.to_string(),
@@ -281,6 +296,24 @@ pub fn fields_of(spec: &JobSpec) -> SubmitForm {
         file_name,
         file_text,
     }
+}
+
+/// The modes that suit an amount of GPUs: whole devices alone, a fraction by whatever shares one.
+fn by_size(gpus: MilliGpu) -> Vec<SharingMode> {
+    if gpus > MilliGpu::ZERO && gpus.milli() < MILLI {
+        vec![SharingMode::TimeSlice, SharingMode::Mps]
+    } else {
+        vec![SharingMode::Exclusive]
+    }
+}
+
+/// What the form's choice of sharing holds for a worker.
+fn share_of(worker: &PerWorker) -> String {
+    if worker.sharing == by_size(worker.gpus()) {
+        return String::new();
+    }
+    let first = worker.sharing.first();
+    first.map_or("", |mode| mode.as_str()).to_owned()
 }
 
 fn bare(name: domain::name::JobName, command: Vec<String>) -> JobSpec {
@@ -380,85 +413,4 @@ fn plain(number: Decimal) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn filled() -> SubmitFields {
-        let text = |t: &str| t.to_owned();
-        SubmitFields {
-            name: text("digits"),
-            kind: text("training"),
-            class: text("normal"),
-            pool: text("h100"),
-            command: text("python3 train.py --epochs 2"),
-            workers: text("2"),
-            gpus: text("0.5"),
-            memory_gib: text("1.5"),
-            share: text("time_slice"),
-            time_limit_minutes: text("90"),
-            retries: text("2"),
-            env: text("SEED=1\r\nA=b=c\r\n"),
-            file_name: text("train.py"),
-            file_text: text("print(1)\r\n"),
-            ..SubmitFields::default()
-        }
-    }
-
-    #[test]
-    fn the_fields_say_a_spec() {
-        let spec = filled().spec().expect("it is well-formed");
-        assert_eq!(spec.command, ["python3", "train.py", "--epochs", "2"]);
-        assert_eq!((spec.workers, spec.per_worker.gpus().milli()), (2, 500));
-        assert_eq!(spec.per_worker.memory_mib, 1536);
-        assert_eq!(spec.time_limit_seconds, Some(5400));
-        assert_eq!(spec.env["A"], "b=c");
-        assert_eq!(spec.files["train.py"], "print(1)\n");
-        assert_eq!(spec.retries.on, [RetryOn::Failure]);
-    }
-
-    #[test]
-    fn every_wrong_field_is_named_at_once() {
-        let mut fields = filled();
-        fields.gpus = "NaN".into();
-        fields.workers = "-1".into();
-        fields.command = "sh -c 'x".into();
-        fields.time_limit_minutes = "1e99".into();
-        fields.env = "SEED".into();
-        let faults = fields.spec().expect_err("five fields are wrong");
-        let named: Vec<&str> = faults
-            .iter()
-            .map(|fault| web::views::field_of(&fault.field))
-            .collect();
-        assert_eq!(
-            named,
-            ["command", "workers", "gpus", "env", "time_limit_minutes"]
-        );
-    }
-
-    #[test]
-    fn one_like_it_says_the_same_spec() {
-        let spec = filled().spec().expect("it is well-formed");
-        let shown = fields_of(&spec);
-        let fields = SubmitFields {
-            name: shown.name,
-            kind: shown.kind,
-            class: shown.class,
-            pool: shown.pool,
-            command: shown.command,
-            workers: shown.workers,
-            gpus: shown.gpus,
-            cpus: shown.cpus,
-            memory_gib: shown.memory_gib,
-            gpu_memory_gib: shown.gpu_memory_gib,
-            share: shown.share,
-            time_limit_minutes: shown.time_limit_minutes,
-            checkpoint_minutes: shown.checkpoint_minutes,
-            retries: shown.retries,
-            env: shown.env,
-            file_name: shown.file_name,
-            file_text: shown.file_text,
-            ..SubmitFields::default()
-        };
-        assert_eq!(fields.spec().expect("it is well-formed"), spec);
-    }
-}
+mod tests;

@@ -65,7 +65,7 @@ pages! {
     "/jobs/{job}/cancel" { post job::cancel_job; }
     "/jobs/{job}/suspend" { post job::suspend_job; }
     "/jobs/{job}/resume" { post job::resume_job; }
-    "/submit" ["team" "like"] { get submit::show_submit; post submit::submit_job; }
+    "/submit" ["team" "like" "workers" "gpus"] { get submit::show_submit; post submit::submit_job; }
     "/submit/dry-run" { post submit::check_job; }
     "/teams" ["done"] { get teams::list_teams; post teams::make_team; }
     "/teams/{team}" ["done"] { get team::show_team; }

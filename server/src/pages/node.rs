@@ -10,7 +10,7 @@ use web::parts::{EventLine, State as Shown};
 use web::shell::Section;
 use web::views::{Leaving, NodeAction, NodeDevice, NodeNote, NodeView, NodeWork};
 
-use super::fleet::{cell, holder, mode_of};
+use super::fleet::{cell, holder};
 use super::jobs::Teams;
 use super::visit::{Posted, Visit};
 use super::{Nothing, PageError, page};
@@ -103,7 +103,7 @@ fn devices(node: &Node, teams: &Teams) -> Vec<NodeDevice> {
             memory_mib: device.memory_mib,
             numa: device.numa,
             clique: device.nvlink,
-            mode: mode_of(device).as_str().to_owned(),
+            mode: device.mode.map(|mode| mode.as_str().to_owned()),
         })
         .collect()
 }

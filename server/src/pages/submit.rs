@@ -43,6 +43,10 @@ pub struct SubmitQuery {
     /// A job to begin from.
     #[serde(default)]
     like: String,
+    /// Workers, where the form is to hold others than that job had.
+    workers: Option<String>,
+    /// GPUs per worker, likewise.
+    gpus: Option<String>,
 }
 
 /// Shows the form.
@@ -52,7 +56,7 @@ pub async fn show_submit(
     uri: Uri,
 ) -> Result<Response, PageError> {
     let query: SubmitQuery = read_query(&uri)?;
-    let form = match query.like.as_str() {
+    let mut form = match query.like.as_str() {
         "" => SubmitForm::default(),
         id => jobs::get(&app, &visit.asker, super::job::read_id(id)?)
             .await?
@@ -61,6 +65,8 @@ pub async fn show_submit(
             .map(fields_of)
             .unwrap_or_default(),
     };
+    form.workers = query.workers.unwrap_or(form.workers);
+    form.gpus = query.gpus.unwrap_or(form.gpus);
     show(&app, &visit, &query.team, form, Vec::new(), None).await
 }
 
@@ -144,12 +150,13 @@ fn choices(kept: &[Class]) -> Vec<ClassChoice> {
 /// Submits the job, or shows the form again with what is wrong with it.
 pub async fn submit_job(
     State(app): State<App>,
-    Posted { visit, fields }: Posted<SubmitFields>,
+    Posted { visit, mut fields }: Posted<SubmitFields>,
 ) -> Result<Response, PageError> {
     let team = read_team(&fields.team)?;
+    let changed = fields.take_change();
     let errors = match fields.spec() {
         Err(faults) => faults.iter().map(refused_field).collect(),
-        Ok(spec) if !fields.check.is_empty() => {
+        Ok(spec) if changed || !fields.check.is_empty() => {
             let dry_run = dry_run(&app, &visit, &team, spec).await;
             return match dry_run {
                 Ok(dry_run) => {

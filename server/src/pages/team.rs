@@ -7,7 +7,7 @@ use domain::name::Name;
 use serde::Deserialize;
 use web::draw::Quota;
 use web::shell::{Notice, Section, Tone};
-use web::views::{MemberForm, MemberRow, QuotaRow, TeamView};
+use web::views::{MemberForm, MemberRow, QuotaRow, Refusal, TeamView};
 
 use super::jobs::Teams;
 use super::visit::{Posted, Visit};
@@ -25,7 +25,14 @@ pub async fn show_team(
     visit: Visit,
     Path(name): Path<String>,
 ) -> Result<Response, PageError> {
-    show(&app, &visit, &read_team(&name)?, MemberForm::default()).await
+    show(
+        &app,
+        &visit,
+        &read_team(&name)?,
+        MemberForm::default(),
+        None,
+    )
+    .await
 }
 
 async fn show(
@@ -33,6 +40,7 @@ async fn show(
     visit: &Visit,
     name: &Name,
     form: MemberForm,
+    kept: Option<Refusal>,
 ) -> Result<Response, PageError> {
     let asker = &visit.asker;
     let team = teams::get(app, asker, name).await?;
@@ -54,15 +62,20 @@ async fn show(
         .filter_map(|team| live.get(team))
         .fold((0, 0), |(w, a), jobs| (w + jobs.waiting, a + jobs.active));
     let mut shell = visit.shell(app, Section::Teams).await?;
-    if let Some(refusal) = &form.error {
-        shell.notice = Some(Notice {
+    // A refused form's own address is for sending alone.
+    shell.here = format!("/teams/{name}");
+    let not_added = form.error.as_ref().map(|refusal| {
+        let rule = refusal.say(&shell.t);
+        shell.t.say("team.not_added").nest("rule", rule)
+    });
+    let not_removed = kept.map(|refusal| refusal.say(&shell.t));
+    shell.notice = not_added
+        .or(not_removed)
+        .map(|text| Notice {
             tone: Tone::Bad,
-            text: shell
-                .t
-                .say("team.not_added")
-                .nest("rule", refusal.say(&shell.t)),
-        });
-    }
+            text,
+        })
+        .or(shell.notice);
     let spent = spend::of_team(app, asker, name).await?;
     page(&TeamView {
         team: known.shown(name.as_str()),
@@ -169,6 +182,7 @@ pub async fn add_member(
             role: fields.role,
             error: Some(refusal),
         },
+        None,
     )
     .await
 }
@@ -193,13 +207,19 @@ pub async fn remove_member(
         visit,
         fields: Nothing {},
     }: Posted<Nothing>,
-) -> Result<Redirect, PageError> {
+) -> Result<Response, PageError> {
     let team = read_team(&name)?;
     let user: Name = user
         .parse()
         .map_err(|_| AppError::not_found("member", user))?;
-    teams::remove_member(&app, &visit.asker, &team, &user).await?;
-    Ok(Redirect::to(&format!("/teams/{team}?done=member_removed")))
+    match teams::remove_member(&app, &visit.asker, &team, &user).await {
+        Ok(_) => Ok(Redirect::to(&format!("/teams/{team}?done=member_removed")).into_response()),
+        Err(conflict @ AppError::Conflict { .. }) => {
+            let kept = refusal::of(conflict, field_of)?;
+            show(&app, &visit, &team, MemberForm::default(), Some(kept)).await
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// A team's name from the path; what is none names no team.

@@ -343,5 +343,47 @@ async fn priority_classes_say_their_order(owner: PgPool) {
     let mut member = browser(&owner, &server, "vision-member").await;
     let page = member.get("/submit?team=vision").await.html;
     assert!(page.contains("before normal"), "{page}");
-    assert!(page.contains("first to go"), "{page}");
+    assert!(page.contains("first to give way"), "{page}");
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn who_takes_out_the_last_owner_stays_on_the_page_and_reads_why_not(owner: PgPool) {
+    let server = Server::start(&owner).await;
+    let mut browser = browser(&owner, &server, "vision-owner").await;
+    let team = browser.get("/teams/vision").await.html;
+    let form = format!("csrf={}", token(&team));
+    let kept = browser
+        .post("/teams/vision/members/vision-owner/remove", &form)
+        .await;
+    assert_eq!(kept.status, StatusCode::OK);
+    assert!(kept.html.contains("A team keeps at least one owner."));
+    assert!(
+        kept.html.contains("hx-get=\"/teams/vision\""),
+        "it is the team's page"
+    );
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_change_that_is_pressed_stands_in_the_form(owner: PgPool) {
+    let server = Server::start(&owner).await;
+    add_node(&owner, "h100", "n1", 8).await;
+    let mut browser = browser(&owner, &server, "vision-member").await;
+    let linked = browser.get("/submit?team=vision&gpus=3&workers=2").await;
+    assert!(
+        linked.html.contains("name=\"gpus\" value=\"3\""),
+        "{}",
+        linked.html
+    );
+    let form = format!(
+        "csrf={}&team=vision&name=a&kind=batch&class=normal&command=true&workers=1&gpus=6&share=&change=gpus%3D2",
+        token(&linked.html)
+    );
+    let pressed = browser.post("/submit", &form).await;
+    assert_eq!(pressed.status, StatusCode::OK, "nothing was submitted");
+    assert!(pressed.html.contains("name=\"gpus\" value=\"2\""));
+    assert!(
+        pressed.html.contains("It would start now"),
+        "{}",
+        pressed.html
+    );
 }

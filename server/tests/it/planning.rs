@@ -35,7 +35,7 @@ async fn a_dry_run_says_what_would_happen_and_changes_nothing(owner: PgPool) {
         json!({ "amount": "82.2000", "currency": "CNY" })
     );
     assert_eq!(count(&owner).await, before);
-    submit(&server.client("speech-member"), "speech", 8).await;
+    submit(&server.client("speech-member"), "speech", 4).await;
     crate::fleet::turn(&server.app).await;
     let waits = member
         .post(dry, spec(json!(8)))

@@ -6,14 +6,14 @@ use domain::sharing::SharingMode;
 use domain::state::{DeviceHealth, JobState};
 
 use crate::draw::{self, Device, Holder, Html, Share, Span};
-use crate::format::Cost;
+use crate::format::{self, Cost};
 use crate::log::Line;
 use crate::messages::{Messages, Phrase};
 use crate::parts::{EventLine, State, Team, scattered};
 use crate::shell::{Section, Shell};
 
 use super::held::{self, HeldAlike};
-use super::{Ending, Why};
+use super::{Ending, Remedy, Why};
 
 /// A job as its team sees it.
 #[derive(Debug, Clone, Template)]
@@ -187,6 +187,16 @@ const AXIS_PARTS: i64 = 4;
 impl JobView {
     fn shown_state(&self) -> Phrase {
         State::job(self.state).show(&self.shell.t)
+    }
+
+    /// The fields of the submit form that make a change, where the reader may submit one like it.
+    fn offered<'a>(&self, remedy: &'a Remedy) -> Option<Vec<(&'static str, &'a str)>> {
+        remedy.fields().filter(|_| self.actions.clone)
+    }
+
+    /// Whether the bill tells an amount under a cent.
+    fn tells_small(&self) -> bool {
+        format::tells_small(self.costs.iter().map(|line| &line.cost).chain([&self.cost]))
     }
 
     fn live(&self) -> bool {

@@ -95,8 +95,8 @@ pub struct NodeDevice {
     pub numa: Option<u32>,
     /// The NVLink clique that it is in.
     pub clique: Option<u32>,
-    /// The mode's code in which it is given out now.
-    pub mode: String,
+    /// The mode's code in which it is given out now; a free one has none.
+    pub mode: Option<String>,
 }
 
 /// Work on a device of the node.
@@ -186,11 +186,20 @@ impl NodeView {
             .word("node_ask_more", action.code())
             .nest("held", t.gpus(self.held_milli()));
         match self.leaving {
-            Some(leaving) => said
-                .nest("moves", t.gpus(leaving.moves))
-                .nest("stays", t.gpus(leaving.stays)),
+            Some(leaving) => said.nest("moves", t.gpus(leaving.moves)),
             None => said,
         }
+    }
+
+    /// What an action leaves to end by itself, where that is anything.
+    fn leaves(&self, action: &NodeAction) -> Option<Phrase> {
+        let t = &self.shell.t;
+        let stays = self.leaving.map_or(0, |leaving| leaving.stays);
+        let told = stays > 0 && t.knows("node_ask_stays", action.code());
+        told.then(|| {
+            t.word("node_ask_stays", action.code())
+                .nest("stays", t.gpus(stays))
+        })
     }
 
     fn held_milli(&self) -> i64 {

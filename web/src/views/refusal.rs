@@ -44,7 +44,7 @@ impl Refusal {
                     rule
                 } else {
                     t.say("refusal.value")
-                        .with("value", &self.value)
+                        .nest("value", self.shown_value(t))
                         .nest("rule", rule)
                 };
                 self.labelled(t, rule)
@@ -57,6 +57,14 @@ impl Refusal {
                 .with("field", &self.field)
                 .with("value", &self.value),
         }
+    }
+
+    /// The value as the form shows it: a mode by its words.
+    fn shown_value(&self, t: &Messages) -> Phrase {
+        if self.field == "share" && t.knows("mode", &self.value) {
+            return t.word("mode", &self.value);
+        }
+        Phrase::literal(&self.value)
     }
 
     fn labelled(&self, t: &Messages, rule: Phrase) -> Phrase {

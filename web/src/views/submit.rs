@@ -105,7 +105,7 @@ impl Default for SubmitForm {
             cpus: String::new(),
             memory_gib: String::new(),
             gpu_memory_gib: String::new(),
-            share: "exclusive".into(),
+            share: String::new(),
             time_limit_minutes: String::new(),
             checkpoint_minutes: String::new(),
             retries: "0".into(),

@@ -276,6 +276,22 @@ pub struct Remedy {
 }
 
 impl Remedy {
+    /// The fields of the submit form that make this change, by name with what they are to hold;
+    /// nothing where the form cannot make it.
+    pub fn fields(&self) -> Option<Vec<(&'static str, &str)>> {
+        let mut fields = Vec::new();
+        for (key, value) in &self.change {
+            match (key.as_str(), value.as_deref()) {
+                ("workers" | "min_workers", Some(value)) => fields.push(("workers", value)),
+                ("per_worker.gpus", Some(value)) => fields.push(("gpus", value)),
+                // What the form has no field for it never asks.
+                ("topology.require" | "anti_affinity", None) | ("nvlink", Some("prefer")) => {}
+                _ => return None,
+            }
+        }
+        Some(fields)
+    }
+
     /// What to change, by the labels of the form.
     pub fn changes(&self, t: &Messages) -> Vec<Phrase> {
         let change = self.change.iter();

@@ -166,7 +166,7 @@ pub fn node() -> NodeView {
                 memory_mib: 81_559,
                 numa: Some(cell.index / 4),
                 clique: Some(0),
-                mode: "exclusive".into(),
+                mode: Some("exclusive".into()),
                 cell,
             })
             .collect(),

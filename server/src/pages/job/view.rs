@@ -48,7 +48,6 @@ pub async fn show_job(
     let attempts = jobs::attempts(&app, asker, id).await?.items;
     let teams = Teams::load(&app, asker).await?;
     let shell = visit.shell(&app, Section::Jobs).await?;
-    let live = !job.state.terminal();
     let view = JobView {
         id: id.to_string(),
         team: teams.shown(&job.team),
@@ -61,7 +60,7 @@ pub async fn show_job(
         .await?,
         gpus_milli: job.gpus_milli(),
         ran_seconds: ran_in_all(&attempts, shell.now),
-        placement: if live { placement(&job) } else { Vec::new() },
+        placement: placement(&job),
         spans: spans(&steps, job.state, shell.now),
         attempts: attempts
             .iter()
@@ -125,7 +124,7 @@ fn spans(steps: &[Event], state: JobState, now: Timestamp) -> Vec<Span> {
         .zip(ends)
         .map(|((at, state), end)| Span {
             state: *state,
-            seconds: (end - *at).num_seconds().max(0),
+            seconds: whole_seconds(*at, end),
         })
         .collect()
 }
@@ -166,25 +165,21 @@ fn ran_in_all(attempts: &[Attempt], now: Timestamp) -> Option<i64> {
 
 fn ran(attempt: &Attempt, now: Timestamp) -> Option<i64> {
     let until = attempt.ended_at.unwrap_or(now);
-    attempt
-        .started_at
-        .map(|at| (until - at).num_seconds().max(0))
+    attempt.started_at.map(|at| whole_seconds(at, until))
+}
+
+/// The seconds between two moments, each cut to its second: what follows one upon the other adds
+/// up to the whole.
+fn whole_seconds(from: Timestamp, to: Timestamp) -> i64 {
+    (to.timestamp() - from.timestamp()).max(0)
 }
 
 fn attempt_row(attempt: &Attempt, job: &Job, steps: &[Event], now: Timestamp) -> AttemptRow {
-    let present = attempt.number == job.attempt;
-    let mut nodes: Vec<String> = job
-        .placement
-        .iter()
-        .filter(|_| present)
-        .map(|worker| worker.node.clone())
-        .collect();
-    nodes.dedup();
     AttemptRow {
         number: attempt.number.unsigned_abs(),
         started_at: attempt.started_at.or(Some(attempt.created_at)),
         ran_seconds: ran(attempt, now),
-        nodes,
+        nodes: attempt.nodes.clone(),
         ending: why::ending_of(attempt, job, steps),
     }
 }
@@ -256,8 +251,9 @@ fn detail(t: &Messages, event: &Event) -> Option<Phrase> {
         AttemptEnd::StartRefused | AttemptEnd::Invalid if event.actor_kind == "agent" => {
             data("message").map(Phrase::literal)
         }
-        // That it succeeded says that its command ended.
+        // That it succeeded says that its command ended, and that it is cancelled says itself.
         AttemptEnd::Exit if event.to == JobState::Succeeded.as_str() => None,
+        AttemptEnd::Cancelled => None,
         end => Some(t.word("ended_by", end.as_str())),
     }
 }
