@@ -73,6 +73,4 @@ codes! {
     TeamHasWork = "team_has_work",
     /// A pool has as many windows as may be.
     TooManyWindows = "too_many_windows",
-    /// It asks for what is not built yet.
-    Unsupported = "unsupported",
 }

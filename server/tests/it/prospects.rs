@@ -150,7 +150,7 @@ async fn a_node_that_is_away_makes_no_guarantee_too_small_for_good(owner: PgPool
     let fleet = Fleet::new(owner).await;
     fleet.node("n1", 4).await;
     let away = fleet.node("n2", 4).await;
-    sqlx::query("UPDATE nodes SET reachability = 'unreachable' WHERE id = $1")
+    sqlx::query("UPDATE nodes SET reachability = 'unreachable', version = version + 1 WHERE id = $1")
         .bind(away)
         .execute(&fleet.owner)
         .await
@@ -217,7 +217,7 @@ async fn a_working_directory_is_taken_where_a_node_allows_it_and_runs_there(owne
     );
     assert!(remedy.contains("no node of its pools"), "{remedy}");
     sqlx::query!(
-        "UPDATE nodes SET work_roots = '{/data}' WHERE id = $1",
+        "UPDATE nodes SET work_roots = '{/data}', version = version + 1 WHERE id = $1",
         other as NodeId
     )
     .execute(&fleet.owner)
@@ -244,7 +244,7 @@ async fn a_job_whose_folder_no_node_lets_it_work_in_any_more_is_told_that(owner:
     let fleet = Fleet::new(owner).await;
     let node = fleet.node("n1", 1).await;
     let allow = async |roots: &[&str]| {
-        sqlx::query("UPDATE nodes SET work_roots = $1 WHERE id = $2")
+        sqlx::query("UPDATE nodes SET work_roots = $1, version = version + 1 WHERE id = $2")
             .bind(roots)
             .bind(node)
             .execute(&fleet.owner)

@@ -16,7 +16,7 @@ use super::view::{self, Job};
 use crate::app::audit::{self, Change};
 use crate::app::authorise::Action;
 use crate::app::idempotency::{self, Answer, Repeat};
-use crate::app::{App, AppError, Asker, RefusalCode, planning, questions, teams};
+use crate::app::{App, AppError, Asker, planning, questions, teams};
 use crate::scheduler::capable;
 use crate::store::events::{self, Actor, NewEvent, Subject};
 use crate::store::jobs::{self, NewJob, Verdict};
