@@ -150,11 +150,13 @@ async fn a_node_that_is_away_makes_no_guarantee_too_small_for_good(owner: PgPool
     let fleet = Fleet::new(owner).await;
     fleet.node("n1", 4).await;
     let away = fleet.node("n2", 4).await;
-    sqlx::query("UPDATE nodes SET reachability = 'unreachable', version = version + 1 WHERE id = $1")
-        .bind(away)
-        .execute(&fleet.owner)
-        .await
-        .expect("it is away");
+    sqlx::query(
+        "UPDATE nodes SET reachability = 'unreachable', version = version + 1 WHERE id = $1",
+    )
+    .bind(away)
+    .execute(&fleet.owner)
+    .await
+    .expect("it is away");
     let firm = |gpus| spec(gpus, json!({ "class": "training-high" }));
     let job = fleet.submit_spec(firm(4)).await.expect("taken");
     fleet.turn().await;
