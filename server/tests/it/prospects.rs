@@ -150,10 +150,10 @@ async fn a_node_that_is_away_makes_no_guarantee_too_small_for_good(owner: PgPool
     let fleet = Fleet::new(owner).await;
     fleet.node("n1", 4).await;
     let away = fleet.node("n2", 4).await;
-    sqlx::query(
+    sqlx::query!(
         "UPDATE nodes SET reachability = 'unreachable', version = version + 1 WHERE id = $1",
+        away as NodeId
     )
-    .bind(away)
     .execute(&fleet.owner)
     .await
     .expect("it is away");
@@ -177,14 +177,18 @@ async fn a_node_that_is_away_makes_no_guarantee_too_small_for_good(owner: PgPool
 async fn a_pool_that_is_closed_for_now_counts_among_those_that_may_admit_work(owner: PgPool) {
     let fleet = Fleet::with_policy(owner.clone(), json!({ "state": "closed" })).await;
     fleet.node("n1", 8).await;
-    for written in [
-        "INSERT INTO pools (id, name, policy) VALUES (gen_random_uuid(), 'a100', '{}')",
+    sqlx::query!("INSERT INTO pools (id, name, policy) VALUES (gen_random_uuid(), 'a100', '{}')")
+        .execute(&owner)
+        .await
+        .expect("a pool");
+    sqlx::query!(
         "INSERT INTO quotas (team_id, pool_id, guaranteed_milli, limit_milli)
          SELECT teams.id, pools.id, 2000, 2000 FROM teams, pools
-         WHERE teams.name = 'vision' AND pools.name = 'a100'",
-    ] {
-        sqlx::query(written).execute(&owner).await.expect("written");
-    }
+         WHERE teams.name = 'vision' AND pools.name = 'a100'"
+    )
+    .execute(&owner)
+    .await
+    .expect("a quota");
     add_node(&owner, "a100", "n2", 8).await;
     let either = spec(4, json!({ "pools": ["a100", "h100"] }));
     let job = fleet.submit_spec(either).await.expect("taken");
@@ -246,12 +250,15 @@ async fn a_job_whose_folder_no_node_lets_it_work_in_any_more_is_told_that(owner:
     let fleet = Fleet::new(owner).await;
     let node = fleet.node("n1", 1).await;
     let allow = async |roots: &[&str]| {
-        sqlx::query("UPDATE nodes SET work_roots = $1, version = version + 1 WHERE id = $2")
-            .bind(roots)
-            .bind(node)
-            .execute(&fleet.owner)
-            .await
-            .expect("roots");
+        let roots: Vec<String> = roots.iter().map(|root| (*root).to_owned()).collect();
+        sqlx::query!(
+            "UPDATE nodes SET work_roots = $1, version = version + 1 WHERE id = $2",
+            &roots,
+            node as NodeId
+        )
+        .execute(&fleet.owner)
+        .await
+        .expect("roots");
     };
     allow(&["/data"]).await;
     let mut jobs = Vec::new();
