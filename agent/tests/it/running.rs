@@ -174,7 +174,7 @@ async fn what_cannot_run_is_refused_in_words() {
         (
             directory(&root.join("link").display().to_string()),
             "invalid",
-            "leads out of",
+            "is a link",
         ),
         (
             directory(&root.join("data/../..").display().to_string()),

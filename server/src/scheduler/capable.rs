@@ -114,7 +114,14 @@ pub fn selector(spec: &JobSpec, roots: &Roots) -> BTreeMap<String, String> {
     }
     if let Some(path) = &spec.working_directory {
         // Where the root has gone meanwhile no node has the label, and the job waits.
-        let root = roots.deepest(path).unwrap_or_else(|| trimmed(path));
+        let named = || {
+            if path.starts_with('/') {
+                trimmed(path)
+            } else {
+                ANY_ROOT
+            }
+        };
+        let root = roots.deepest(path).unwrap_or_else(named);
         selector.insert(format!("{ROOT_LABEL}{root}"), SET.to_owned());
     }
     selector

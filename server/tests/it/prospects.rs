@@ -169,7 +169,8 @@ async fn a_node_that_is_away_makes_no_guarantee_too_small_for_good(owner: PgPool
     assert!(!job.message.contains("present quota"), "{}", job.message);
 
     // More than was ever guaranteed stays more than that.
-    let job = fleet.submit_spec(firm(5)).await.expect("taken");
+    let five = json!({ "class": "training-high", "workers": 5 });
+    let job = fleet.submit_spec(spec(1, five)).await.expect("taken");
     assert!(job.message.contains("present quota"), "{}", job.message);
 }
 

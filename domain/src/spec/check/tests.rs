@@ -113,7 +113,7 @@ fn each_number_is_held_to_the_bounds_of_its_key() {
         checked(&format!(
             r#"{{"name": "a", "command": ["true"], "time_limit_seconds": {least},
                  "predicted_seconds": {least}, "checkpoint_seconds": {least}, "restart_seconds": {least},
-                 "retries": {{"limit": {least}}}, "workers": {least},
+                 "retries": {{"limit": {least}, "on": ["failure"]}}, "workers": {least},
                  "per_worker": {{"gpus": 1, "gpu_memory_mib": {least}, "memory_mib": {least}}}}}"#
         ))
     };
