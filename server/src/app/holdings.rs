@@ -46,12 +46,11 @@ pub async fn holdings(app: &App, asker: &Asker) -> Result<Vec<Holding>, AppError
     let mut world = questions::live(app).await?;
     // What waits holds nothing: without it a plan starts nothing and its shares are the present ones.
     world.workloads.retain(|work| !work.placed.is_empty());
-    let (world, plan) = tokio::task::spawn_blocking(move || {
+    let reckoned = move || {
         let plan = engine::plan(&world);
         (world, plan)
-    })
-    .await
-    .map_err(|error| AppError::Internal(anyhow::Error::new(error).context("reckon shares")))?;
+    };
+    let (world, plan) = app.questions.ask("reckon shares", reckoned).await?;
     let seen = |team: &str| asker.platform_role.is_some() || own.iter().any(|name| name == team);
     let shares = plan.shares.into_iter().filter(|share| seen(&share.team));
     Ok(shares

@@ -7,6 +7,7 @@ use domain::ids::PoolId;
 use domain::name::Name;
 use domain::policy::PoolPolicy;
 use domain::sharing::SharingMode;
+use engine::world::World;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -43,6 +44,7 @@ pub struct Pool {
 pub async fn list(app: &App, asker: &Asker, ask: &PageAsk) -> Result<Page<Pool>, AppError> {
     authorise(asker, Action::ListPools, Target::Platform)?;
     let after: Option<String> = ask.after("pool")?;
+    let fleet = fleet(app, asker).await?;
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let rows = store::pools::page(&mut tx, after.as_deref(), ask.rows_wanted()).await?;
     let drivable = store::pools::drivable(&mut tx).await?;
@@ -51,30 +53,38 @@ pub async fn list(app: &App, asker: &Asker, ask: &PageAsk) -> Result<Page<Pool>,
         .into_iter()
         .map(|row| shown(row, &drivable))
         .collect::<Result<Vec<_>, _>>()?;
-    tell_promises(app, asker, &mut pools).await?;
+    tell_promises(fleet.as_ref(), &mut pools);
     Ok(page::cut(ask, "pool", pools, |p: &Pool| p.name.to_string()))
 }
 
 /// Shows one pool.
 pub async fn get(app: &App, asker: &Asker, name: &Name) -> Result<Pool, AppError> {
     authorise(asker, Action::GetPool, Target::Platform)?;
+    let fleet = fleet(app, asker).await?;
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let mut pool = read(&mut tx, name).await?;
     tx.commit().await?;
-    tell_promises(app, asker, std::slice::from_mut(&mut pool)).await?;
+    tell_promises(fleet.as_ref(), std::slice::from_mut(&mut pool));
     Ok(pool)
 }
 
-/// Says where more is promised than there is, to who may see all quotas.
-async fn tell_promises(app: &App, asker: &Asker, pools: &mut [Pool]) -> Result<(), AppError> {
+/// What is there, for who may see all quotas. It is read before a change is made, so that none is
+/// made and then answered as failed.
+async fn fleet(app: &App, asker: &Asker) -> Result<Option<World>, AppError> {
     if !asker.scope().sees_all {
-        return Ok(());
+        return Ok(None);
     }
-    let fleet = questions::fleet(app).await?;
+    questions::fleet(app).await.map(Some)
+}
+
+/// Says where more is promised than there is.
+fn tell_promises(fleet: Option<&World>, pools: &mut [Pool]) {
+    let Some(fleet) = fleet else {
+        return;
+    };
     for pool in pools {
-        pool.overpromised = promises::overpromised(&fleet, pool.name.as_str());
+        pool.overpromised = promises::overpromised(fleet, pool.name.as_str());
     }
-    Ok(())
 }
 
 /// Makes a pool; keys that are absent have their defaults.
@@ -113,6 +123,7 @@ pub async fn update(
     reason: &str,
 ) -> Result<Pool, AppError> {
     let by = By::allowed(asker, Action::UpdatePool, reason)?;
+    let fleet = fleet(app, asker).await?;
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let mut policy = kept_policy(&find(&mut tx, name).await?)?;
     keys.onto(&mut policy);
@@ -120,7 +131,7 @@ pub async fn update(
     let mut pool = read(&mut tx, name).await?;
     tx.commit().await?;
     app.wake.all();
-    tell_promises(app, asker, std::slice::from_mut(&mut pool)).await?;
+    tell_promises(fleet.as_ref(), std::slice::from_mut(&mut pool));
     Ok(pool)
 }
 

@@ -189,9 +189,11 @@ pub async fn put(
         expected,
         amounts: checked(&new)?,
     };
+    // Read before the transaction begins, so that none waits for another connection.
+    let fleet = questions::fleet(app).await?;
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let mut set = set(&mut tx, &by, &[change]).await?;
-    let warnings = warnings(app, &mut tx, &[pool]).await?;
+    let warnings = warnings(&fleet, &mut tx, &[pool]).await?;
     tx.commit().await?;
     app.wake.all();
     let quota = set.pop().expect("one was sent, and one is answered");
@@ -213,6 +215,7 @@ pub async fn put_all(
 ) -> Result<Answer<QuotasSet>, AppError> {
     let by = By::allowed(asker, Action::PutQuotas, reason)?;
     let changes = changes(batch.quotas)?;
+    let fleet = questions::fleet(app).await?;
     let mut work = idempotency::begin(app, asker, repeat).await?;
     if let Some(answer) = work.repeated().await? {
         return Ok(answer);
@@ -221,7 +224,7 @@ pub async fn put_all(
     let mut pools: Vec<&Name> = changes.iter().map(|change| &change.pool).collect();
     pools.sort_unstable();
     pools.dedup();
-    let warnings = warnings(app, &mut work.tx, &pools).await?;
+    let warnings = warnings(&fleet, &mut work.tx, &pools).await?;
     let answer = Answer::done(QuotasSet { items, warnings }, None);
     let answer = work.finish(app, answer).await?;
     app.wake.all();
@@ -256,13 +259,12 @@ pub(super) fn at(index: usize, error: AppError) -> AppError {
 
 /// What is to be known of these pools by the rows of this transaction: the world in memory may
 /// not have them yet.
-async fn warnings(app: &App, tx: &mut Tx, pools: &[&Name]) -> Result<Vec<Warning>, AppError> {
-    let fleet = questions::fleet(app).await?;
+async fn warnings(fleet: &World, tx: &mut Tx, pools: &[&Name]) -> Result<Vec<Warning>, AppError> {
     let mut warnings = Vec::new();
     for pool in pools {
         let id = pools::find(tx, pool).await?.id;
         let promises = Promises::load(tx, id).await?;
-        warnings.extend(overpromised(&fleet, pool, &promises));
+        warnings.extend(overpromised(fleet, pool, &promises));
     }
     Ok(warnings)
 }
