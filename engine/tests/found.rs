@@ -3,10 +3,10 @@
 use domain::sharing::SharingMode;
 use domain::spec::NvlinkRule;
 use domain::{MilliCpu, MilliGpu};
-use engine::rig::{Rig, before, eager, shared, slices};
+use engine::rig::{Rig, before, cut, eager, running_on_slices, shared, slices};
 use engine::world::{
-    Node, NodeState, Placed, PlacedDevice, Pool, PreemptionPolicy, Quota, Service, Team, Workload,
-    World,
+    Node, NodeState, Nominated, Placed, PlacedDevice, Pool, PreemptionPolicy, Quota, Service,
+    Strategy, Team, Workload, WorkloadState, World,
 };
 
 /// `who to how many for reason` of all who give way.
@@ -86,7 +86,7 @@ fn what_was_started_as_borrowed_spoils_a_node_and_not_who_is_put_beside_it() {
 #[test]
 fn a_pool_that_wastes_little_and_has_no_node_is_no_reason_to_give_up() {
     let mut empty = Pool::new("q");
-    empty.strategy = engine::world::Strategy::LeastFragmentation;
+    empty.strategy = Strategy::LeastFragmentation;
     let row = Quota::guaranteed(MilliGpu::ZERO);
     let rig = Rig::new()
         .nodes(1, 2)
@@ -320,7 +320,7 @@ fn what_a_limit_lets_start_when_others_leave_starts_and_counts() {
     }
     // Five of nine devices are free, and the limit of the department is what binds.
     let mut pool = Pool::new("p").preemption(PreemptionPolicy::default());
-    pool.strategy = engine::world::Strategy::Spread;
+    pool.strategy = Strategy::Spread;
     let rig = Rig::new()
         .pool(pool)
         .nodes(1, 4)
@@ -334,4 +334,27 @@ fn what_a_limit_lets_start_when_others_leave_starts_and_counts() {
     let plan = rig.plan();
     assert_eq!(plan.starts.len() + plan.nominations.len(), 4);
     assert_eq!(victims(&rig), ["elastic to 0 by Reclaim"]);
+}
+
+#[test]
+fn what_a_node_overbooks_itself_is_no_fault_of_who_waits_for_it_to_leave() {
+    let plain = |name: &str| {
+        let mut work = Workload::waiting(name, "t", 0, before(60));
+        work.per_worker.memory_mib = 1024;
+        work
+    };
+    let rig = Rig::new()
+        .pool(Pool::new("p").preemption(PreemptionPolicy {
+            consolidate: true,
+            ..PreemptionPolicy::default()
+        }))
+        .node(Node::new("n1", "p", 1).host(8, 0))
+        .node(Node::new("n2", "p", 0).host(8, 4096))
+        .team("t", 1)
+        .work(plain("host").running_on("n1", &[], before(50)))
+        .work(Workload::waiting("new", "t", 1, before(5)));
+    // The node has less memory than it had when `host` was put on it.
+    let plan = rig.plan();
+    assert_eq!(plan.migrations[0].placement[0].node, "n2");
+    assert_eq!(plan.nominations[0].workload, "new");
 }

@@ -5,15 +5,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use domain::sharing::SharingMode;
 
 use super::facts::{Facts, PlacedWork};
-use crate::world::{PlacedDevice, Workload};
+use crate::world::{Placed, PlacedDevice, Workload};
 
 pub(super) fn faults(facts: &Facts<'_>) -> Vec<String> {
-    let mut faults = view(facts, &facts.now(), "now");
-    faults.extend(view(facts, &facts.later(), "once victims have left"));
+    let starts = facts.starts.iter().chain(&facts.growth);
+    let starts: Vec<_> = starts.flat_map(|(_, workers)| workers).collect();
+    let kept = facts.kept.iter().flat_map(|(_, workers)| workers);
+    let moved = facts.remaining.iter().flat_map(|(work, workers)| {
+        workers
+            .iter()
+            .filter(|worker| !work.placed.contains(worker))
+    });
+    let later: Vec<_> = starts.iter().copied().chain(kept).chain(moved).collect();
+    let mut faults = view(facts, &facts.now(), &starts, "now");
+    let when = "once victims have left";
+    faults.extend(view(facts, &facts.later(), &later, when));
     faults
 }
 
-fn view(facts: &Facts<'_>, standing: &PlacedWork<'_>, when: &str) -> Vec<String> {
+/// Faults at a moment at which the plan has added some workers.
+fn view(facts: &Facts<'_>, standing: &PlacedWork<'_>, new: &[&Placed], when: &str) -> Vec<String> {
     let mut faults = Vec::new();
     let mut hosts: BTreeMap<&str, (i64, i64)> = BTreeMap::new();
     let mut users: BTreeMap<(&str, u32), Vec<(&Workload, &PlacedDevice)>> = BTreeMap::new();
@@ -34,8 +45,8 @@ fn view(facts: &Facts<'_>, standing: &PlacedWork<'_>, when: &str) -> Vec<String>
         }
     }
     // What the world itself overbooks, as when a pool's policy was narrowed under running
-    // work, is not the plan's fault; what the plan adds there is.
-    let (nodes, devices) = added(facts);
+    // work, is not the plan's fault; what the plan adds there is, at the moment at which it does.
+    let (nodes, devices) = added(facts, new);
     for (name, (cpus, memory)) in hosts.into_iter().filter(|(name, _)| nodes.contains(name)) {
         let node = facts.nodes[name];
         if cpus > node.cpus.milli() {
@@ -61,16 +72,9 @@ fn view(facts: &Facts<'_>, standing: &PlacedWork<'_>, when: &str) -> Vec<String>
 }
 
 /// The nodes and devices on which the plan puts something that was not there.
-fn added<'w>(facts: &Facts<'w>) -> (BTreeSet<&'w str>, BTreeSet<(&'w str, u32)>) {
-    let new = facts.starts.iter().chain(&facts.growth).chain(&facts.kept);
-    let new = new.flat_map(|(_, workers)| workers);
-    let moved = facts.remaining.iter().flat_map(|(work, workers)| {
-        workers
-            .iter()
-            .filter(|worker| !work.placed.contains(worker))
-    });
+fn added<'w>(facts: &Facts<'w>, new: &[&Placed]) -> (BTreeSet<&'w str>, BTreeSet<(&'w str, u32)>) {
     let (mut nodes, mut devices) = (BTreeSet::new(), BTreeSet::new());
-    for worker in new.chain(moved) {
+    for worker in new {
         let Some(node) = facts.nodes.get(worker.node.as_str()) else {
             continue;
         };
