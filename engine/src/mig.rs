@@ -16,6 +16,9 @@ use crate::world::MigInstance;
 /// Thousandths of one device.
 const DEVICE: i64 = domain::quantity::MILLI;
 
+/// Most memory slices of a device: no model has more.
+const SLICES_MAX: usize = 8;
+
 /// A model of device that can be cut.
 #[derive(Debug)]
 pub(crate) struct Model {
@@ -67,6 +70,8 @@ pub(crate) struct Slice {
 pub(crate) struct Cut {
     /// The memory slices that are taken, as bits.
     pub bits: u64,
+    /// Instances on each memory slice: what might be is tried on top of what is, and taken away again.
+    held: [u16; SLICES_MAX],
     /// Instances with `+me` or `+me.all`.
     extra: u8,
     /// Instances with `+me.all`.
@@ -164,6 +169,14 @@ impl Cut {
     pub fn with(mut self, slice: Slice) -> Self {
         let (extra, all, engines) = Self::counts(slice);
         self.bits |= slice.bits();
+        for held in self
+            .held
+            .iter_mut()
+            .skip(slice.start as usize)
+            .take(slice.profile.size as usize)
+        {
+            *held += 1;
+        }
         self.extra += extra;
         self.all += all;
         self.engines += engines;
@@ -173,7 +186,13 @@ impl Cut {
     /// The same with an instance less.
     pub fn without(mut self, slice: Slice) -> Self {
         let (extra, all, engines) = Self::counts(slice);
-        self.bits &= !slice.bits();
+        let on = (self.held.iter_mut().zip(0..)).skip(slice.start as usize);
+        for (held, at) in on.take(slice.profile.size as usize) {
+            *held = held.saturating_sub(1);
+            if *held == 0 {
+                self.bits &= !(1 << at);
+            }
+        }
         self.extra = self.extra.saturating_sub(extra);
         self.all = self.all.saturating_sub(all);
         self.engines = self.engines.saturating_sub(engines);
@@ -184,6 +203,7 @@ impl Cut {
     pub fn or(self, other: Self) -> Self {
         Self {
             bits: self.bits | other.bits,
+            held: std::array::from_fn(|at| self.held[at].max(other.held[at])),
             extra: self.extra.max(other.extra),
             all: self.all.max(other.all),
             engines: self.engines.max(other.engines),

@@ -358,3 +358,33 @@ fn what_a_node_overbooks_itself_is_no_fault_of_who_waits_for_it_to_leave() {
     assert_eq!(plan.migrations[0].placement[0].node, "n2");
     assert_eq!(plan.nominations[0].workload, "new");
 }
+
+/// The room that is kept for a workload, and that it does not have yet, was taken from who stands there.
+#[test]
+fn who_leaves_holds_its_instance_until_it_has_left_whoever_waits_for_it() {
+    let on = |name: &str, held: &str| {
+        let work = Workload::waiting(name, "t", 1, before(60));
+        running_on_slices(work, "n1", &[(0, held)])
+    };
+    let mut leaves = on("leaves", "7g.80gb@0");
+    leaves.state = WorkloadState::Leaving;
+    leaves.leaves_at = Some(before(-1));
+    let kept = |name: &str, held: &str| {
+        let mut work = on(name, held);
+        let placement = std::mem::take(&mut work.placed);
+        (work.state, work.started) = (WorkloadState::Waiting, None);
+        let until = before(-5);
+        work.nominated = Some(Nominated { placement, until });
+        work.per_worker.sharing = vec![SharingMode::Mig];
+        work
+    };
+    let rig = Rig::new()
+        .pool(shared())
+        .node(cut(Node::new("n1", "p", 1), 0, &["7g.80gb@0"]))
+        .team("t", 1)
+        .work(leaves)
+        .work(kept("first", "1g.10gb@0"))
+        .work(kept("second", "3g.40gb@0"))
+        .work(slices("new", "t", "2g.20gb", 1));
+    assert_eq!(rig.starts(), [] as [&str; 0]);
+}

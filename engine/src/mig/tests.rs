@@ -244,3 +244,12 @@ fn a_profile_of_another_model_does_not_exist() {
     assert_eq!((models(), h100("3g.40gb").milli()), (13, 500));
     assert_eq!(profile("A30-24GB", "1g.6gb").map(Profile::milli), Some(250));
 }
+
+#[test]
+fn what_is_tried_on_top_of_what_is_held_is_taken_away_without_a_trace() {
+    let (large, small) = (h100("7g.80gb").at(0), h100("3g.40gb").at(4));
+    let held = Cut::default().with(large);
+    assert_eq!(held.with(small).without(small), held);
+    assert_eq!(held.with(small).without(large), Cut::default().with(small));
+    assert_eq!(held.without(large), Cut::default());
+}

@@ -26,7 +26,8 @@ pub(crate) fn stands_free(
                     joins(ledger, work, slot.node, load, part)
                 })
             });
-        for &view in sight.views() {
+        // What does not fit is not put there: two instances on one slice cannot be told apart again.
+        for &view in sight.views().iter().filter(|_| fits) {
             ledger.occupy(view, work, slot);
         }
         fits
