@@ -388,3 +388,28 @@ fn who_leaves_holds_its_instance_until_it_has_left_whoever_waits_for_it() {
         .work(slices("new", "t", "2g.20gb", 1));
     assert_eq!(rig.starts(), [] as [&str; 0]);
 }
+
+#[test]
+fn what_a_team_takes_of_its_own_by_moves_is_no_lending_of_another() {
+    let mut row = Quota::guaranteed(MilliGpu::whole(2));
+    row.lend_limit = Some(MilliGpu::ZERO);
+    let one = |name: &str, minutes: i64| Workload::waiting(name, "b", 1, before(minutes));
+    let rig = Rig::new()
+        .pool(Pool::new("p").preemption(PreemptionPolicy {
+            consolidate: true,
+            ..PreemptionPolicy::default()
+        }))
+        .nodes(2, 2)
+        .nodes(1, 1)
+        .tenant(Team::new("owner").quota("p", row))
+        .team("taker", 2)
+        .team("b", 0)
+        .work(one("b1", 60).running_on("n1", &[0], before(50)))
+        .work(one("b2", 60).running_on("n2", &[0], before(50)))
+        .work(one("b3", 5))
+        .work(Workload::waiting("two", "taker", 2, before(5)));
+    // What `b3` borrows is left by all, and `two` takes no more than its own after that.
+    let plan = rig.plan();
+    assert_eq!((plan.starts.len(), plan.migrations.len()), (1, 1));
+    assert_eq!(plan.nominations[0].workload, "two");
+}

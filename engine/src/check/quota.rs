@@ -75,9 +75,11 @@ fn lending(facts: &Facts<'_>, before: &ByTeam<'_>, after: &ByTeam<'_>) -> Vec<St
     let mut faults = Vec::new();
     let held =
         |by: &ByTeam<'_>, team: &str, pool: &str| by.get(&(team, pool)).copied().unwrap_or(0);
-    let starters: BTreeSet<&str> = (facts.starts.iter())
-        .map(|(work, _)| facts.works[work.name.as_str()].team.as_str())
-        .collect();
+    let teams = |of: &PlacedWork<'_>| -> BTreeSet<&str> {
+        let works = of.iter().map(|(work, _)| work.name.as_str());
+        works.map(|name| facts.works[name].team.as_str()).collect()
+    };
+    let (starters, waiters) = (teams(&facts.starts), teams(&facts.kept));
     for (&(owner, pool), &guaranteed) in &facts.guarantees {
         let row = facts.teams[owner].quotas.get(pool);
         let Some(lent) = row.and_then(|row| row.lend_limit) else {
@@ -86,7 +88,7 @@ fn lending(facts: &Facts<'_>, before: &ByTeam<'_>, after: &ByTeam<'_>) -> Vec<St
         let roots = facts.teams.values().filter(|t| t.parent.is_none());
         let used: Exact = roots.map(|t| held(after, &t.name, pool)).sum();
         // What teams take of their own guarantees is bound by nobody, and may be taken last.
-        let own: Exact = (starters.iter())
+        let own: Exact = (starters.union(&waiters))
             .map(|&team| {
                 let was = held(before, team, pool);
                 let most = facts.guarantees[&(team, pool)].min(held(after, team, pool));
