@@ -171,6 +171,7 @@ fn in_guarantee(ledger: &Ledger<'_, '_>, pool: usize) -> Vec<usize> {
             index.works[w].preemptible,
             new,
             index.works[w].row.started,
+            index.works[w].row.submitted,
             w,
         )
     });

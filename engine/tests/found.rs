@@ -413,3 +413,30 @@ fn what_a_team_takes_of_its_own_by_moves_is_no_lending_of_another() {
     assert_eq!((plan.starts.len(), plan.migrations.len()), (1, 1));
     assert_eq!(plan.nominations[0].workload, "two");
 }
+
+#[test]
+fn who_of_two_that_start_is_in_the_guarantee_turns_on_who_came_first_and_not_on_names() {
+    let mut pool = Pool::new("p");
+    pool.whole_node_guarantees = true;
+    pool.non_preemptible_borrowing = true;
+    let pinned = |name: &str, node: &str, minutes: i64| {
+        let mut work = Workload::waiting(name, "b", 1, before(minutes));
+        work.node = Some(node.to_owned());
+        work
+    };
+    for (first, second) in [("k", "m"), ("m", "k")] {
+        let rig = Rig::new()
+            .pool(pool.clone())
+            .nodes(2, 2)
+            .team("a", 2)
+            .team("b", 1)
+            .team("c", 0)
+            .work(pinned(first, "n1", 9))
+            .work(pinned(second, "n2", 8))
+            .work(Workload::waiting("new", "c", 1, before(5)).class("fixed"));
+        // The first makes n1 its team's; n2 is left whole for a, once the second has left it.
+        let plan = rig.plan();
+        let new = plan.start_of("new").expect("it starts");
+        assert_eq!(new.placement[0].node, "n1");
+    }
+}

@@ -36,7 +36,7 @@ type Stand<'a, 'w> = &'a (&'w Workload, Vec<Placed>);
 /// Work that stands, what began first before the rest.
 fn by_age<'a, 'w>(standing: &'a PlacedWork<'w>) -> Vec<Stand<'a, 'w>> {
     let mut all: Vec<_> = standing.iter().collect();
-    all.sort_by_key(|(w, _)| (w.started, w.name.as_str()));
+    all.sort_by_key(|(w, _)| (w.started, w.submitted, w.name.as_str()));
     all
 }
 
