@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use crate::index::{Amount, DEVICE, Need};
 use crate::ledger::{Ledger, Sight, Slot};
-use crate::place::{self, Query, Stock, place, sizes};
+use crate::place::{self, Query, Sizes, Stock, place, sizes};
 use crate::preempt::{self, Rules};
 use crate::quota;
 use crate::start;
@@ -44,14 +44,24 @@ pub(crate) fn find(
     }
     let nodes = index.pools[pool].nodes.iter();
     let idle: i64 = nodes.map(|&node| place::idle_milli(ledger, node)).sum();
-    // Room that comes by itself needs no moves, so that there may be some for more and none for fewer.
-    sizes(ledger, work, pool, Stock::Emptied).one_by_one(|workers| {
-        if idle < i64::from(devices) * i64::from(workers) * DEVICE {
+    let sizes = sizes(ledger, work, pool, Stock::Emptied);
+    let sizes = sizes.at_most(idle / (i64::from(devices) * DEVICE));
+    let allowed = |ledger: &Ledger<'_, '_>, workers: u32| {
+        let amount = index.charge_least(work, pool) * Amount::from(workers);
+        quota::allowed(ledger, work, pool, amount).is_ok()
+    };
+    if !sizes.least().is_some_and(|least| allowed(ledger, least)) {
+        return None;
+    }
+    let mut search = Search::of(ledger, work, pool, devices, rules);
+    let sizes = search.worth_a_try(ledger, sizes)?;
+    sizes.largest(|workers| {
+        if !allowed(ledger, workers) {
             return None;
         }
-        let amount = index.charge_least(work, pool) * Amount::from(workers);
-        quota::allowed(ledger, work, pool, amount).ok()?;
-        Search::of(ledger, work, pool, workers, rules)?.best(ledger)
+        search.workers = workers;
+        let worth = sizes.falls() || search.could_do(ledger);
+        worth.then(|| search.best(ledger)).flatten()
     })
 }
 
@@ -84,13 +94,10 @@ impl Search {
         ledger: &mut Ledger<'_, '_>,
         work: usize,
         pool: usize,
-        workers: u32,
+        devices: u32,
         rules: &Rules,
-    ) -> Option<Self> {
+    ) -> Self {
         let index = ledger.index;
-        let Need::Whole(devices) = index.works[work].need else {
-            return None;
-        };
         let stands_here = |w: usize| {
             ledger
                 .slots(w)
@@ -114,15 +121,45 @@ impl Search {
                 }
             }
         }
-        let search = Self {
+        Self {
             work,
             pool,
-            workers,
+            workers: index.works[work].row.workers,
             devices,
             movable,
             on_node,
-        };
-        search.could_do(ledger).then_some(search)
+        }
+    }
+
+    /// Of these numbers of workers those for which moves may be found: more than have room by
+    /// themselves, and no more than would have it were all that may move away.
+    fn worth_a_try(&mut self, ledger: &mut Ledger<'_, '_>, sizes: Sizes) -> Option<Sizes> {
+        if self.movable.is_empty() {
+            return None;
+        }
+        if !sizes.falls() {
+            return Some(sizes);
+        }
+        let free = self.most_with_room(ledger, sizes);
+        let sizes = sizes.above(free.unwrap_or(0));
+        let mark = ledger.mark();
+        self.release_all(ledger);
+        let most = self.most_with_room(ledger, sizes);
+        ledger.rollback(mark);
+        Some(sizes.at_most(most?.into()))
+    }
+
+    fn most_with_room(&mut self, ledger: &mut Ledger<'_, '_>, sizes: Sizes) -> Option<u32> {
+        sizes.largest(|workers| {
+            self.workers = workers;
+            self.room(ledger, None).map(|_| workers)
+        })
+    }
+
+    fn release_all(&self, ledger: &mut Ledger<'_, '_>) {
+        for movable in &self.movable {
+            ledger.release(movable.work, 0);
+        }
     }
 
     /// Cheap tests before a search: it would fit were all that may move away, and not by itself.
@@ -131,9 +168,7 @@ impl Search {
             return false;
         }
         let mark = ledger.mark();
-        for movable in &self.movable {
-            ledger.release(movable.work, 0);
-        }
+        self.release_all(ledger);
         let fits = self.room(ledger, None).is_some();
         ledger.rollback(mark);
         fits

@@ -23,9 +23,8 @@ use crate::bookings::Bookings;
 use crate::index::Index;
 use crate::ledger::{Ledger, Sight, Slot, Standing};
 use crate::order::{Lines, Picker};
-use crate::place::{Gang, Query, place};
+use crate::place::{self, Gang, Query, place};
 use crate::plan::{DevicePlace, Plan, Resize, Start, WorkerPlace};
-use crate::quota;
 use crate::start;
 use crate::world::{PoolState, World};
 use crate::{shares, verdict};
@@ -380,38 +379,44 @@ impl<'i, 'w> Cycle<'i, 'w> {
             None => self.index.pools[pool].nodes.clone(),
             Some(label) => {
                 let home = self.ledger.slots(work)[0].node;
-                let domains =
-                    crate::place::domains_of(self.index, &self.index.pools[pool].nodes, label);
+                let domains = place::domains_of(self.index, &self.index.pools[pool].nodes, label);
                 domains
                     .into_iter()
                     .find(|domain| domain.contains(&home))
                     .unwrap_or_default()
             }
         };
-        for more in (1..=row.workers - from).rev() {
-            let query = Query::start(self.index, work, pool)
-                .workers(more)
-                .only(&mates);
-            let Some(slots) = place(&mut self.ledger, query) else {
-                continue;
-            };
-            let amount = slots.iter().map(|s| s.amount).sum();
-            if quota::allowed(&self.ledger, work, pool, amount).is_ok()
-                && self.growth_owes_nothing(work, pool, &slots)
-                && self.growth_holds(work, pool, &slots)
-            {
-                let placement = self.places(&slots);
-                self.ledger.grow(work, &slots);
-                let workload = row.name.clone();
-                self.plan.resizes.push(Resize {
-                    workload,
-                    from,
-                    to: from + more,
-                    placement,
-                });
-                return;
-            }
-        }
+        let gains = place::gains(&self.ledger, work, pool, &mates);
+        let Some(slots) = gains.largest(|more| self.gain(work, pool, &mates, more)) else {
+            return;
+        };
+        self.settle_kept(work, pool, &slots);
+        let placement = self.places(&slots);
+        self.ledger.grow(work, &slots);
+        self.plan.resizes.push(Resize {
+            workload: row.name.clone(),
+            from,
+            to: from + slots.len() as u32,
+            placement,
+        });
+    }
+
+    /// Room for so many workers more on these nodes, within what limits, bookings and kept starts
+    /// let work gain.
+    fn gain(
+        &mut self,
+        work: usize,
+        pool: usize,
+        nodes: &[usize],
+        more: u32,
+    ) -> Option<Vec<Rc<Slot>>> {
+        let query = Query::start(self.index, work, pool)
+            .workers(more)
+            .only(nodes);
+        let slots = start::place_within(&mut self.ledger, query)?;
+        let lets =
+            self.growth_owes_nothing(work, pool, &slots) && self.growth_holds(work, pool, &slots);
+        lets.then_some(slots)
     }
 
     /// Slots in the words of the plan.

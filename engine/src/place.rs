@@ -28,7 +28,7 @@ pub(crate) use domains::domains_of;
 pub(crate) use exact::stands_free;
 pub(crate) use instance::{could_have, instances_free, slices_free};
 pub(crate) use price::Prices;
-pub(crate) use sizes::{Stock, sizes};
+pub(crate) use sizes::{Sizes, Stock, gains, sizes};
 
 /// What is asked of a placement.
 #[derive(Debug, Clone, Copy)]

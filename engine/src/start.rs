@@ -1,5 +1,6 @@
 //! Where a workload can start this moment, and where one that moves can go, within its limits.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::index::{Amount, Index};
@@ -41,9 +42,50 @@ pub(crate) fn room_of(
         ledger.nowhere.extend(gang);
         return None;
     };
+    within(ledger, query, slots)
+}
+
+/// A place for all workers within their limits.
+pub(crate) fn place_within(ledger: &mut Ledger<'_, '_>, query: Query<'_>) -> Option<Vec<Rc<Slot>>> {
+    let slots = place(ledger, query)?;
+    within(ledger, query, slots)
+}
+
+/// The place that was found, if limits let work have it; else one where it counts for less. A part
+/// asked for by memory counts for more on a smaller device.
+fn within(
+    ledger: &mut Ledger<'_, '_>,
+    query: Query<'_>,
+    slots: Vec<Rc<Slot>>,
+) -> Option<Vec<Rc<Slot>>> {
+    if lets(ledger, query, &slots) {
+        return Some(slots);
+    }
+    let nodes = affordable(ledger, query)?;
+    let slots = place(ledger, query.only(&nodes))?;
+    lets(ledger, query, &slots).then_some(slots)
+}
+
+fn lets(ledger: &Ledger<'_, '_>, query: Query<'_>, slots: &[Rc<Slot>]) -> bool {
     let amount = slots.iter().map(|s| s.amount).sum();
-    quota::allowed(ledger, work, pool, amount).ok()?;
-    Some(slots)
+    quota::allowed(ledger, query.work, query.pool, amount).is_ok()
+}
+
+/// The nodes on each of which all workers would be within their limits; nothing where these are all
+/// nodes or none.
+pub(crate) fn affordable(ledger: &Ledger<'_, '_>, query: Query<'_>) -> Option<Vec<usize>> {
+    let index = ledger.index;
+    let all = query.only.unwrap_or(&index.pools[query.pool].nodes);
+    let mut known: BTreeMap<Amount, bool> = BTreeMap::new();
+    let mut affordable = |node: &usize| {
+        let each = index.charge_on(query.work, *node);
+        *known.entry(each).or_insert_with(|| {
+            let amount = each * Amount::from(query.workers);
+            quota::allowed(ledger, query.work, query.pool, amount).is_ok()
+        })
+    };
+    let nodes: Vec<usize> = all.iter().copied().filter(|n| affordable(n)).collect();
+    (!nodes.is_empty() && nodes.len() < all.len()).then_some(nodes)
 }
 
 /// Room elsewhere for work that has been taken from these slots. A part asked for by memory

@@ -100,7 +100,7 @@ fn one(
     let need = need(index, work, pool);
     let have = pool.map_or(0, |pool| index.pools[pool].milli(verdict.have.max(0)));
     let have = MilliGpu::from_milli(have);
-    let expected_start = pool.and_then(|pool| expected::start(cycle, work, pool, verdict.code));
+    let expected_start = pool.and_then(|pool| expected::start_of(cycle, work, pool, verdict.code));
     Waiting {
         workload: facts.row.name.clone(),
         code: verdict.code,

@@ -336,6 +336,89 @@ fn what_a_limit_lets_start_when_others_leave_starts_and_counts() {
     assert_eq!(victims(&rig), ["elastic to 0 by Reclaim"]);
 }
 
+/// A node whose devices have so much memory.
+fn with_memory(name: &str, gpus: u32, gpu_memory_mib: i64) -> Node {
+    Node {
+        gpu_memory_mib,
+        ..Node::new(name, "p", gpus)
+    }
+}
+
+/// A part of 23,000 MiB: 0.283 of a device of 81,559 MiB, and 0.936 of one of 24,576.
+fn part_by_memory(name: &str, minutes: i64) -> Workload {
+    let quarter = MilliGpu::from_milli(250);
+    let part = Workload::waiting(name, "t", 0, before(minutes));
+    part.fraction(SharingMode::TimeSlice, quarter, Some(23_000))
+}
+
+/// A small device, where the part is put first, and a large one; the limit lets it stand on the large.
+fn small_and_large() -> Rig {
+    let half = Quota::guaranteed(MilliGpu::from_milli(500)).limited(MilliGpu::from_milli(500));
+    Rig::new()
+        .pool(shared().preemption(PreemptionPolicy::default()))
+        .node(with_memory("n1", 1, 24_576))
+        .node(with_memory("n2", 1, 81_559))
+        .tenant(Team::new("t").quota("p", half))
+        .team("other", 1)
+}
+
+#[test]
+fn a_part_asked_for_by_memory_starts_where_its_limit_lets_it() {
+    let rig = small_and_large().work(part_by_memory("part", 5));
+    let plan = rig.plan();
+    assert_eq!(plan.starts[0].placement[0].node, "n2");
+}
+
+#[test]
+fn a_part_asked_for_by_memory_has_its_start_kept_where_its_limit_lets_it() {
+    let busy = |name: &str, node: &str, minutes: i64| {
+        let mut work = Workload::waiting(name, "other", 1, before(60)).class("fixed");
+        work.time_limit_seconds = Some(minutes * 60);
+        work.running_on(node, &[0], before(50))
+    };
+    // The small device is free sooner, and is no place for it.
+    let rig = small_and_large()
+        .work(busy("sooner", "n1", 60))
+        .work(busy("later", "n2", 70))
+        .work(part_by_memory("part", 5));
+    let kept = rig.plan().reservations;
+    assert_eq!(kept.len(), 1);
+    assert_eq!(
+        (&kept[0].nodes[..], kept[0].start),
+        (&["n2".to_owned()][..], before(-20))
+    );
+    // Nobody takes the room that is kept.
+    let long = Workload::waiting("long", "other", 1, before(4));
+    assert_eq!(rig.work(long).starts(), [] as [&str; 0]);
+}
+
+#[test]
+fn an_elastic_gang_grows_where_its_limit_lets_it() {
+    let mut gang = part_by_memory("gang", 60).workers(2);
+    gang.min_workers = Some(1);
+    gang.placed = vec![Placed {
+        node: "n2".to_owned(),
+        devices: vec![PlacedDevice::fraction(
+            0,
+            SharingMode::TimeSlice,
+            MilliGpu::from_milli(250),
+            23_000,
+        )],
+    }];
+    gang.state = WorkloadState::Running;
+    gang.started = Some(before(50));
+    let rig = small_and_large().work(gang).with(|w| {
+        let limit = Some(MilliGpu::from_milli(600));
+        for quota in w.teams[0].quotas.values_mut() {
+            quota.limit = limit;
+        }
+        // What is spread goes to the small device first.
+        w.pools[0].strategy = Strategy::Spread;
+    });
+    let grown = &rig.plan().resizes[0];
+    assert_eq!((grown.to, grown.placement[0].node.as_str()), (2, "n2"));
+}
+
 #[test]
 fn what_a_node_overbooks_itself_is_no_fault_of_who_waits_for_it_to_leave() {
     let plain = |name: &str| {

@@ -13,27 +13,41 @@ use crate::place::{Query, place};
 /// Whether something else than room keeps a workload from standing between two moments.
 pub(crate) type Clear<'a> = dyn Fn(Timestamp, Timestamp) -> bool + 'a;
 
+/// Whose start is looked for, and what keeps it from one.
+struct Asked<'a> {
+    work: usize,
+    /// Only these nodes, where given.
+    only: Option<&'a [usize]>,
+    clear: &'a Clear<'a>,
+}
+
 impl Timeline<'_, '_> {
     /// The earliest start of a workload with its least workers, beside all starts that are
-    /// kept.
+    /// kept; on these nodes only, where given.
     pub fn earliest(
         &mut self,
         work: usize,
+        only: Option<Rc<[usize]>>,
         inside: bool,
         more: &[Timestamp],
         clear: &Clear<'_>,
         bounds: Bounds,
     ) -> Option<Reserved> {
+        let asked = Asked {
+            work,
+            only: only.as_deref(),
+            clear,
+        };
         let found = if self.reserved().is_empty() && more.is_empty() && !self.promises() {
             // Room only grows: what is found by leaps is the first. Where whole nodes are
             // promised it may also shrink, when what is borrowed comes into a guarantee.
-            self.first(work, clear, bounds)
+            self.first(&asked, bounds)
         } else {
             let mut steps = self.ends(bounds.ends);
             steps.extend(more.iter().map(|&at| (at, usize::MAX)));
             steps.sort_unstable();
             steps.dedup();
-            self.walk(work, &steps, clear, bounds.probes)
+            self.walk(&asked, &steps, bounds.probes)
         };
         found.map(|(at, slots)| Reserved {
             work,
@@ -44,43 +58,38 @@ impl Timeline<'_, '_> {
                 end_from(self.index, work, at.0)
             },
             slots,
+            only,
             inside,
         })
     }
 
-    fn first(
-        &mut self,
-        work: usize,
-        clear: &Clear<'_>,
-        bounds: Bounds,
-    ) -> Option<(Key, Vec<Rc<Slot>>)> {
+    fn first(&mut self, asked: &Asked<'_>, bounds: Bounds) -> Option<(Key, Vec<Rc<Slot>>)> {
         let all = bounds.ends == usize::MAX;
-        let near = all.then(|| self.nearby(work, &mut |this, at| this.probe(work, at, clear)));
+        let near = all.then(|| self.nearby(asked.work, &mut |this, at| this.probe(asked, at)));
         let found = near.flatten().or_else(|| {
             let steps = self.ends(bounds.ends);
-            self.leap(work, &steps, clear)
+            self.leap(asked, &steps)
         })?;
         if all {
-            self.note(work, found.0);
+            self.note(asked.work, found.0);
         }
         Some(found)
     }
 
     fn walk(
         &mut self,
-        work: usize,
+        asked: &Asked<'_>,
         steps: &[Key],
-        clear: &Clear<'_>,
         probes: usize,
     ) -> Option<(Key, Vec<Rc<Slot>>)> {
-        let need = self.need(work);
+        let need = self.need(asked.work);
         let mut tried = 0;
         for &step in steps {
             self.turn(step);
             let kept: i64 = self
                 .reserved()
                 .iter()
-                .filter(|r| r.work != work && r.stands_at(step))
+                .filter(|r| r.work != asked.work && r.stands_at(step))
                 .map(|r| devices(self.index, r))
                 .sum();
             if self.free - kept < need {
@@ -90,19 +99,15 @@ impl Timeline<'_, '_> {
                 return None;
             }
             tried += 1;
-            if let Some(slots) = self.probe(work, step, clear) {
+            if let Some(slots) = self.probe(asked, step) {
                 return Some((step, slots));
             }
         }
         None
     }
 
-    fn leap(
-        &mut self,
-        work: usize,
-        steps: &[Key],
-        clear: &Clear<'_>,
-    ) -> Option<(Key, Vec<Rc<Slot>>)> {
+    fn leap(&mut self, asked: &Asked<'_>, steps: &[Key]) -> Option<(Key, Vec<Rc<Slot>>)> {
+        let work = asked.work;
         let need = self.need(work);
         let workers = self.index.works[work].row.workers_least();
         self.watch(work);
@@ -115,7 +120,7 @@ impl Timeline<'_, '_> {
         let mut stride = 1;
         let mut high = low;
         let mut found = loop {
-            if let Some(slots) = self.probe(work, steps[high], clear) {
+            if let Some(slots) = self.probe(asked, steps[high]) {
                 break (high, slots);
             }
             if high + 1 == steps.len() {
@@ -128,7 +133,7 @@ impl Timeline<'_, '_> {
         high = found.0;
         while low < high {
             let middle = low + (high - low) / 2;
-            match self.probe(work, steps[middle], clear) {
+            match self.probe(asked, steps[middle]) {
                 Some(slots) => {
                     found = (middle, slots);
                     high = middle;
@@ -140,23 +145,26 @@ impl Timeline<'_, '_> {
     }
 
     /// A place at a moment that is free until the workload ends.
-    fn probe(&mut self, work: usize, at: Key, clear: &Clear<'_>) -> Option<Vec<Rc<Slot>>> {
-        let index = self.index;
+    fn probe(&mut self, asked: &Asked<'_>, at: Key) -> Option<Vec<Rc<Slot>>> {
+        let (index, work) = (self.index, asked.work);
         let end = end_from(index, work, at.0);
-        if !clear(at.0, end) {
+        if !(asked.clear)(at.0, end) {
             return None;
         }
-        let query = Query::start(index, work, self.pool)
-            .workers(index.works[work].row.workers_least())
-            .sight(Sight::Later);
+        let query = Query {
+            only: asked.only,
+            ..Query::start(index, work, self.pool)
+                .workers(index.works[work].row.workers_least())
+                .sight(Sight::Later)
+        };
         let slots = self.beside(at, Some(work), |this| place(&mut this.scratch, query))?;
         let Some(met) = self.met_until(work, &slots, at, end) else {
             return Some(slots);
         };
         // Once more without the nodes of the start that it would meet.
         let kept: Vec<usize> = self.reserved()[met].slots.iter().map(|s| s.node).collect();
-        let others: Vec<usize> = index.pools[self.pool]
-            .nodes
+        let all = asked.only.unwrap_or(&index.pools[self.pool].nodes);
+        let others: Vec<usize> = all
             .iter()
             .copied()
             .filter(|node| !kept.contains(node))

@@ -7,9 +7,10 @@ use crate::backfill;
 use crate::bookings;
 use crate::index::Amount;
 use crate::ledger::{Sight, Slot};
-use crate::place::{Query, place, stands_free};
+use crate::place::{Query, stands_free};
 use crate::preempt::{Rules, could_make_room};
 use crate::quota;
+use crate::start;
 
 /// What a workload that might displace others has without doing so.
 pub(super) enum Coming {
@@ -52,9 +53,6 @@ impl Cycle<'_, '_> {
         let least = self.index.charge_least(work, pool) * Amount::from(workers);
         quota::allowed(&self.ledger, work, pool, least).ok()?;
         let query = Query::start(self.index, work, pool).sight(Sight::Later);
-        let slots = place(&mut self.ledger, query)?;
-        let amount = slots.iter().map(|s| s.amount).sum();
-        quota::allowed(&self.ledger, work, pool, amount).ok()?;
-        Some(slots)
+        start::place_within(&mut self.ledger, query)
     }
 }

@@ -12,10 +12,11 @@ use crate::consolidate;
 use crate::index::{Amount, Need};
 use crate::ledger::{Slot, Standing};
 use crate::order::Picker;
-use crate::place::{Query, place};
+use crate::place::Query;
 use crate::plan::{Reason, Reservation};
 use crate::preempt::Rules;
 use crate::quota;
+use crate::start;
 use crate::world::Backfill;
 
 impl<'i, 'w> Cycle<'i, 'w> {
@@ -48,9 +49,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
         let query = Query::start(self.index, work, pool)
             .workers(slots.len() as u32)
             .only(&others);
-        let slots = place(&mut self.ledger, query)?;
-        let amount = slots.iter().map(|s| s.amount).sum();
-        quota::allowed(&self.ledger, work, pool, amount).ok()?;
+        let slots = start::place_within(&mut self.ledger, query)?;
         let inside = self.inside(work, pool, &slots);
         let timeline = self.timelines[pool].as_mut()?;
         timeline.passes(work, &slots, end, inside).then_some(slots)
@@ -204,10 +203,14 @@ impl<'i, 'w> Cycle<'i, 'w> {
             bookings.let_stand(index, work, pool, (begin, end), milli)
         };
         let timeline = self.timelines[pool].as_mut()?;
-        let found = timeline.earliest(work, inside, &edges, &clear, bounds)?;
+        let found = timeline.earliest(work, None, inside, &edges, &clear, bounds)?;
         let amount = found.slots.iter().map(|s| s.amount).sum();
-        quota::allowed(&self.ledger, work, pool, amount).ok()?;
-        Some(found)
+        if quota::allowed(&self.ledger, work, pool, amount).is_ok() {
+            return Some(found);
+        }
+        let query = Query::start(index, work, pool).workers(workers);
+        let nodes = start::affordable(&self.ledger, query)?;
+        timeline.earliest(work, Some(nodes.into()), inside, &edges, &clear, bounds)
     }
 
     fn timeline(&mut self, pool: usize) -> &mut Timeline<'i, 'w> {
@@ -347,18 +350,31 @@ impl<'i, 'w> Cycle<'i, 'w> {
         self.stands(work, pool, slots, end);
     }
 
-    /// Whether workers that running work gains leave kept starts and bookings alone.
+    /// Whether workers that running work gains leave kept starts and bookings alone; those stay where
+    /// they are until they [`settle_kept`](Self::settle_kept).
     pub(super) fn growth_holds(&mut self, work: usize, pool: usize, slots: &[Rc<Slot>]) -> bool {
-        let end = backfill::end_of_running(self.index, work);
-        let inside = self.inside(work, pool, slots);
-        let holds = self.may_stand(work, pool, (self.index.world.now, end), slots)
-            && self.timelines[pool]
-                .as_mut()
-                .is_none_or(|timeline| timeline.passes(work, slots, end, inside));
-        if holds {
-            self.stands(work, pool, slots, end);
+        let before = self.timelines[pool].as_ref().map(Timeline::kept);
+        let holds = self.leaves_alone(work, pool, slots);
+        if let Some((timeline, before)) = self.timelines[pool].as_mut().zip(before) {
+            timeline.keep_as(before);
         }
         holds
+    }
+
+    /// Says that running work gains workers; starts that are kept go where they have room then.
+    pub(super) fn settle_kept(&mut self, work: usize, pool: usize, slots: &[Rc<Slot>]) {
+        let end = backfill::end_of_running(self.index, work);
+        self.leaves_alone(work, pool, slots);
+        self.stands(work, pool, slots, end);
+    }
+
+    fn leaves_alone(&mut self, work: usize, pool: usize, slots: &[Rc<Slot>]) -> bool {
+        let end = backfill::end_of_running(self.index, work);
+        let inside = self.inside(work, pool, slots);
+        self.may_stand(work, pool, (self.index.world.now, end), slots)
+            && self.timelines[pool]
+                .as_mut()
+                .is_none_or(|timeline| timeline.passes(work, slots, end, inside))
     }
 
     /// After work was moved, or stopped for nobody that waits, futures are made afresh.

@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{devices_free, host_free, nodes_able};
+use super::{devices_free, fit, host_free, nodes_able};
 use crate::index::{DEVICE, Need};
 use crate::ledger::{Ledger, Sight};
 
@@ -51,6 +51,33 @@ impl Sizes {
         Some(best)
     }
 
+    /// Whether there is room for fewer wherever there is for more.
+    pub fn falls(self) -> bool {
+        self.falls
+    }
+
+    /// The least of these numbers, if there are any.
+    pub fn least(self) -> Option<u32> {
+        (self.least <= self.most).then_some(self.least)
+    }
+
+    /// Those of these numbers that are no larger.
+    pub fn at_most(self, most: i64) -> Self {
+        let most = u32::try_from(most.max(0)).unwrap_or(u32::MAX);
+        Self {
+            most: self.most.min(most),
+            ..self
+        }
+    }
+
+    /// Those of these numbers that are larger.
+    pub fn above(self, number: u32) -> Self {
+        Self {
+            least: self.least.max(number.saturating_add(1)),
+            ..self
+        }
+    }
+
     /// The same whether or not it falls.
     pub fn one_by_one<T>(self, find: impl FnMut(u32) -> Option<T>) -> Option<T> {
         (self.least..=self.most).rev().find_map(find)
@@ -72,6 +99,22 @@ pub(crate) fn sizes(ledger: &mut Ledger<'_, '_>, work: usize, pool: usize, stock
         least,
         most,
         falls: !ledger.index.pools[pool].row.whole_node_guarantees,
+    }
+}
+
+/// The numbers of workers that a running gang may gain on some nodes, as [`sizes`] has them for all.
+pub(crate) fn gains(ledger: &Ledger<'_, '_>, work: usize, pool: usize, nodes: &[usize]) -> Sizes {
+    let index = ledger.index;
+    let missing = index.works[work].row.workers as usize - ledger.slots(work).len();
+    let able = nodes
+        .iter()
+        .filter(|n| fit(index, work, **n, false).is_ok());
+    let each = able.map(|&node| on_node(ledger, work, node, Stock::Free));
+    let most = each.fold(0, i64::saturating_add).min(missing as i64);
+    Sizes {
+        least: 1,
+        most: most as u32,
+        falls: !index.pools[pool].row.whole_node_guarantees,
     }
 }
 

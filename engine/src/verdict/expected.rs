@@ -8,16 +8,17 @@ use super::remedies::RANKED_MAX;
 use crate::backfill::{self, NEVER};
 use crate::cycle::Cycle;
 use crate::index::Amount;
-use crate::ledger::{Ledger, Sight, Slot, Standing};
-use crate::place::{Query, place};
+use crate::ledger::{Ledger, Sight, Standing};
+use crate::place::Query;
 use crate::plan::Code;
 use crate::quota;
+use crate::start;
 
 /// Most ends that are looked at.
 const ENDS_MAX: usize = 200;
 
 /// When a workload would start if all that runs ended as predicted and nothing else came.
-pub(super) fn start(
+pub(super) fn start_of(
     cycle: &mut Cycle<'_, '_>,
     work: usize,
     pool: usize,
@@ -77,12 +78,9 @@ fn find_once_limits_let(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize) -> 
         let query = Query::start(index, work, pool)
             .workers(least)
             .sight(Sight::Later);
-        if let Some(slots) = place(&mut cycle.ledger, query) {
-            let amount = slots.iter().map(|s: &Rc<Slot>| s.amount).sum();
-            if quota::allowed(&cycle.ledger, work, pool, amount).is_ok() {
-                found = Some(end);
-                break;
-            }
+        if start::place_within(&mut cycle.ledger, query).is_some() {
+            found = Some(end);
+            break;
         }
     }
     cycle.ledger.rollback(mark);

@@ -20,6 +20,8 @@ pub(crate) struct Reserved {
     pub(in crate::backfill) at: Key,
     pub(in crate::backfill) end: Timestamp,
     pub slots: Vec<Rc<Slot>>,
+    /// The nodes on which its limits let it stand, where these are not all.
+    pub(in crate::backfill) only: Option<Rc<[usize]>>,
     /// Whether it starts in its team's guarantee: a borrower's start holds back less.
     pub inside: bool,
 }
@@ -219,6 +221,10 @@ impl Timeline<'_, '_> {
         let query = Query::start(self.index, own.work, self.pool)
             .workers(own.slots.len() as u32)
             .sight(Sight::Later);
+        let query = match &own.only {
+            Some(nodes) => query.only(nodes),
+            None => query,
+        };
         self.beside(own.at, Some(own.work), |this| {
             place(&mut this.scratch, query)
         })

@@ -13,6 +13,7 @@ use crate::index::{Amount, TeamFacts, WorkFacts};
 use crate::ledger::Slot;
 use crate::place::{Query, place};
 use crate::quota::{self, Block};
+use crate::start;
 use crate::world::Backfill;
 
 /// One workload that waits, in a pool in which something may start.
@@ -87,7 +88,8 @@ impl<'c, 'i, 'w> Trial<'c, 'i, 'w> {
     }
 
     fn starts(&mut self, query: Query<'_>, end: Timestamp) -> bool {
-        place(&mut self.cycle.ledger, query).is_some_and(|slots| self.starts_on(slots, end))
+        let slots = start::place_within(&mut self.cycle.ledger, query);
+        slots.is_some_and(|slots| self.starts_on(slots, end))
     }
 
     /// Whether it starts on these devices and ends then.
