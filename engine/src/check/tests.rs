@@ -80,15 +80,31 @@ fn a_start_with_other_devices_than_asked_is_found() {
 #[test]
 fn a_victim_for_nobody_is_found() {
     let (rig, mut plan) = rigged();
-    plan.preemptions.push(Preemption {
+    plan.preemptions.push(old_for_new());
+    assert!(found(&rig, &plan, "neither nominated nor started"));
+}
+
+fn old_for_new() -> Preemption {
+    Preemption {
         workload: "old".to_owned(),
         gainer: Some("new".to_owned()),
         reason: Reason::Reclaim,
         lost_gpu_seconds: 0,
         to_workers: 0,
         released: vec![0],
-    });
-    assert!(found(&rig, &plan, "neither nominated nor started"));
+    }
+}
+
+#[test]
+fn a_team_that_gives_way_too_often_in_an_hour_is_found() {
+    let (rig, mut plan) = rigged();
+    plan.preemptions.push(old_for_new());
+    let most = |most| {
+        let rig = rig.clone();
+        rig.with(|w| w.pools[0].preemption.max_per_team_hour = Some(most))
+    };
+    assert!(found(&most(0), &plan, "too often this hour"));
+    assert!(!found(&most(1), &plan, "too often this hour"));
 }
 
 #[test]

@@ -19,6 +19,7 @@ pub(super) fn faults(facts: &Facts<'_>, plan: &Plan) -> Vec<String> {
         .flat_map(|p| victim(facts, &left, p))
         .collect();
     faults.extend(borrowed_only(facts, plan));
+    faults.extend(hourly(facts, plan));
     faults.extend(plan.migrations.iter().flat_map(|m| mover(facts, m)));
     faults.extend(services(facts, plan));
     faults
@@ -293,6 +294,29 @@ fn borrowed_only(facts: &Facts<'_>, plan: &Plan) -> Vec<String> {
     });
     beyond
         .map(|((team, pool), _)| format!("team {team} loses more than what it borrows in {pool}"))
+        .collect()
+}
+
+/// No team suffers more evictions in an hour than a pool's policy lets it.
+fn hourly(facts: &Facts<'_>, plan: &Plan) -> Vec<String> {
+    let mut suffered: BTreeMap<(&str, &str), u32> = BTreeMap::new();
+    let by_policy =
+        |told: &&Preemption| !matches!(told.reason, Reason::Drain | Reason::Reservation);
+    for told in plan.preemptions.iter().filter(by_policy) {
+        let work = facts.works[told.workload.as_str()];
+        if let Some(placed) = work.placed.first() {
+            let pool = facts.nodes[placed.node.as_str()].pool.as_str();
+            *suffered.entry((work.team.as_str(), pool)).or_default() += 1;
+        }
+    }
+    let beyond = suffered.iter().filter(|((team, pool), more)| {
+        let before = facts.teams[team].preemptions_this_hour.get(*pool);
+        let all = before.copied().unwrap_or(0).saturating_add(**more);
+        let most = facts.pools[pool].preemption.max_per_team_hour;
+        most.is_some_and(|most| all > most)
+    });
+    beyond
+        .map(|((team, pool), _)| format!("team {team} is preempted too often this hour in {pool}"))
         .collect()
 }
 
