@@ -1,8 +1,10 @@
 //! More of the list of facts, by number: shares, who is evicted between equals, and what differs from peers.
 //!
-//! Not here, since they are no rules of the engine: T-1.23 to T-1.26 and T-1.37 (past use comes
-//! decayed into a world), T-1.34 and T-1.35 (teams have no priority), T-1.39 to T-1.45 (other
-//! formulas for priority). T-1.4 is a law in `sameness.rs`, T-2.10 one in `laws.rs`.
+//! Not here, since they are no rules of the engine: T-1.23, T-1.24, T-1.25, T-1.26 and T-1.37 (past use
+//! comes decayed into a world), T-1.34 and T-1.35 (teams have no priority), T-1.39, T-1.40, T-1.41, T-1.42,
+//! T-1.43, T-1.44 and T-1.45 (other formulas for priority). T-1.4 is a law in `sameness.rs`, T-2.10 one in
+//! `laws.rs` and `victims.rs`; T-2.2 to T-2.6 are in `backfill.rs`, T-1.46, T-1.47 and T-1.49 in
+//! `placement.rs`, all others in `tenancy.rs`.
 
 use domain::{MilliCpu, MilliGpu};
 use engine::cycles;
@@ -136,7 +138,7 @@ fn alike(team: &'static str, gpus: u32, count: usize) -> Vec<(&'static str, u32,
     vec![(team, gpus, "normal"); count]
 }
 
-/// T-1.9 to T-1.11: three of a, five of b, at times one of c.
+/// T-1.9, T-1.10 and T-1.11: three of a, five of b, at times one of c.
 #[test]
 fn one_of_the_larger_borrower_gives_way_as_long_as_it_stays_the_larger() {
     let base = [alike("a", 1, 3), alike("b", 1, 5)].concat();
@@ -147,7 +149,7 @@ fn one_of_the_larger_borrower_gives_way_as_long_as_it_stays_the_larger() {
     assert!(victims(running(1, &base), "a", 2).is_empty());
 }
 
-/// T-1.12 to T-1.14, T-1.16 and T-1.19: large jobs.
+/// T-1.12, T-1.13, T-1.14, T-1.16 and T-1.19: large jobs.
 #[test]
 fn large_jobs_are_taken_for_a_guarantee_and_not_to_even_out_shares() {
     assert_eq!(victims(running(1, &alike("b", 9, 1)), "a", 2), ["b0"]);

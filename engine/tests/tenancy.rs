@@ -91,9 +91,10 @@ fn a_parent_of_complementary_children_gets_its_half_of_both() {
     );
 }
 
-/// T-1.8: two equal departments, one with teams weighted 3 to 2 (here 48 devices for 480).
+/// T-1.8: two equal departments on 480 devices, one with teams weighted 3 to 2; each job has a node.
 #[test]
 fn what_a_team_leaves_goes_to_its_siblings_first_and_comes_back_from_them() {
+    const NODES: usize = 60;
     let child = |name: &str, weight| {
         Team::new(name)
             .under("d2")
@@ -105,27 +106,38 @@ fn what_a_team_leaves_goes_to_its_siblings_first_and_comes_back_from_them() {
                 across_borrowers: true,
                 ..eager()
             }))
-            .nodes(6, 8)
+            .nodes(NODES, 8)
             .team("d1", 0)
             .team("d2", 0)
             .tenant(child("x", 3000))
             .tenant(child("y", 2000))
-            .jobs("one", "d1", 48, 1)
-            .jobs("x", "x", x, 1)
-            .jobs("y", "y", y, 1)
+            .jobs("one", "d1", NODES, 8)
+            .jobs("x", "x", x, 8)
+            .jobs("y", "y", y, 8)
     };
-    let all = rig(48, 48);
-    assert_eq!(
-        (all.count("one"), all.count("x") + all.count("y")),
-        (24, 24)
+    let gpus = |of: &Rig, prefix: &str| 8 * of.count(prefix);
+    let all = rig(NODES, NODES);
+    let shares = ["one", "x", "y"].map(|prefix| gpus(&all, prefix));
+    assert_eq!(shares, [240, 144, 96]);
+    let idle = rig(NODES, 0);
+    assert_eq!((gpus(&idle, "one"), gpus(&idle, "x")), (240, 240));
+    assert_eq!(gpus(&rig(0, 0), "one"), 480);
+    // When y comes back, it has its part from x alone.
+    let mut world = idle.world().clone();
+    engine::cycles::apply(&mut world, &idle.plan());
+    engine::cycles::advance(&mut world, None);
+    let back = Rig::new().with(|w| *w = world).jobs("y", "y", NODES, 8);
+    let given = back.plan().preemptions;
+    assert!(
+        given.iter().all(|p| p.workload.starts_with('x')),
+        "{given:?}"
     );
-    assert!((14..=15).contains(&all.count("x")), "{}", all.count("x"));
-    let idle = rig(48, 0);
-    assert_eq!((idle.count("one"), idle.count("x")), (24, 24));
-    assert_eq!(rig(0, 0).count("one"), 48);
+    let rest = back.settles(20);
+    let shares = ["one", "x", "y"].map(|prefix| 8 * rest.running(prefix));
+    assert_eq!(shares, [240, 144, 96]);
 }
 
-/// T-1.28 to T-1.33: deserved 2, request 6, as entitlements; in whole devices where ours are finer.
+/// T-1.28, T-1.29, T-1.30, T-1.31, T-1.32 and T-1.33: deserved 2, request 6, as entitlements; in whole devices where ours are finer.
 #[test]
 fn spare_capacity_is_poured_by_weight_up_to_limits_and_demand() {
     let fair = |total: u32, weights: [i64; 2], request: usize, limit: Option<i64>| {
