@@ -31,11 +31,18 @@ print(f"{name:14} {ties:8}", *(f"{a[at]:8.2f}" for at in ("80", "90", "95", "100
 
 # B2 to B5: the engine in a cluster of 80,000 GPUs, each in a process of its own, whose memory is measured.
 # PART=50 takes one in fifty of its nodes and work; MILLION=1 adds B3 with a million waiting, which takes minutes.
-bench_engine() {
+bench_scale() { # fill|full|kept|preempt|million …
     local name
-    for name in fill full kept preempt ${MILLION:+million}; do
+    for name in "$@"; do
         cargo bench --quiet --package engine --bench scale -- "$name" "${PART:-1}"
     done
+}
+
+# B1 to B6, but B1 only where its lists are.
+bench_engine() {
+    bench_scale fill full kept preempt ${MILLION:+million}
+    if [ -n "${OPENB:-}" ]; then bench_placement; else say "b1 is left out: set OPENB to the folder of the openb lists"; fi
+    bench_day
 }
 
 # B6: a day of jobs, by this product's policy and by two plain queues; each prediction is off by up to 30 %.
@@ -55,12 +62,24 @@ bench_day() {
     rm -r "$folder"
 }
 
+# B9: from a submission to its process, and trivial jobs end to end, over AGENTS real agents and a durable database.
+bench_starts() {
+    need_postgres
+    cargo build --quiet --release --workspace --bins --lib
+    target/release/allotment-rig measure-fleet --agents "${AGENTS:-50}" --count "${COUNT:-200}" --burst "${BURST:-2000}"
+}
+
 bench() { # NAME
     case $1 in
-        placement) bench_placement ;;
+        b1) bench_placement ;;
+        b2) bench_scale fill ;;
+        b3) bench_scale full ${MILLION:+million} ;;
+        b4) bench_scale kept ;;
+        b5) bench_scale preempt ;;
+        b6) bench_day ;;
+        b9) bench_starts ;;
         engine) bench_engine ;;
-        day) bench_day ;;
-        all) bench_engine && bench_placement && bench_day ;;
-        *) fail "there is no benchmark $1; there are: placement, engine, day, all" ;;
+        all) bench_engine && bench_starts ;;
+        *) fail "there is no benchmark $1; there are: b1 to b6, b9, engine (b1 to b6), all" ;;
     esac
 }

@@ -41,6 +41,19 @@ enum Command {
         #[arg(long, default_value_t = 50)]
         count: usize,
     },
+    /// Starts a durable product of many machines and measures it: from a submission to its process, and
+    /// trivial jobs end to end (B9).
+    MeasureFleet {
+        /// How many agents.
+        #[arg(long, default_value_t = 50)]
+        agents: usize,
+        /// How many jobs, one after the other.
+        #[arg(long, default_value_t = 200)]
+        count: usize,
+        /// How many jobs at once.
+        #[arg(long, default_value_t = 2_000)]
+        burst: usize,
+    },
 }
 
 #[derive(Args)]
@@ -116,6 +129,11 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             .block_on(up::down(&checkout))
             .map(|()| ExitCode::SUCCESS),
         Command::WithPostgres { command } => runtime.block_on(with_postgres(&command)),
+        Command::MeasureFleet {
+            agents,
+            count,
+            burst,
+        } => runtime.block_on(measure_fleet(agents, count, burst)),
         Command::Measure { count } => {
             let times = runtime.block_on(measure::first_lines(&UpFile::read(&checkout)?, count))?;
             println!(
@@ -127,6 +145,30 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+async fn measure_fleet(agents: usize, count: usize, burst: usize) -> anyhow::Result<ExitCode> {
+    let state = PathBuf::from(format!("/tmp/allotment-measure-{}", std::process::id()));
+    let mut cluster = measure::fleet(&state, agents).await?;
+    let times = measure::starts(&cluster, count).await?;
+    println!(
+        "from submission to process: median {:.1} ms, 99th {:.1} ms, of {count} jobs on {agents} agents",
+        milliseconds(measure::median(&times)),
+        milliseconds(measure::percentile_99(&times)),
+    );
+    let told = measure::burst(&cluster, burst).await?;
+    println!(
+        "{burst} trivial jobs: acknowledged after {:.1} ms, all ended after {:.1} ms, {:.0} a second",
+        milliseconds(told.submitted),
+        milliseconds(told.ended),
+        burst as f64 / told.ended.as_secs_f64(),
+    );
+    cluster.stop().await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
 }
 
 /// Tests make databases of their own and connect as every role without a password: the
