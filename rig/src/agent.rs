@@ -26,6 +26,8 @@ pub struct Reach {
     pub address: String,
     /// The network namespace that it runs in.
     pub namespace: Option<String>,
+    /// The folder of checkpoints that it shares with other agents.
+    pub shared_checkpoints: Option<PathBuf>,
 }
 
 /// An agent that was enrolled.
@@ -75,6 +77,13 @@ impl Agent {
             format!("address = {}", Value::from(agent.reach.address.as_str())),
             format!("allow_unisolated = {}", !who::root()),
         ];
+        if let Some(root) = &agent.reach.shared_checkpoints {
+            who::make_folder(root, who::PASSABLE)?;
+            lines.push(format!(
+                "checkpoint_root = {}\ncheckpoints_shared = true",
+                quoted(root)
+            ));
+        }
         if let Some(model) = &agent.machine.model {
             let (cpus, memory_mib) = figures(model);
             lines.push(format!(

@@ -83,6 +83,11 @@ impl Api {
         })
     }
 
+    /// Where it asks.
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
     /// The bearer token.
     pub fn token(&self) -> &str {
         &self.token
@@ -123,6 +128,23 @@ impl Api {
             .await
             .and_then(Answer::success)
             .with_context(|| format!("PUT {path}"))
+    }
+
+    /// Changes what is there, as it was just read.
+    pub async fn change(&self, method: Method, path: &str, body: &Value) -> anyhow::Result<Value> {
+        let read = self.call(Method::GET, path, None, None).await?;
+        let etag = read
+            .etag
+            .clone()
+            .with_context(|| format!("GET {path} has no ETag: {} {}", read.status, read.body))?;
+        let request = self
+            .request(method.clone(), path)
+            .header("If-Match", etag)
+            .json(body);
+        answer(request)
+            .await
+            .and_then(Answer::success)
+            .with_context(|| format!("{method} {path}"))
     }
 
     /// Any call, with an Idempotency-Key if one is given; whatever the answer.

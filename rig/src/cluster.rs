@@ -48,6 +48,8 @@ pub struct Options {
     pub durable: bool,
     /// Whether each agent reaches its server through a proxy that can be cut.
     pub proxied: bool,
+    /// Whether all agents keep checkpoints in one folder, as on a shared file system.
+    pub checkpoints_shared: bool,
     /// Whether the state folder is removed at the end.
     pub scratch: bool,
     /// Says what goes on.
@@ -83,6 +85,7 @@ impl Options {
             agents: Vec::new(),
             durable: false,
             proxied: false,
+            checkpoints_shared: false,
             scratch: true,
             stages: Stages::quiet(),
         })

@@ -78,6 +78,7 @@ pub async fn run(up: &Up, ready: impl FnOnce() -> anyhow::Result<()>) -> anyhow:
         agents: Vec::new(),
         durable: true,
         proxied: false,
+        checkpoints_shared: false,
         scratch: false,
         stages,
     };

@@ -177,6 +177,7 @@ async fn a_second_machine_joins_and_recovers_from_a_partition_across_its_renewal
         ),
         address: space.inner.clone(),
         namespace: Some(space.name.clone()),
+        shared_checkpoints: None,
     };
     scene
         .cluster

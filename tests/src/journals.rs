@@ -16,6 +16,8 @@ pub struct Holding {
     pub assignment_id: String,
     /// What it held.
     pub devices: Vec<Share>,
+    /// The highest epoch that the agent had seen when it took it.
+    pub epoch: Option<Epoch>,
     /// From when, by the node's clock.
     pub from_micros: i64,
     /// Until when; none while it holds.
@@ -24,6 +26,15 @@ pub struct Holding {
     pub starts: u32,
     /// How many times its process has ended.
     pub ends: u32,
+}
+
+/// An epoch: later ones are greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+pub struct Epoch {
+    /// The database's timeline.
+    pub timeline: i64,
+    /// The leader's number.
+    pub number: i64,
 }
 
 /// A share of a device.
@@ -49,8 +60,8 @@ pub async fn read(cluster: &Cluster) -> anyhow::Result<BTreeMap<String, Vec<Hold
     Ok(journals)
 }
 
-/// Fails when a journal tells of an assignment that was started or ended twice, or of a
-/// device that was promised beyond what it is.
+/// Fails when a journal tells of an assignment that was started or ended twice, of a device that was
+/// promised beyond what it is (I1), or of an epoch that fell (I9).
 pub async fn check(cluster: &Cluster) -> anyhow::Result<()> {
     for (node, holdings) in read(cluster).await? {
         check_node(&holdings).with_context(|| format!("by the journal of {node}"))?;
@@ -64,6 +75,10 @@ fn check_node(holdings: &[Holding]) -> anyhow::Result<()> {
         .find(|held| held.starts > 1 || held.ends > 1)
     {
         bail!("an assignment was started or ended twice: {twice:?}");
+    }
+    let fell = |pair: &&[Holding]| pair[1].epoch < pair[0].epoch;
+    if let Some(pair) = holdings.windows(2).find(fell) {
+        bail!("an epoch fell: {pair:?}");
     }
     let mut devices: BTreeMap<&str, Vec<(&Holding, &Share)>> = BTreeMap::new();
     for held in holdings {
@@ -103,6 +118,7 @@ mod tests {
                 mode: mode.to_owned(),
                 gpus_milli,
             }],
+            epoch: None,
             from_micros,
             until_micros,
             starts: 1,
@@ -134,6 +150,20 @@ mod tests {
         check_node(&holdings).unwrap();
         holdings.push(held("time_slice", 1, 3, Some(4)));
         assert!(check_node(&holdings).is_err());
+    }
+
+    #[test]
+    fn an_epoch_that_falls_is_found() {
+        let under = |number: i64, from_micros: i64| {
+            let mut one = held("exclusive", 1000, from_micros, Some(from_micros + 1));
+            one.epoch = Some(Epoch {
+                timeline: 1,
+                number,
+            });
+            one
+        };
+        check_node(&[under(3, 1), under(3, 2), under(4, 3)]).unwrap();
+        assert!(check_node(&[under(3, 1), under(2, 2)]).is_err());
     }
 
     #[test]

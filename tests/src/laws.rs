@@ -1,14 +1,19 @@
 //! Laws that hold whatever was killed: asked of the database after every test, in SQL that shares nothing with the product's own.
+//!
+//! I1 to I9 are the invariants that they stand for; I1 and I9 are asked of the agents' journals too.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use rig::Cluster;
 
+use crate::acknowledged;
+
 /// A law: its sentence, and the query that finds what breaks it.
-const LAWS: [(&str, &str); 9] = [
+const LAWS: [(&str, &str); 13] = [
     (
-        "a place on a device has one holder at a time, by the events",
+        "I1: a place on a device has one holder at a time, by the events",
         "WITH held AS (
              SELECT a.id, d.device_id, d.slots,
                     (SELECT min(e.at) FROM events AS e
@@ -21,7 +26,7 @@ const LAWS: [(&str, &str); 9] = [
          WHERE x.since < COALESCE(y.until, 'infinity') AND y.since < COALESCE(x.until, 'infinity')",
     ),
     (
-        "segments of one place never overlap",
+        "I1: segments of one place never overlap",
         "SELECT x.id AS one, y.id AS other
          FROM usage_segments AS x JOIN usage_segments AS y
              ON x.device_id = y.device_id AND x.slot = y.slot AND x.id < y.id
@@ -29,11 +34,11 @@ const LAWS: [(&str, &str); 9] = [
            AND x.started_at < COALESCE(x.ended_at, 'infinity') AND y.started_at < COALESCE(y.ended_at, 'infinity')",
     ),
     (
-        "a job has at most one live attempt",
+        "I2: a job has at most one live attempt",
         "SELECT job_id, count(*) FROM attempts WHERE state <> 'ended' GROUP BY job_id HAVING count(*) > 1",
     ),
     (
-        "what is held belongs to a live attempt of a live job",
+        "I4: what is held belongs to a live attempt of a live job",
         "SELECT d.assignment_id, t.state AS attempt, j.state AS job
          FROM assignment_devices AS d
          JOIN assignments AS a ON a.id = d.assignment_id
@@ -42,12 +47,12 @@ const LAWS: [(&str, &str); 9] = [
          WHERE d.live AND (t.state = 'ended' OR j.state IN ('queued', 'succeeded', 'failed', 'cancelled'))",
     ),
     (
-        "an assignment that has ended leaves no open segment",
+        "I4: an assignment that has ended leaves no open segment",
         "SELECT s.id FROM usage_segments AS s JOIN assignments AS a ON a.id = s.assignment_id
          WHERE s.ended_at IS NULL AND a.phase IN ('released', 'fenced')",
     ),
     (
-        "a job's events are one chain, and its last is its state",
+        "I6: a job's events are one chain, and its last is its state",
         "WITH steps AS (
              SELECT subject_id, id, from_state, to_state,
                     lag(to_state) OVER (PARTITION BY subject_id ORDER BY id) AS before
@@ -60,27 +65,85 @@ const LAWS: [(&str, &str); 9] = [
          WHERE e.to_state <> j.state",
     ),
     (
-        "a job ends once, and nothing follows",
+        "I6: a job ends once, and nothing follows",
         "SELECT subject_id AS job, count(*) FROM events
          WHERE subject = 'job' AND to_state IN ('succeeded', 'failed', 'cancelled')
          GROUP BY subject_id HAVING count(*) > 1",
     ),
     (
-        "a gang runs whole: no worker starts before every one that it began or grew with was accepted",
+        "I8: a gang runs whole: no worker starts before every one that it began or grew with was accepted",
         "SELECT a.attempt_id, a.worker, a.started_at, o.worker AS other, o.handed_over_at
          FROM assignments AS a JOIN assignments AS o ON o.attempt_id = a.attempt_id
          WHERE a.started_at IS NOT NULL AND o.dismissed_at IS NULL AND o.granted_at <= a.started_at
            AND (o.handed_over_at IS NULL OR o.handed_over_at > a.started_at)",
     ),
     (
-        "nobody holds more than its limit",
-        "SELECT q.team_id, q.pool_id, held.milli
-         FROM quotas AS q
-         JOIN (SELECT d.team_id, n.pool_id, sum(d.gpus_milli) AS milli
-               FROM assignment_devices AS d JOIN devices AS v ON v.id = d.device_id JOIN nodes AS n ON n.id = v.node_id
-               WHERE d.live GROUP BY d.team_id, n.pool_id) AS held
-             ON held.team_id = q.team_id AND held.pool_id = q.pool_id
-         WHERE q.limit_milli IS NOT NULL AND held.milli > q.limit_milli",
+        "I3: nobody holds more than its limit, but for what ran before the limit fell",
+        // A window puts other limits in place of these for a time, so that its pool is not looked at. What
+        // was told to leave does not count.
+        "WITH RECURSIVE line AS (
+             SELECT id AS leaf, id, name, parent_id FROM teams
+             UNION ALL
+             SELECT line.leaf, t.id, t.name, t.parent_id FROM line JOIN teams AS t ON t.id = line.parent_id),
+         held AS (
+             SELECT a.id, a.team_id, n.pool_id, a.granted_at,
+                    least(a.ended_at, t.stop_asked_at, a.dismissed_at, 'infinity') AS until, sum(d.gpus_milli) AS milli
+             FROM assignments AS a
+             JOIN attempts AS t ON t.id = a.attempt_id
+             JOIN assignment_devices AS d ON d.assignment_id = a.id
+             JOIN nodes AS n ON n.id = a.node_id
+             GROUP BY a.id, t.id, n.pool_id),
+         starts AS (
+             SELECT team.id, team.name, one.pool_id, one.granted_at, sum(other.milli) AS milli
+             FROM held AS one
+             JOIN line AS team ON team.leaf = one.team_id
+             JOIN line AS below ON below.id = team.id
+             JOIN held AS other ON other.team_id = below.leaf AND other.pool_id = one.pool_id
+                 AND other.granted_at <= one.granted_at AND other.until > one.granted_at
+             GROUP BY team.id, team.name, one.id, one.pool_id, one.granted_at)
+         SELECT s.name AS team, p.name AS pool, s.granted_at, s.milli, v.at, v.after
+         FROM starts AS s JOIN pools AS p ON p.id = s.pool_id
+         JOIN LATERAL (
+             SELECT at, after FROM policy_versions
+             WHERE object = 'quota/' || s.name || '/' || p.name AND at <= s.granted_at ORDER BY id DESC LIMIT 1) AS v ON true
+         WHERE s.milli > 1000 * (v.after ->> 'limit')::numeric
+             AND NOT EXISTS (SELECT FROM policy_versions WHERE noun = 'window' AND pool_id = p.id)",
+    ),
+    (
+        "I5: what is known of a device has no gap and goes on",
+        "WITH known AS (
+             SELECT device_id, started_at, ended_at,
+                    lag(ended_at) OVER (PARTITION BY device_id ORDER BY started_at, ended_at) AS before,
+                    row_number() OVER (PARTITION BY device_id ORDER BY started_at DESC, ended_at DESC NULLS FIRST) AS from_last
+             FROM capacity_segments)
+         SELECT device_id, started_at, before, ended_at FROM known
+         WHERE (before IS NOT NULL AND before <> started_at) OR (from_last = 1 AND ended_at IS NOT NULL)
+         UNION ALL
+         SELECT id, NULL, NULL, NULL FROM devices AS d
+         WHERE NOT EXISTS (SELECT FROM capacity_segments AS c WHERE c.device_id = d.id)",
+    ),
+    (
+        "I5: a device has no more in use at any moment than all of it",
+        "SELECT one.id, sum(other.gpus_milli) AS milli
+         FROM usage_segments AS one JOIN usage_segments AS other ON other.device_id = one.device_id
+             AND other.started_at <= one.started_at AND COALESCE(other.ended_at, 'infinity') > one.started_at
+         WHERE one.started_at < COALESCE(one.ended_at, 'infinity')
+         GROUP BY one.id HAVING sum(other.gpus_milli) > 1000",
+    ),
+    (
+        "I5: what a device was used for lies within what is known of it",
+        "SELECT s.id, s.started_at, c.since
+         FROM usage_segments AS s
+         LEFT JOIN (SELECT device_id, min(started_at) AS since FROM capacity_segments GROUP BY device_id) AS c
+             ON c.device_id = s.device_id
+         WHERE c.since IS NULL OR s.started_at < c.since",
+    ),
+    (
+        "I8: all workers that a gang began with start within its window",
+        "SELECT a.attempt_id, min(a.started_at), max(a.started_at)
+         FROM assignments AS a JOIN attempts AS t ON t.id = a.attempt_id
+         WHERE a.started_at <= t.started_at
+         GROUP BY a.attempt_id HAVING max(a.started_at) - min(a.started_at) > interval '60 seconds'",
     ),
 ];
 
@@ -91,6 +154,21 @@ pub async fn check(cluster: &Cluster) -> anyhow::Result<()> {
         if !found.is_empty() {
             bail!("broken: {law}: {found:?}");
         }
+    }
+    check_acknowledged(cluster).await
+}
+
+/// I7: each submission that was acknowledged exists, whatever was killed since.
+async fn check_acknowledged(cluster: &Cluster) -> anyhow::Result<()> {
+    let rows = cluster.postgres.query("SELECT id FROM jobs").await?;
+    let there: BTreeSet<&str> = rows.iter().filter_map(|row| row["id"].as_str()).collect();
+    let bases: Vec<String> = cluster.servers.iter().map(|server| server.url()).collect();
+    let lost: Vec<String> = acknowledged::by(&bases)
+        .into_iter()
+        .filter(|id| !there.contains(id.as_str()))
+        .collect();
+    if !lost.is_empty() {
+        bail!("broken: I7: what was acknowledged exists: {lost:?} do not");
     }
     Ok(())
 }

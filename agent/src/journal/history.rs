@@ -19,6 +19,8 @@ pub struct Holding {
     pub attempt_id: AttemptId,
     /// What it held.
     pub devices: Vec<KeptDevice>,
+    /// The highest epoch that the agent had seen when it took it; absent before the first.
+    pub epoch: Option<SeenEpoch>,
     /// From when.
     pub from_micros: i64,
     /// Until when; `None` while it holds.
@@ -27,6 +29,15 @@ pub struct Holding {
     pub starts: u32,
     /// How many ends were told; more than one is a fault.
     pub ends: u32,
+}
+
+/// An epoch, as the agent saw it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct SeenEpoch {
+    /// The database's timeline.
+    pub timeline: i64,
+    /// The leader's number.
+    pub number: i64,
 }
 
 /// Reads the holdings that a journal's file tells of, in order of their beginning. The
@@ -38,13 +49,16 @@ pub fn history(path: &Path) -> Result<Vec<Holding>, JournalError> {
     })?;
     let (records, _) = file::read_lines(&content, path)?;
     let mut holdings: BTreeMap<AssignmentId, Holding> = BTreeMap::new();
+    let mut epoch = None;
     for record in records {
         match record {
+            Record::Epoch { timeline, number } => epoch = Some(SeenEpoch { timeline, number }),
             Record::Accepted(kept) => {
                 holdings.entry(kept.assignment_id).or_insert(Holding {
                     assignment_id: kept.assignment_id,
                     attempt_id: kept.attempt_id,
                     devices: kept.devices,
+                    epoch,
                     from_micros: kept.at_micros,
                     until_micros: None,
                     starts: 0,

@@ -168,6 +168,10 @@ impl Cluster {
             server_url: format!("https://127.0.0.1:{}", address.port()),
             address: "127.0.0.1".to_owned(),
             namespace: None,
+            shared_checkpoints: self
+                .options
+                .checkpoints_shared
+                .then(|| self.options.paths.state.join("checkpoints")),
         })
     }
 
