@@ -12,6 +12,8 @@ mod moments;
 mod one_job;
 mod partitions;
 mod plain_user;
+mod policies;
 mod races;
+mod rules;
 mod support;
 mod up;

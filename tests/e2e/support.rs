@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use e2e::traces::Traces;
+use reqwest::Method;
 use rig::agents_file::{Machine, default_machines};
 use rig::api::Api;
 use rig::{Cluster, Options};
@@ -119,6 +120,46 @@ impl Scene {
         self.agents_ready().await;
     }
 
+    /// Changes keys of the policy of the pool `l40s`.
+    pub async fn change_pool(&self, keys: Value) {
+        let admin = self.cluster.admin();
+        let changed = admin.change(Method::PATCH, "/pools/l40s", &keys).await;
+        changed.unwrap();
+    }
+
+    /// What the product's clock shows.
+    pub async fn now(&self) -> chrono::DateTime<chrono::Utc> {
+        let rows = self
+            .cluster
+            .postgres
+            .query("SELECT allotment.clock() AS now");
+        let rows = rows.await.unwrap();
+        let now = rows[0]["now"].as_str().expect("a time");
+        now.parse().expect("a time")
+    }
+
+    /// Waits until a job's log has this.
+    pub async fn log_has(&self, id: &str, text: &str) {
+        let path = format!("/jobs/{id}/logs");
+        rig::wait::until(text, START_BOUND, || async {
+            Ok(self.member.text(&path).await?.contains(text).then_some(()))
+        })
+        .await
+        .unwrap();
+    }
+
+    /// Waits until no job is left that has not ended, checks the laws and stops the product.
+    pub async fn finish_when_all_ended(self) {
+        rig::wait::until("all jobs have ended", END_BOUND, || async {
+            let jobs = self.cluster.admin().list("/jobs?limit=500").await?;
+            let ended = |job: &Value| ENDED.iter().any(|state| job["state"] == **state);
+            Ok(jobs.iter().all(ended).then_some(()))
+        })
+        .await
+        .unwrap();
+        self.finish().await;
+    }
+
     /// Checks the laws, the traces too, and stops the product.
     pub async fn finish(self) {
         finish(self.cluster, Some(&self.traces)).await;
@@ -146,7 +187,45 @@ pub async fn submit(api: &Api, team: &str, spec: &Value) -> String {
         .post(&format!("/teams/{team}/jobs"), spec)
         .await
         .unwrap();
-    job["id"].as_str().expect("a job has an id").to_owned()
+    let id = job["id"].as_str().expect("a job has an id");
+    e2e::acknowledged::note(api.base(), id);
+    id.to_owned()
+}
+
+/// Sets a team's quota in a pool, as it was just read.
+pub async fn set_quota(admin: &Api, team: &str, pool: &str, quota: Value) {
+    let listed = admin.list(&format!("/teams/{team}/quotas")).await.unwrap();
+    let row = listed.iter().find(|row| row["pool"] == pool);
+    let version = row.expect("a quota")["version"]
+        .as_i64()
+        .expect("a version");
+    let answer = admin
+        .request(Method::PUT, &format!("/teams/{team}/quotas/{pool}"))
+        .header("If-Match", format!("\"{version}\""))
+        .json(&quota)
+        .send()
+        .await
+        .unwrap();
+    let status = answer.status();
+    assert!(
+        status.is_success(),
+        "{status}: {}",
+        answer.text().await.unwrap()
+    );
+}
+
+/// What a job's explanation says that it waits for, once it is this.
+pub async fn wait_for_code(api: &Api, job: &str, code: &str) -> Value {
+    let path = format!("/jobs/{job}/explanation");
+    let seen = std::cell::RefCell::new(Value::Null);
+    let found = rig::wait::until(&format!("it waits for {code}"), START_BOUND, || async {
+        let told = api.get(&path).await?;
+        *seen.borrow_mut() = told.clone();
+        let waiting = told["waiting"].clone();
+        Ok((waiting["code"] == code).then_some(waiting))
+    })
+    .await;
+    found.unwrap_or_else(|error| panic!("{error:#}: it waits for {}", seen.borrow()))
 }
 
 /// Waits until every one of these jobs is in one of the states.
