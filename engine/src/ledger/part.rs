@@ -36,7 +36,30 @@ impl Part {
 pub(crate) struct Slot {
     pub node: usize,
     pub parts: Vec<Part>,
+    /// What it takes of the node's cores and memory, whatever its workload asks for later.
+    pub cpus: i64,
+    pub memory: i64,
     pub amount: Amount,
+}
+
+impl Slot {
+    /// A worker of a workload on these devices of a node.
+    pub fn of(
+        index: &Index<'_>,
+        work: usize,
+        node: usize,
+        parts: Vec<Part>,
+        amount: Amount,
+    ) -> Self {
+        let facts = &index.works[work];
+        Self {
+            node,
+            parts,
+            cpus: facts.cpus,
+            memory: facts.memory,
+            amount,
+        }
+    }
 }
 
 /// What stands on one device in one view.
@@ -109,11 +132,8 @@ pub(crate) fn slot(index: &Index<'_>, work: usize, placed: &Placed, node: usize)
             slice,
         }
     });
-    Slot {
-        node,
-        parts: parts.collect(),
-        amount: index.charge_placed(work, placed, node),
-    }
+    let amount = index.charge_placed(work, placed, node);
+    Slot::of(index, work, node, parts.collect(), amount)
 }
 
 /// The instance that a row of the world speaks of. A reader has given it its start.
