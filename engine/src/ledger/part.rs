@@ -69,7 +69,7 @@ pub(crate) struct Load {
     pub milli: i64,
     pub memory: i64,
     pub mode: Option<SharingMode>,
-    /// The team of the first sharer: MPS keeps to one.
+    /// The team of the first sharer, in mode MPS: it keeps to one.
     pub team: usize,
     /// The memory of the first sharer where all have the same: in mode vGPU.
     pub size: i64,
@@ -82,7 +82,9 @@ impl Load {
     pub fn put(&mut self, team: usize, part: &Part) {
         if self.sharers == 0 {
             self.mode = Some(part.mode);
-            self.team = team;
+            if part.mode == SharingMode::Mps {
+                self.team = team;
+            }
             if part.mode == SharingMode::Vgpu {
                 self.size = part.memory;
             }
