@@ -450,20 +450,20 @@ impl<'i, 'w> Ledger<'i, 'w> {
     }
 
     fn put(&mut self, view: View, work: usize, slot: &Slot, sign: i64) {
-        let facts = &self.index.works[work];
+        let team = self.index.works[work].team;
         self.classes.mark(slot.node);
         self.put[slot.node] += sign;
         let space = &mut self.spaces[slot.node];
         let node = &self.index.nodes[slot.node];
         let v = view as usize;
-        space.cpus[v] -= sign * facts.cpus;
-        space.memory[v] -= sign * facts.memory;
+        space.cpus[v] -= sign * slot.cpus;
+        space.memory[v] -= sign * slot.memory;
         for part in &slot.parts {
             let Some(load) = space.loads[v].get_mut(part.index as usize) else {
                 continue;
             };
             if sign > 0 {
-                load.put(facts.team, part);
+                load.put(team, part);
             } else {
                 load.take(part);
             }

@@ -363,13 +363,7 @@ pub fn queue(world: &World) -> Vec<PoolQueue> {
             workloads.push(index.works[work].row.name.clone());
             if let Some(&node) = facts.nodes.first() {
                 let each = index.charge_least(work, pool);
-                let slot = |_| {
-                    std::rc::Rc::new(Slot {
-                        node,
-                        parts: Vec::new(),
-                        amount: each,
-                    })
-                };
+                let slot = |_| Rc::new(Slot::of(&index, work, node, Vec::new(), each));
                 let slots = (0..index.works[work].row.workers).map(slot).collect();
                 ledger.settle(work, slots, Standing::Nominated);
             }

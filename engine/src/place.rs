@@ -332,11 +332,8 @@ fn fill_some(
         let Some((node, parts)) = classes::best(ledger, query, field, &free) else {
             break;
         };
-        let slot = Rc::new(Slot {
-            node,
-            parts,
-            amount: index.charge_on(query.work, node),
-        });
+        let amount = index.charge_on(query.work, node);
+        let slot = Rc::new(Slot::of(index, query.work, node, parts, amount));
         for &view in query.sight.views() {
             ledger.occupy(view, query.work, &slot);
         }

@@ -1,11 +1,11 @@
 //! The world in mind: after any changes it is what a fresh one would be.
 
-use domain::MilliGpu;
 use domain::sharing::SharingMode;
+use domain::{MilliCpu, MilliGpu};
 use engine::Planner;
 use engine::plan::Start;
 use engine::rig::{Rig, before};
-use engine::world::{Placed, Pool, Strategy, Workload, WorkloadState, World};
+use engine::world::{Node, Placed, Pool, Strategy, Workload, WorkloadState, World};
 
 fn empty(strategy: Strategy) -> World {
     let mut pool = Pool::new("p").sharing(&[SharingMode::Exclusive, SharingMode::TimeSlice]);
@@ -85,4 +85,41 @@ fn work_of_a_team_that_is_not_there_is_not_taken_in() {
     let stranger = Workload::waiting("x", "nobody", 1, before(1));
     assert!(!Planner::of(&world).take(&stranger));
     assert_eq!(Planner::of(&world).left("no-node"), None);
+}
+
+/// The cores of who had left were not free in the future that was kept.
+#[test]
+fn a_start_that_is_kept_comes_sooner_when_work_ends_before_its_time() {
+    let running = |name: &str, node: &str, cores: i64, minutes: i64| {
+        let mut work = Workload::waiting(name, "t", 1, before(60));
+        work.per_worker.cpus = MilliCpu::whole(cores);
+        work.time_limit_seconds = Some((50 + minutes) * 60);
+        work.running_on(node, &[0], before(50))
+    };
+    let mut head = Workload::waiting("head", "t", 2, before(5));
+    head.per_worker.cpus = MilliCpu::whole(4);
+    let mut again = running("again", "n2", 1, 60);
+    again.placed[0].devices[0].index = 1;
+    let world = Rig::new()
+        .node(Node::new("n1", "p", 2).host(4, 1024))
+        .node(Node::new("n2", "p", 2).host(4, 1024))
+        .team("t", 4)
+        .work(running("long", "n1", 3, 120))
+        .work(running("later", "n2", 3, 300))
+        .work(again)
+        .work(head);
+    let mut planner = Planner::of(world.world());
+    let kept = |planner: &mut Planner<'_>| {
+        let plan = planner.decide();
+        (
+            plan.reservations[0].start,
+            plan.reservations[0].nodes.clone(),
+        )
+    };
+    // The first decision asks for the future, the second keeps it.
+    for _ in 0..2 {
+        assert_eq!(kept(&mut planner), (before(-120), vec!["n1".to_owned()]));
+    }
+    planner.end("later");
+    assert_eq!(kept(&mut planner), (before(-60), vec!["n2".to_owned()]));
 }

@@ -143,6 +143,30 @@ impl<'i, 'w> Timeline<'i, 'w> {
         !self.kept.blurs
     }
 
+    /// Whether it is the future of how things stand, if it has been told the time: who stands where
+    /// until when, and what is free at each moment.
+    pub fn is_like(&mut self, ledger: &Ledger<'i, 'w>, pool: usize) -> bool {
+        if self.kept.now != Some(self.index.world.now) {
+            return true;
+        }
+        let mut fresh = Self::of(ledger, pool);
+        let told = |of: &Self| {
+            let claims = of.claims.iter();
+            let mut told: Vec<(Timestamp, usize, Slots)> = claims
+                .map(|(key, claim)| (key.0, claim.work, Rc::clone(&claim.slots)))
+                .collect();
+            told.sort_by_key(|(end, work, slots)| (*end, *work, slots.first().map(|s| s.node)));
+            told
+        };
+        let known = |at: &Key| at.0 != NEVER;
+        told(self) == told(&fresh)
+            && self.ends(usize::MAX).into_iter().filter(known).all(|at| {
+                self.turn(at);
+                fresh.turn(at);
+                self.free == fresh.free && self.scratch.spaces == fresh.scratch.spaces
+            })
+    }
+
     /// Takes in what a cycle has done so far; false where a fresh future has to be made.
     pub fn join_in(&mut self, ledger: &Ledger<'i, 'w>) -> bool {
         let mut works = ledger.changed();

@@ -36,7 +36,30 @@ impl Part {
 pub(crate) struct Slot {
     pub node: usize,
     pub parts: Vec<Part>,
+    /// What it takes of the node's cores and memory, whatever its workload asks for later.
+    pub cpus: i64,
+    pub memory: i64,
     pub amount: Amount,
+}
+
+impl Slot {
+    /// A worker of a workload on these devices of a node.
+    pub fn of(
+        index: &Index<'_>,
+        work: usize,
+        node: usize,
+        parts: Vec<Part>,
+        amount: Amount,
+    ) -> Self {
+        let facts = &index.works[work];
+        Self {
+            node,
+            parts,
+            cpus: facts.cpus,
+            memory: facts.memory,
+            amount,
+        }
+    }
 }
 
 /// What stands on one device in one view.
@@ -46,7 +69,7 @@ pub(crate) struct Load {
     pub milli: i64,
     pub memory: i64,
     pub mode: Option<SharingMode>,
-    /// The team of the first sharer: MPS keeps to one.
+    /// The team of the first sharer, in mode MPS: it keeps to one.
     pub team: usize,
     /// The memory of the first sharer where all have the same: in mode vGPU.
     pub size: i64,
@@ -59,7 +82,9 @@ impl Load {
     pub fn put(&mut self, team: usize, part: &Part) {
         if self.sharers == 0 {
             self.mode = Some(part.mode);
-            self.team = team;
+            if part.mode == SharingMode::Mps {
+                self.team = team;
+            }
             if part.mode == SharingMode::Vgpu {
                 self.size = part.memory;
             }
@@ -109,11 +134,8 @@ pub(crate) fn slot(index: &Index<'_>, work: usize, placed: &Placed, node: usize)
             slice,
         }
     });
-    Slot {
-        node,
-        parts: parts.collect(),
-        amount: index.charge_placed(work, placed, node),
-    }
+    let amount = index.charge_placed(work, placed, node);
+    Slot::of(index, work, node, parts.collect(), amount)
 }
 
 /// The instance that a row of the world speaks of. A reader has given it its start.

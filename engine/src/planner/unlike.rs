@@ -11,6 +11,7 @@ impl Planner<'_> {
     pub fn unlike(&mut self, world: &World) -> Vec<&'static str> {
         let fresh = Index::of(world);
         let fresh = Ledger::of(&fresh);
+        let futures = self.futures_alike();
         self.with(|kept| {
             let parts = [
                 ("time", kept.index.world.now == fresh.index.world.now),
@@ -22,10 +23,33 @@ impl Planner<'_> {
                 ("who stands where", seats(kept).eq(seats(&fresh))),
                 ("what teams hold", kept.all_held() == fresh.all_held()),
                 ("what users hold", kept.all_users() == fresh.all_users()),
+                ("futures", futures),
             ];
             let unlike = parts.into_iter().filter(|(_, alike)| !alike);
             unlike.map(|(part, _)| part).collect()
         })
+    }
+}
+
+impl Planner<'_> {
+    /// Whether the futures that are kept are those of how things stand; those that have changes to take
+    /// in yet are taken to be.
+    fn futures_alike(&mut self) -> bool {
+        if !self.touched.is_empty() || !self.struck.is_empty() {
+            return true;
+        }
+        let state = self.state.take().expect("it is put back below");
+        let ledger = state.resume(&self.index);
+        let mut alike = true;
+        for (pool, future) in self.futures.iter_mut().enumerate() {
+            *future = future.take().and_then(|paused| {
+                let mut kept = paused.resume(&self.index);
+                alike &= kept.is_like(&ledger, pool);
+                kept.pause()
+            });
+        }
+        self.state = Some(ledger.pause());
+        alike
     }
 }
 

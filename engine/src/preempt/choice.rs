@@ -80,15 +80,10 @@ impl Search<'_> {
 
     /// Counts the newcomer as if it had its room, of that amount.
     fn hold_newcomer(&self, ledger: &mut Ledger<'_, '_>, amount: Amount) {
-        let node = ledger.index.pools[self.newcomer.pool].nodes[0];
+        let index = ledger.index;
+        let node = index.pools[self.newcomer.pool].nodes[0];
         let each = amount / Amount::from(self.newcomer.workers.max(1));
-        let slot = |_| {
-            Rc::new(Slot {
-                node,
-                parts: Vec::new(),
-                amount: each,
-            })
-        };
+        let slot = |_| Rc::new(Slot::of(index, self.newcomer.work, node, Vec::new(), each));
         ledger.settle(
             self.newcomer.work,
             (0..self.newcomer.workers).map(slot).collect(),

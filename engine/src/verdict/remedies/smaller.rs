@@ -75,9 +75,7 @@ fn worker(trial: &Trial<'_, '_, '_>, node: usize, devices: &[u32]) -> Slot {
         slice: None,
     };
     let milli = Amount::from(devices.len() as i64 * DEVICE);
-    Slot {
-        node,
-        parts: devices.iter().map(part).collect(),
-        amount: milli * index.pools[trial.pool].unit,
-    }
+    let amount = milli * index.pools[trial.pool].unit;
+    let parts = devices.iter().map(part).collect();
+    Slot::of(index, trial.work, node, parts, amount)
 }
