@@ -2,6 +2,7 @@
 
 mod booked;
 mod coming;
+mod dead;
 mod kept;
 mod moves;
 mod reserve;

@@ -6,6 +6,7 @@
 //! both, a nomination only in the second.
 
 mod future;
+mod nowhere;
 mod part;
 mod paused;
 mod seats;
@@ -15,9 +16,10 @@ use std::rc::Rc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::index::{Amount, Index, NodeFacts, bit};
-use crate::place::{Able, Classes, Gang, Prices};
+use crate::place::{Able, Classes, Prices};
 use crate::preempt::Herd;
 use crate::share::{Everybody, coarse, share};
+use nowhere::Nowhere;
 pub(crate) use part::{Load, Part, Slot, slot};
 pub(crate) use paused::Paused;
 
@@ -128,7 +130,18 @@ enum Step {
 
 /// A point to go back to.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Mark(usize);
+pub(crate) struct Mark {
+    steps: usize,
+    nowhere: nowhere::Mark,
+}
+
+impl Mark {
+    /// Before everything.
+    const START: Self = Self {
+        steps: 0,
+        nowhere: nowhere::Mark::START,
+    };
+}
 
 /// The state.
 pub(crate) struct Ledger<'i, 'w> {
@@ -156,9 +169,8 @@ pub(crate) struct Ledger<'i, 'w> {
     pub classes: Classes,
     /// Which nodes can be candidates for which work.
     pub able: Able,
-    /// Gangs that had no place when work was looked for to start: as long as work only starts,
-    /// they have none.
-    pub nowhere: FxHashSet<Gang>,
+    /// Gangs that have no place to start.
+    nowhere: Nowhere,
     /// Running work that may be preempted, by pool, once somebody has asked.
     pub herds: Vec<Option<Rc<Herd>>>,
     /// The borrower shares of teams, by pool, with what each held then.
@@ -205,7 +217,7 @@ impl<'i, 'w> Ledger<'i, 'w> {
             version: 0,
             classes: Classes::default(),
             able: Able::default(),
-            nowhere: FxHashSet::default(),
+            nowhere: Nowhere::default(),
             herds: vec![None; index.pools.len()],
             shares: vec![vec![None; index.teams.len()]; index.pools.len()],
             prices: if bare {
@@ -276,14 +288,23 @@ impl<'i, 'w> Ledger<'i, 'w> {
 
     /// A point to go back to.
     pub fn mark(&self) -> Mark {
-        Mark(self.journal.len())
+        Mark {
+            steps: self.journal.len(),
+            nowhere: self.nowhere.mark(),
+        }
     }
 
     /// Goes back to a point.
     pub fn rollback(&mut self, mark: Mark) {
-        while self.journal.len() > mark.0 {
+        let seen = self.nowhere.seen_since(mark.nowhere);
+        while self.journal.len() > mark.steps {
             match self.journal.pop() {
-                Some(Step::Occupy(view, work, slot)) => self.put(view, work, &slot, -1),
+                Some(Step::Occupy(view, work, slot)) => {
+                    self.put(view, work, &slot, -1);
+                    if seen {
+                        self.nowhere.gain(slot.node);
+                    }
+                }
                 Some(Step::Vacate(view, work, slot)) => self.put(view, work, &slot, 1),
                 Some(Step::Count {
                     pool,
@@ -317,6 +338,7 @@ impl<'i, 'w> Ledger<'i, 'w> {
             self.blurred.insert(slot.node);
         }
         self.put(view, work, slot, -1);
+        self.nowhere.gain(slot.node);
         self.journal.push(Step::Vacate(view, work, Rc::clone(slot)));
     }
 

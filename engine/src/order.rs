@@ -1,5 +1,6 @@
 //! The order in which waiting work is looked at: the cycle and the queue page use this one comparator.
 
+mod buckets;
 mod line;
 
 use std::collections::BTreeMap;
@@ -10,7 +11,8 @@ use crate::ledger::{Ledger, Slot, Standing};
 use crate::share::{KeptShares, Starters};
 use crate::world::World;
 
-pub(crate) use line::{Kin, Line, Lines};
+pub(crate) use buckets::Kin;
+pub(crate) use line::{Line, Lines};
 
 /// The waiting work of one pool, picked one by one.
 pub(crate) struct Picker {
@@ -31,6 +33,8 @@ pub(crate) struct Picker {
     total: usize,
     /// Teams whose work has been seen to fit nowhere.
     stuck: Vec<bool>,
+    /// The team and the bucket of what was taken last.
+    last: (usize, u32),
     inside: Inside,
     shares: KeptShares,
     /// Whether who waits and who is stuck is as the shares last saw it.
@@ -71,6 +75,7 @@ impl Picker {
             left: line.left.clone(),
             total: line.total,
             stuck: vec![false; teams],
+            last: (0, 0),
             inside: Inside::default(),
             shares: KeptShares::default(),
             same: false,
@@ -88,8 +93,13 @@ impl Picker {
     }
 
     /// All that the queue began with.
-    pub fn line(&self) -> &Line {
+    pub fn line(&self) -> &Rc<Line> {
         &self.line
+    }
+
+    /// The team and the bucket of what was taken last.
+    pub fn last(&self) -> (usize, u32) {
+        self.last
     }
 
     /// Whether what finds no room here is looked at in other pools.
@@ -136,7 +146,9 @@ impl Picker {
         if self.inside.taken.replace(team).is_some() {
             self.inside.version = None;
         }
-        self.line.queues[team][at].work
+        let entry = &self.line.queues[team][at];
+        self.last = (team, entry.bucket);
+        entry.work
     }
 
     fn strike(&mut self, index: &Index<'_>, team: usize, at: usize) {
@@ -199,15 +211,20 @@ impl Picker {
 
     /// The team's work that is still in the queue, in its order.
     pub fn pending(&self, team: usize) -> impl Iterator<Item = usize> + '_ {
-        self.pending_kin(team).map(|(_, work)| work)
+        let places = self.pending_tags(team);
+        places.map(move |(at, _)| self.line.queues[team][at].work)
     }
 
-    /// The same, each with its kin.
-    pub fn pending_kin(&self, team: usize) -> impl Iterator<Item = (Option<Kin>, usize)> + '_ {
-        let queue = self.line.queues[team].iter().enumerate();
-        let left = queue.skip(self.first[team]);
-        let left = left.filter(move |(at, _)| !self.is_done(team, *at));
-        left.map(|(_, entry)| (entry.kin, entry.work))
+    /// Where it is, with its bucket.
+    pub fn pending_tags(&self, team: usize) -> impl Iterator<Item = (usize, u32)> + '_ {
+        let tags = self.line.tags[team].iter().copied().enumerate();
+        let left = tags.skip(self.first[team]);
+        left.filter(move |(at, _)| !self.is_done(team, *at))
+    }
+
+    /// What is at a place of a team's queue.
+    pub fn at(&self, team: usize, at: usize) -> usize {
+        self.line.queues[team][at].work
     }
 
     /// In-guarantee work: down the tree by held / guarantee.

@@ -22,7 +22,7 @@ use crate::whole::Promise;
 use crate::world::{MigMode, NodeState};
 
 pub(crate) use able::{Able, nodes as nodes_able};
-pub(crate) use classes::Classes;
+pub(crate) use classes::{Classes, holds_one};
 pub(crate) use device::joins;
 pub(crate) use domains::domains_of;
 pub(crate) use exact::stands_free;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use crate::index::{Amount, Index};
 use crate::ledger::{Ledger, Sight, Slot};
-use crate::place::{Query, Stock, gang, place, sizes};
+use crate::place::{Query, Stock, place, sizes};
 use crate::quota;
 use crate::world::PoolState;
 
@@ -34,12 +34,11 @@ pub(crate) fn room_of(
     let query = Query::start(ledger.index, work, pool).workers(workers);
     let least = ledger.index.charge_least(work, pool) * Amount::from(workers);
     quota::allowed(ledger, work, pool, least).ok()?;
-    let gang = gang(ledger.index, query);
-    if gang.is_some_and(|gang| ledger.nowhere.contains(&gang)) {
+    if ledger.goes_nowhere(query) {
         return None;
     }
     let Some(slots) = place(ledger, query) else {
-        ledger.nowhere.extend(gang);
+        ledger.found_nowhere(query);
         return None;
     };
     within(ledger, query, slots)

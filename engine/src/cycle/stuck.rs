@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use super::Cycle;
+use super::dead::Dead;
 use crate::backfill;
 use crate::index::{Amount, Index, Need};
 use crate::ledger::{Sight, Slot};
@@ -36,8 +37,8 @@ impl Hints {
     }
 
     /// Says that a workload is not in the queue any more.
-    pub fn taken(&mut self, index: &Index<'_>, work: usize) {
-        let hint = &mut self.of[index.works[work].team];
+    pub fn taken(&mut self, team: usize, work: usize) {
+        let hint = &mut self.of[team];
         if hint.as_ref().is_some_and(|hint| hint.work == work) {
             *hint = None;
             self.fresh = false;
@@ -52,13 +53,13 @@ impl Hints {
 
 impl Cycle<'_, '_> {
     /// Tells the order which teams can start nothing any more, where it matters: where others
-    /// beside them wait. Where all is hopeless nothing need be tried.
+    /// beside them wait.
     pub(super) fn find_stuck(
         &mut self,
         picker: &mut Picker,
         hints: &mut Hints,
+        dead: &mut Dead,
         pool: usize,
-        hopeless: bool,
     ) {
         let index = self.index;
         if hints.fresh {
@@ -77,12 +78,12 @@ impl Cycle<'_, '_> {
             if rivals < 2 || self.still_starts(hints.of[team].as_ref(), pool) {
                 continue;
             }
-            hints.of[team] = if hopeless {
+            hints.of[team] = if dead.all() {
                 None
             } else {
                 // What passes a start that is kept may move its devices.
                 hints.fresh &= self.timelines[pool].is_none();
-                self.hint(picker, team, pool)
+                self.hint(picker, dead, team, pool)
             };
             if hints.of[team].is_none() {
                 picker.stick(index, team);
@@ -91,14 +92,13 @@ impl Cycle<'_, '_> {
     }
 
     /// The first work of a team that can start, and where.
-    fn hint(&mut self, picker: &Picker, team: usize, pool: usize) -> Option<Hint> {
-        picker.pending_kin(team).find_map(|(kin, work)| {
-            // Gangs that are known to have no place need not be tried one by one.
-            let nowhere = |(frame, least)| (pool, frame, least, None);
-            if kin.is_some_and(|kin| self.ledger.nowhere.contains(&nowhere(kin))) {
+    fn hint(&mut self, picker: &Picker, dead: &mut Dead, team: usize, pool: usize) -> Option<Hint> {
+        picker.pending_tags(team).find_map(|(at, bucket)| {
+            if dead.has(bucket) {
                 return None;
             }
-            let slots = self.find_start(work, pool)?;
+            let work = picker.at(team, at);
+            let slots = self.find_start_of(work, pool, bucket, dead)?;
             Some(Hint {
                 put: self.put_on(&slots),
                 held: self.held_above(team, pool),

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Held, Ledger, Slot, Space, Standing};
+use super::{Held, Ledger, Nowhere, Slot, Space, Standing};
 use crate::index::{Amount, Index};
 use crate::place::{Able, Classes, Prices};
 
@@ -20,6 +20,7 @@ pub(crate) struct Paused<'w> {
     put: Vec<i64>,
     classes: Classes,
     able: Able,
+    nowhere: Nowhere,
     prices: Vec<Option<Prices>>,
     bare: bool,
 }
@@ -42,7 +43,7 @@ impl<'w> Paused<'w> {
             version: 0,
             classes: self.classes,
             able: self.able,
-            nowhere: FxHashSet::default(),
+            nowhere: self.nowhere,
             herds: vec![None; index.pools.len()],
             shares: vec![vec![None; index.teams.len()]; index.pools.len()],
             prices: self.prices,
@@ -67,6 +68,7 @@ impl<'w> Ledger<'_, 'w> {
             put: self.put,
             classes: self.classes,
             able: self.able,
+            nowhere: self.nowhere,
             prices: self.prices,
             bare: self.bare,
         }

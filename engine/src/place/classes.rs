@@ -103,6 +103,14 @@ pub(super) fn best(
     found
 }
 
+/// Whether a node could take one worker as things stand.
+pub(crate) fn holds_one(ledger: &Ledger<'_, '_>, query: Query<'_>, node: usize) -> bool {
+    ledger.index.nodes[node].pool == query.pool
+        && fit(ledger.index, query.work, node, ledger.is_bare()).is_ok()
+        && device::room(ledger, query, node)
+        && device::choose(ledger, query, node).is_some()
+}
+
 impl Classes {
     /// Notes that something was put on a node or taken from it.
     pub fn mark(&mut self, node: usize) {
