@@ -169,6 +169,7 @@ impl<'w> Index<'w> {
                 .map(|c| (c.name.as_str(), (c.priority, c.preemptible)))
                 .collect(),
             shapes: FxHashMap::default(),
+            shaped: Vec::new(),
             forms: FxHashMap::default(),
             frames: FxHashMap::default(),
             profiles: Profiles::default(),
@@ -397,6 +398,11 @@ impl<'w> PoolFacts<'w> {
         let booked = bookings::booked_now(world, self.row, teams);
         self.rows = quota::rows(self.row, teams, &booked, self.capacity, self.unit);
         true
+    }
+
+    /// Whether a worker counts for as much wherever it stands.
+    pub fn is_uniform(&self) -> bool {
+        self.kinds.len() == 1
     }
 
     /// A charged amount in thousandths of a GPU, rounded up where it is finer.

@@ -17,7 +17,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::index::{Amount, Index, NodeFacts, bit};
 use crate::place::{Able, Classes, Prices};
-use crate::preempt::Herd;
+use crate::preempt::{Fronts, Herd};
 use crate::share::{Everybody, coarse, share};
 use nowhere::Nowhere;
 pub(crate) use part::{Load, Part, Slot, slot};
@@ -99,6 +99,44 @@ pub(crate) struct Held {
     pub plain_memory: i128,
 }
 
+impl Held {
+    /// What so many workers of a workload count for.
+    pub fn of(index: &Index<'_>, work: usize, amount: Amount, workers: i64) -> Self {
+        let facts = &index.works[work];
+        let cpus = i128::from(facts.cpus) * i128::from(workers);
+        let memory = i128::from(facts.memory) * i128::from(workers);
+        let plain = index.plain(work);
+        let part = |of: i128, counts: bool| if counts { of } else { 0 };
+        Self {
+            gpu: amount,
+            cpus: part(cpus, !plain),
+            memory: part(memory, !plain),
+            plain_cpus: part(cpus, plain),
+            plain_memory: part(memory, plain),
+        }
+    }
+
+    pub fn plus(&self, more: &Self) -> Self {
+        Self {
+            gpu: self.gpu + more.gpu,
+            cpus: self.cpus + more.cpus,
+            memory: self.memory + more.memory,
+            plain_cpus: self.plain_cpus + more.plain_cpus,
+            plain_memory: self.plain_memory + more.plain_memory,
+        }
+    }
+
+    pub fn minus(&self, less: &Self) -> Self {
+        Self {
+            gpu: self.gpu - less.gpu,
+            cpus: self.cpus - less.cpus,
+            memory: self.memory - less.memory,
+            plain_cpus: self.plain_cpus - less.plain_cpus,
+            plain_memory: self.plain_memory - less.plain_memory,
+        }
+    }
+}
+
 /// How a workload stands in the cycle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
@@ -132,6 +170,8 @@ enum Step {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mark {
     steps: usize,
+    /// The number of what teams held; nothing before everything.
+    version: Option<u64>,
     nowhere: nowhere::Mark,
 }
 
@@ -139,6 +179,7 @@ impl Mark {
     /// Before everything.
     const START: Self = Self {
         steps: 0,
+        version: None,
         nowhere: nowhere::Mark::START,
     };
 }
@@ -163,8 +204,9 @@ pub(crate) struct Ledger<'i, 'w> {
     journal: Vec<Step>,
     /// By node: workers that were put on it, less those that were taken away.
     put: Vec<i64>,
-    /// Counts the changes of what teams hold.
+    /// A number for what teams hold, and how many were given so far.
     version: u64,
+    versions: u64,
     /// The nodes that look alike, and what is known of them.
     pub classes: Classes,
     /// Which nodes can be candidates for which work.
@@ -173,6 +215,8 @@ pub(crate) struct Ledger<'i, 'w> {
     nowhere: Nowhere,
     /// Running work that may be preempted, by pool, once somebody has asked.
     pub herds: Vec<Option<Rc<Herd>>>,
+    /// What teams may lose to whom, as long as they hold what they do.
+    pub fronts: Fronts,
     /// The borrower shares of teams, by pool, with what each held then.
     shares: Vec<Vec<Option<(Held, i128)>>>,
     /// What placements cost, in pools that waste little, by pool.
@@ -215,10 +259,12 @@ impl<'i, 'w> Ledger<'i, 'w> {
             journal: Vec::new(),
             put: vec![0; index.nodes.len()],
             version: 0,
+            versions: 0,
             classes: Classes::default(),
             able: Able::default(),
             nowhere: Nowhere::default(),
             herds: vec![None; index.pools.len()],
+            fronts: Fronts::default(),
             shares: vec![vec![None; index.teams.len()]; index.pools.len()],
             prices: if bare {
                 index.pools.iter().map(|_| None).collect()
@@ -234,7 +280,7 @@ impl<'i, 'w> Ledger<'i, 'w> {
         self.bare
     }
 
-    /// A number that is another whenever what a team holds is.
+    /// A number that is another whenever what a team holds is; it is gone back to with it.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -290,6 +336,7 @@ impl<'i, 'w> Ledger<'i, 'w> {
     pub fn mark(&self) -> Mark {
         Mark {
             steps: self.journal.len(),
+            version: Some(self.version),
             nowhere: self.nowhere.mark(),
         }
     }
@@ -317,6 +364,9 @@ impl<'i, 'w> Ledger<'i, 'w> {
                 Some(Step::Evicted(team)) => self.evicted[team] -= 1,
                 None => break,
             }
+        }
+        if let Some(version) = mark.version {
+            self.version = version;
         }
     }
 
@@ -448,21 +498,13 @@ impl<'i, 'w> Ledger<'i, 'w> {
     }
 
     fn add(&mut self, pool: usize, work: usize, amount: Amount, workers: i64) {
-        self.version += 1;
+        self.versions += 1;
+        self.version = self.versions;
         let facts = &self.index.works[work];
-        let cpus = i128::from(facts.cpus) * i128::from(workers);
-        let memory = i128::from(facts.memory) * i128::from(workers);
-        let plain = self.index.plain(work);
+        let more = Held::of(self.index, work, amount, workers);
         for &team in &self.index.teams[facts.team].path {
             let held = &mut self.held[pool][team];
-            held.gpu += amount;
-            if plain {
-                held.plain_cpus += cpus;
-                held.plain_memory += memory;
-            } else {
-                held.cpus += cpus;
-                held.memory += memory;
-            }
+            *held = held.plus(&more);
             if let Some(user) = &facts.row.user
                 && self.index.teams[facts.team].by_user
             {

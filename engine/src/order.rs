@@ -92,6 +92,32 @@ impl Picker {
         }
     }
 
+    /// Leaves out whatever is so, before anything is taken: for when that is much.
+    pub fn leave_out_all(&mut self, index: &Index<'_>, is_so: impl Fn(usize) -> bool) {
+        for team in 0..self.line.queues.len() {
+            let queue = &self.line.queues[team];
+            let done: Vec<bool> = queue.iter().map(|entry| is_so(entry.work)).collect();
+            let gone = done.iter().filter(|gone| **gone).count();
+            if gone == 0 {
+                continue;
+            }
+            let left = done.iter().position(|gone| !gone);
+            self.first[team] = left.unwrap_or(queue.len());
+            let mut amounts = BTreeMap::new();
+            for (entry, _) in queue.iter().zip(&done).filter(|(_, gone)| !**gone) {
+                if entry.amount > 0 {
+                    *amounts.entry(entry.amount).or_default() += 1;
+                }
+            }
+            self.amounts[team] = Some(amounts);
+            self.done[team] = done;
+            self.total -= gone;
+            for &above in &index.teams[team].path {
+                self.left[above] -= gone;
+            }
+        }
+    }
+
     /// All that the queue began with.
     pub fn line(&self) -> &Rc<Line> {
         &self.line

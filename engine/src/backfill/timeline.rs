@@ -49,6 +49,8 @@ pub(crate) struct Timeline<'i, 'w> {
     pub(super) kept_on: FxHashSet<usize>,
     /// Whether each start that is kept is known to have its room.
     pub(super) sure: bool,
+    /// How often the starts that are kept, or what is known of them, became otherwise.
+    pub(super) changes: u64,
     /// What became of claims since a cycle began.
     pub(super) undo: Vec<Undo>,
     /// What outlasts the cycle.
@@ -100,6 +102,7 @@ impl<'i, 'w> Timeline<'i, 'w> {
             reserved: Vec::new(),
             kept_on: FxHashSet::default(),
             sure: false,
+            changes: 0,
             undo: Vec::new(),
             kept: Kept::default(),
             watch: None,
@@ -173,7 +176,8 @@ impl<'i, 'w> Timeline<'i, 'w> {
         if slots.is_empty() {
             return;
         }
-        self.sure &= self.apart(slots);
+        let sure = self.sure && self.apart(slots);
+        self.know(sure);
         self.serial += 1;
         let key = (end, self.serial);
         let slots: Slots = slots.into();

@@ -5,9 +5,13 @@ use std::rc::Rc;
 use domain::Timestamp;
 
 use super::Cycle;
-use crate::ledger::Slot;
+use crate::backfill;
+use crate::index::Amount;
+use crate::ledger::{Ledger, Sight, Slot};
 use crate::order::Line;
-use crate::place::{Query, place};
+use crate::place::{Query, place, stands_free};
+use crate::quota;
+use crate::world::Stopped;
 
 /// What is known so, of one line.
 pub(super) struct Dead {
@@ -18,6 +22,46 @@ pub(super) struct Dead {
     kins: Vec<bool>,
     /// Whether all of the line is.
     all: bool,
+    /// By kin, where one of it could start when that was last looked for.
+    spare: Vec<Option<Spare>>,
+}
+
+/// Where something could start, and what had been put on its nodes then.
+struct Spare {
+    slots: Vec<Rc<Slot>>,
+    put: i64,
+}
+
+/// What limits leave to a team, as far as they look at nothing but it and those above it.
+pub(super) struct Bounds {
+    room: Option<Amount>,
+    slack: Amount,
+    /// Whether what may not be preempted has to be in the guarantee.
+    firm_inside: bool,
+    stopped: Stopped,
+}
+
+impl Bounds {
+    pub fn of(ledger: &Ledger<'_, '_>, team: usize, pool: usize) -> Self {
+        let facts = &ledger.index.pools[pool];
+        let held = |t: usize| ledger.held(pool, t).gpu;
+        let path = ledger.index.teams[team].path.iter();
+        let rooms = path.filter_map(|&t| Some(facts.rows[t].limit? - held(t)));
+        Self {
+            room: rooms.min(),
+            slack: facts.rows[team].guaranteed - held(team),
+            firm_inside: !facts.row.non_preemptible_borrowing,
+            stopped: ledger.index.teams[team].stopped,
+        }
+    }
+
+    /// Whether they plainly do not let work hold an amount.
+    fn refuse(&self, amount: Amount, firm: bool) -> bool {
+        let over = self.room.is_some_and(|room| room < amount);
+        let kept_inside = self.stopped == Stopped::Borrowing || firm && self.firm_inside;
+        let outside = amount > self.slack && kept_inside;
+        self.stopped == Stopped::All || amount > 0 && (over || outside)
+    }
 }
 
 impl Dead {
@@ -25,8 +69,9 @@ impl Dead {
     pub fn of(line: &Rc<Line>) -> Self {
         Self {
             buckets: vec![false; line.buckets().len()],
-            kins: vec![false; line.buckets().kins()],
+            kins: line.buckets().each_kin().map(|_| false).collect(),
             all: false,
+            spare: line.buckets().each_kin().map(|_| None).collect(),
             line: Rc::clone(line),
         }
     }
@@ -35,6 +80,14 @@ impl Dead {
     pub fn has(&self, bucket: u32) -> bool {
         let kin = || self.line.buckets().kin_of(bucket);
         self.all || self.buckets[bucket as usize] || kin().is_some_and(|kin| self.kins[kin])
+    }
+
+    /// Whether limits plainly let nothing of a bucket start: they leave less and less.
+    pub fn is_over(&mut self, bucket: u32, bounds: &Bounds) -> bool {
+        let (amount, firm) = self.line.buckets().asks(bucket);
+        let over = bounds.refuse(amount, firm);
+        self.buckets[bucket as usize] |= over;
+        over
     }
 
     /// Whether there is no place for anything in the line.
@@ -79,11 +132,17 @@ impl Cycle<'_, '_> {
         if dead.has(bucket) {
             return None;
         }
+        let facts = &self.index.works[work];
         let found = self.find_start(work, pool);
-        if found.is_some() {
+        if let Some(slots) = &found {
+            let kin = dead.line.buckets().kin_of(bucket);
+            if let Some(kin) = kin.filter(|_| facts.row.min_workers.is_none()) {
+                let put = self.put_on(slots);
+                let slots = slots.clone();
+                dead.spare[kin] = Some(Spare { slots, put });
+            }
             return found;
         }
-        let facts = &self.index.works[work];
         let key = (pool, facts.team, facts.shape);
         if self.failed.get(&key) == Some(&Timestamp::MIN_UTC) {
             dead.buckets[bucket as usize] = true;
@@ -93,5 +152,45 @@ impl Cycle<'_, '_> {
             dead.kins[kin] = self.ledger.goes_nowhere(query);
         }
         None
+    }
+
+    /// Where others of its kin could start, if a workload plainly could there too: then it could, and
+    /// the best place for it need not be known.
+    pub(super) fn spare_place(
+        &mut self,
+        dead: &mut Dead,
+        bucket: u32,
+        work: usize,
+        pool: usize,
+    ) -> Option<Vec<Rc<Slot>>> {
+        let kin = dead.line.buckets().kin_of(bucket)?;
+        let Spare { slots, put } = dead.spare[kin].as_ref()?;
+        let facts = &self.index.works[work];
+        // Elsewhere it may count for another amount, or meet what it does not meet here.
+        if facts.row.min_workers.is_some()
+            || !self.index.pools[pool].is_uniform()
+            || self.bookings.any(pool)
+        {
+            return None;
+        }
+        let end = backfill::end_from(self.index, work, self.index.world.now);
+        let key = (pool, facts.team, facts.shape);
+        let failed = self.failed.get(&key);
+        let amount: Amount = slots.iter().map(|s| s.amount).sum();
+        if failed.is_some_and(|failed| end >= *failed)
+            || self.timelines[pool]
+                .as_ref()
+                .is_some_and(|t| t.binds(work, end, self.inside(work, pool, slots)))
+            || quota::allowed(&self.ledger, work, pool, amount).is_err()
+        {
+            return None;
+        }
+        let slots = slots.clone();
+        let free = self.put_on(&slots) == *put
+            || stands_free(&mut self.ledger, work, &slots, Sight::Start);
+        if !free {
+            dead.spare[kin] = None;
+        }
+        free.then_some(slots)
     }
 }

@@ -424,17 +424,16 @@ impl<'i, 'w> Cycle<'i, 'w> {
             self.failed
                 .retain(|key, end| key.0 != pool || *end == Timestamp::MIN_UTC);
             self.startless.retain(|key| key.0 != pool);
-            if self.cut[pool] {
-                self.unsure = true;
-                return;
-            }
-            let held: Vec<usize> = self.passed[pool]
-                .iter()
-                .copied()
-                .filter(|&work| self.ledger.standing(work) == Standing::Idle)
-                .collect();
+            let picker = if self.lasting.lines.apart() {
+                // All that was looked at in the pool, and all that was passed over.
+                self.line(pool)
+            } else {
+                let held = self.passed[pool].iter().copied();
+                let held = held.filter(|&work| self.ledger.standing(work) == Standing::Idle);
+                Picker::of(self.index, pool, &held.collect::<Vec<usize>>())
+            };
             let order = self.passed[pool].clone();
-            self.start_in(pool, Picker::of(self.index, pool, &held));
+            self.start_in(pool, picker);
             self.passed[pool] = order;
         }
     }

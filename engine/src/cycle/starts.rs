@@ -56,8 +56,8 @@ impl Cycle<'_, '_> {
                 self.find_start_of(work, pool, bucket, &mut dead)
             } {
                 Some(slots) => {
-                    self.start(work, slots);
-                    hints.age();
+                    self.start(work, slots.clone());
+                    self.age(&mut hints, team, pool, &slots);
                     starts += 1;
                 }
                 None => {
@@ -68,7 +68,6 @@ impl Cycle<'_, '_> {
                         self.postponed = Some((work, pool));
                     } else if self.keeps_more(pool) {
                         self.reserve(work, pool);
-                        hints.age();
                     }
                     self.passed[pool].push(work);
                     given_back.push(work);

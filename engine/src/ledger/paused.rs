@@ -7,6 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::{Held, Ledger, Nowhere, Slot, Space, Standing};
 use crate::index::{Amount, Index};
 use crate::place::{Able, Classes, Prices};
+use crate::preempt::Fronts;
 
 /// A state without its index.
 pub(crate) struct Paused<'w> {
@@ -41,10 +42,12 @@ impl<'w> Paused<'w> {
             journal: Vec::new(),
             put: self.put,
             version: 0,
+            versions: 0,
             classes: self.classes,
             able: self.able,
             nowhere: self.nowhere,
             herds: vec![None; index.pools.len()],
+            fronts: Fronts::default(),
             shares: vec![vec![None; index.teams.len()]; index.pools.len()],
             prices: self.prices,
             bare: self.bare,

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::line::kin;
-use crate::index::Index;
+use crate::index::{Amount, Index};
 
 /// What makes gangs have a place or none together, whoever they are of: frame and least workers.
 pub(crate) type Kin = (usize, u32);
@@ -18,6 +18,8 @@ pub(crate) struct Buckets {
     numbers: FxHashMap<(usize, usize), u32>,
     /// The number of the kin of each.
     kin: Vec<u32>,
+    /// What each asks for at the least, and whether it may not be preempted.
+    asks: Vec<(Amount, bool)>,
     kins: FxHashMap<Kin, u32>,
     pub(super) alike: Vec<Alike>,
 }
@@ -49,6 +51,9 @@ impl Buckets {
                 number
             });
             self.kin.push(number);
+            let least = index.charge_least(work, pool);
+            let least = least * Amount::from(facts.row.workers_least());
+            self.asks.push((least, !facts.preemptible));
         }
         bucket
     }
@@ -58,9 +63,14 @@ impl Buckets {
         self.kin.len()
     }
 
-    /// How many kin there are.
-    pub fn kins(&self) -> usize {
-        self.alike.len()
+    /// The numbers of kin.
+    pub fn each_kin(&self) -> impl Iterator<Item = usize> {
+        0..self.alike.len()
+    }
+
+    /// What work of a bucket asks for at the least, and whether it may not be preempted.
+    pub fn asks(&self, bucket: u32) -> (Amount, bool) {
+        self.asks[bucket as usize]
     }
 
     /// The kin of a bucket; nothing where more than it tells whether there is a place.

@@ -194,6 +194,11 @@ impl Line {
         self.buckets.alike[kin].works = works;
     }
 
+    /// How much it is.
+    pub fn len(&self) -> usize {
+        self.total
+    }
+
     /// Whether any of it is elastic.
     pub fn has_elastic(&self) -> bool {
         self.elastic > 0

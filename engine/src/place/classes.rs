@@ -39,6 +39,8 @@ pub(crate) struct Classes {
     changed: Vec<usize>,
     stale: Vec<bool>,
     ids: FxHashMap<Look, usize>,
+    /// Where the words of a node are written that is looked up.
+    words: Vec<u64>,
     classes: Vec<Class>,
     /// The classes that have nodes, by pool.
     live: Vec<BTreeSet<usize>>,
@@ -196,11 +198,22 @@ impl Classes {
         ranking: &mut Ranking,
     ) -> Option<(usize, Vec<Part>)> {
         let first = |class: usize| self.classes[class].nodes.first().copied();
-        ranking.hear(&self.news[query.pool], |class| {
-            Some(scored(ledger, query, first(class)?))
+        let tells = !by_node(ledger.index, query.work);
+        let make = |node: usize| tells.then(|| self.makes[node]);
+        ranking.hear(&self.news[query.pool], |class, makes| {
+            let node = first(class)?;
+            let fits = makes.fits(make(node), || {
+                !tells || fit(ledger.index, query.work, node, ledger.is_bare()).is_ok()
+            });
+            if !fits || !device::room(ledger, query, node) {
+                return None;
+            }
+            let told = device::tell(ledger, query, node)?;
+            Some(merit(ledger, query, node, &told))
         });
-        let (node, scored) = ranking.best(first)?;
-        Some((node, scored.parts.clone()))
+        let node = ranking.best(first)?;
+        let chosen = device::choose(ledger, query, node)?;
+        Some((node, chosen.parts))
     }
 
     /// Looks up the nodes that have changed.
@@ -243,16 +256,17 @@ impl Classes {
     fn class(&mut self, ledger: &Ledger<'_, '_>, node: usize) -> usize {
         let prices = ledger.prices[ledger.index.nodes[node].pool].as_ref();
         let set = prices.map_or(0, |prices| prices.set(node));
-        let look = look::of(ledger, node, self.makes[node], set);
-        let fresh = self.classes.len();
-        let class = *self.ids.entry(look).or_insert(fresh);
-        if class == fresh {
-            self.classes.push(Class {
-                nodes: BTreeSet::new(),
-                room: prices.map_or(Vec::new(), |prices| prices.room(ledger, node)),
-                idle: prices.map_or(0, |prices| prices.idle(ledger, node)),
-            });
+        look::write(&mut self.words, ledger, node, self.makes[node], set);
+        if let Some(&class) = self.ids.get(&self.words[..]) {
+            return class;
         }
+        let class = self.classes.len();
+        self.ids.insert(self.words.as_slice().into(), class);
+        self.classes.push(Class {
+            nodes: BTreeSet::new(),
+            room: prices.map_or(Vec::new(), |prices| prices.room(ledger, node)),
+            idle: prices.map_or(0, |prices| prices.idle(ledger, node)),
+        });
         class
     }
 
@@ -319,7 +333,7 @@ fn scored(ledger: &Ledger<'_, '_>, query: Query<'_>, node: usize) -> Known {
     };
     let prices = ledger.prices[query.pool].as_ref();
     Known::Fit(Rc::new(Scored {
-        merit: merit(ledger, query, node, &chosen),
+        merit: merit(ledger, query, node, &chosen.told()),
         takes: prices.map_or(0, |prices| {
             prices.takes_room(ledger, query, node, &chosen.parts)
         }),
