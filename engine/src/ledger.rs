@@ -16,7 +16,7 @@ use std::rc::Rc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::index::{Amount, Index, NodeFacts, bit};
-use crate::place::{Able, Classes, Prices};
+use crate::place::{Able, Classes, Gang, Prices};
 use crate::preempt::{Fronts, Herd};
 use crate::share::{Everybody, coarse, share};
 use nowhere::Nowhere;
@@ -172,6 +172,8 @@ pub(crate) struct Mark {
     steps: usize,
     /// The number of what teams held; nothing before everything.
     version: Option<u64>,
+    /// The number of what stood where.
+    stands: Option<u64>,
     nowhere: nowhere::Mark,
 }
 
@@ -180,6 +182,7 @@ impl Mark {
     const START: Self = Self {
         steps: 0,
         version: None,
+        stands: None,
         nowhere: nowhere::Mark::START,
     };
 }
@@ -207,6 +210,10 @@ pub(crate) struct Ledger<'i, 'w> {
     /// A number for what teams hold, and how many were given so far.
     version: u64,
     versions: u64,
+    /// A number for what stands where, given in the same way.
+    stands: u64,
+    /// Where gangs were placed to start, and the number of what stood where then.
+    placed: FxHashMap<Gang, (u64, Vec<Rc<Slot>>)>,
     /// The nodes that look alike, and what is known of them.
     pub classes: Classes,
     /// Which nodes can be candidates for which work.
@@ -260,6 +267,8 @@ impl<'i, 'w> Ledger<'i, 'w> {
             put: vec![0; index.nodes.len()],
             version: 0,
             versions: 0,
+            stands: 0,
+            placed: FxHashMap::default(),
             classes: Classes::default(),
             able: Able::default(),
             nowhere: Nowhere::default(),
@@ -337,6 +346,7 @@ impl<'i, 'w> Ledger<'i, 'w> {
         Mark {
             steps: self.journal.len(),
             version: Some(self.version),
+            stands: Some(self.stands),
             nowhere: self.nowhere.mark(),
         }
     }
@@ -367,6 +377,9 @@ impl<'i, 'w> Ledger<'i, 'w> {
         }
         if let Some(version) = mark.version {
             self.version = version;
+        }
+        if let Some(stands) = mark.stands {
+            self.stands = stands;
         }
     }
 
@@ -515,6 +528,8 @@ impl<'i, 'w> Ledger<'i, 'w> {
 
     fn put(&mut self, view: View, work: usize, slot: &Slot, sign: i64) {
         let facts = &self.index.works[work];
+        self.versions += 1;
+        self.stands = self.versions;
         self.classes.mark(slot.node);
         self.put[slot.node] += sign;
         let space = &mut self.spaces[slot.node];

@@ -39,6 +39,10 @@ pub(crate) struct Picker {
     shares: KeptShares,
     /// Whether who waits and who is stuck is as the shares last saw it.
     same: bool,
+    /// Teams that have come to hold more since, where nobody else has, and the number of what teams
+    /// hold with it.
+    more: Vec<usize>,
+    more_at: Option<u64>,
 }
 
 /// The first work of each team that is within what is left of its guarantee.
@@ -79,6 +83,8 @@ impl Picker {
             inside: Inside::default(),
             shares: KeptShares::default(),
             same: false,
+            more: Vec::new(),
+            more_at: None,
             line,
         }
     }
@@ -207,6 +213,21 @@ impl Picker {
         self.done[team].get(at).is_some_and(|done| *done)
     }
 
+    /// Says that a team has come to hold more, and nobody else has otherwise, since what teams held
+    /// had this number.
+    pub fn held_more(&mut self, ledger: &Ledger<'_, '_>, team: usize, before: u64) {
+        if self.inside.version == Some(before) {
+            self.inside.version = Some(ledger.version());
+            for &above in &ledger.index.teams[team].path {
+                self.look_inside_of(ledger, above);
+            }
+        }
+        if self.more_at == Some(before) {
+            self.more_at = Some(ledger.version());
+            self.more.push(team);
+        }
+    }
+
     /// Says that none of a team's work can start any more, nor of a team above it
     /// all of whose teams are stuck.
     pub fn stick(&mut self, index: &Index<'_>, team: usize) {
@@ -327,9 +348,12 @@ impl Picker {
     fn first_borrower(&mut self, ledger: &Ledger<'_, '_>) -> Option<(usize, usize)> {
         let index = ledger.index;
         let mut shares = std::mem::take(&mut self.shares);
-        shares.refresh(ledger, self.pool, self, self.same);
+        let more = (self.more_at == Some(ledger.version())).then_some(&self.more[..]);
+        shares.refresh(ledger, self.pool, self, self.same, more);
         self.shares = shares;
         self.same = true;
+        self.more.clear();
+        self.more_at = Some(ledger.version());
         let mut level = &index.roots;
         loop {
             let waiting = level.iter().copied().filter(|&t| self.left[t] > 0);

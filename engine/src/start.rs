@@ -34,13 +34,7 @@ pub(crate) fn room_of(
     let query = Query::start(ledger.index, work, pool).workers(workers);
     let least = ledger.index.charge_least(work, pool) * Amount::from(workers);
     quota::allowed(ledger, work, pool, least).ok()?;
-    if ledger.goes_nowhere(query) {
-        return None;
-    }
-    let Some(slots) = place(ledger, query) else {
-        ledger.found_nowhere(query);
-        return None;
-    };
+    let slots = ledger.place_to_start(query)?;
     within(ledger, query, slots)
 }
 

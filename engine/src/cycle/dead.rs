@@ -9,7 +9,7 @@ use crate::backfill;
 use crate::index::Amount;
 use crate::ledger::{Ledger, Sight, Slot};
 use crate::order::Line;
-use crate::place::{Query, place, stands_free};
+use crate::place::{Query, stands_free};
 use crate::quota;
 use crate::world::Stopped;
 
@@ -26,10 +26,10 @@ pub(super) struct Dead {
     spare: Vec<Option<Spare>>,
 }
 
-/// Where something could start, and what had been put on its nodes then.
+/// Where something could start.
 struct Spare {
+    work: usize,
     slots: Vec<Rc<Slot>>,
-    put: i64,
 }
 
 /// What limits leave to a team, as far as they look at nothing but it and those above it.
@@ -109,13 +109,7 @@ impl Cycle<'_, '_> {
             }
             let least = self.index.works[work].row.workers_least();
             let query = Query::start(self.index, work, pool).workers(least);
-            dead.kins[kin] = self.ledger.goes_nowhere(query) || {
-                let nowhere = place(&mut self.ledger, query).is_none();
-                if nowhere {
-                    self.ledger.found_nowhere(query);
-                }
-                nowhere
-            };
+            dead.kins[kin] = self.ledger.place_to_start(query).is_none();
             none &= dead.kins[kin];
         }
         dead.all = none;
@@ -136,10 +130,10 @@ impl Cycle<'_, '_> {
         let found = self.find_start(work, pool);
         if let Some(slots) = &found {
             let kin = dead.line.buckets().kin_of(bucket);
+            let kin = kin.filter(|&kin| dead.spare[kin].is_none());
             if let Some(kin) = kin.filter(|_| facts.row.min_workers.is_none()) {
-                let put = self.put_on(slots);
                 let slots = slots.clone();
-                dead.spare[kin] = Some(Spare { slots, put });
+                dead.spare[kin] = Some(Spare { work, slots });
             }
             return found;
         }
@@ -162,9 +156,9 @@ impl Cycle<'_, '_> {
         bucket: u32,
         work: usize,
         pool: usize,
-    ) -> Option<Vec<Rc<Slot>>> {
+    ) -> Option<(usize, Vec<Rc<Slot>>)> {
         let kin = dead.line.buckets().kin_of(bucket)?;
-        let Spare { slots, put } = dead.spare[kin].as_ref()?;
+        let slots = &dead.spare[kin].as_ref()?.slots;
         let facts = &self.index.works[work];
         // Elsewhere it may count for another amount, or meet what it does not meet here.
         if facts.row.min_workers.is_some()
@@ -185,12 +179,24 @@ impl Cycle<'_, '_> {
         {
             return None;
         }
-        let slots = slots.clone();
-        let free = self.put_on(&slots) == *put
-            || stands_free(&mut self.ledger, work, &slots, Sight::Start);
-        if !free {
-            dead.spare[kin] = None;
+        Some((kin, slots.clone()))
+    }
+
+    /// The kin that cannot start any more where they were known to, now that something has on these
+    /// slots.
+    pub(super) fn spoilt(&mut self, dead: &mut Dead, slots: &[Rc<Slot>]) -> Vec<usize> {
+        let mut spoilt = Vec::new();
+        for (kin, spare) in dead.spare.iter_mut().enumerate() {
+            let Some(Spare { work, slots: known }) = spare else {
+                continue;
+            };
+            let there = |known: &Rc<Slot>| slots.iter().any(|slot| slot.node == known.node);
+            if known.iter().any(there) && !stands_free(&mut self.ledger, *work, known, Sight::Start)
+            {
+                *spare = None;
+                spoilt.push(kin);
+            }
         }
-        free.then_some(slots)
+        spoilt
     }
 }

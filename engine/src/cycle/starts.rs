@@ -56,8 +56,10 @@ impl Cycle<'_, '_> {
                 self.find_start_of(work, pool, bucket, &mut dead)
             } {
                 Some(slots) => {
+                    let before = self.ledger.version();
                     self.start(work, slots.clone());
-                    self.age(&mut hints, team, pool, &slots);
+                    picker.held_more(&self.ledger, team, before);
+                    self.age(&mut hints, &mut dead, (team, pool), &slots);
                     starts += 1;
                 }
                 None => {

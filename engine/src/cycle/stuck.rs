@@ -17,8 +17,9 @@ use crate::quota;
 /// still can, nothing else of the team need be tried.
 pub(super) struct Hints {
     of: Vec<Option<Hint>>,
-    /// Teams by the nodes on which theirs would start.
+    /// Teams by the nodes on which theirs would start, and by the kin whose place would be theirs.
     on_node: FxHashMap<usize, Vec<usize>>,
+    on_kin: FxHashMap<usize, Vec<usize>>,
     /// Teams whose work may be kept from starting by what starts on other nodes.
     odd: Vec<usize>,
     /// Teams of which something has changed since they were looked at, each once.
@@ -37,6 +38,8 @@ struct Hint {
     put: i64,
     /// What limits turned on.
     held: Amount,
+    /// Whose place it is that others would take as well.
+    kin: Option<usize>,
 }
 
 impl Hints {
@@ -44,6 +47,7 @@ impl Hints {
         Self {
             of: index.teams.iter().map(|_| None).collect(),
             on_node: FxHashMap::default(),
+            on_kin: FxHashMap::default(),
             odd: Vec::new(),
             stale: Vec::new(),
             is_stale: vec![false; index.teams.len()],
@@ -63,9 +67,14 @@ impl Hints {
 
     /// Says that something of a team was started on these slots; whether what others are let
     /// have turns on it, too.
-    pub fn started(&mut self, team: usize, slots: &[Rc<Slot>], for_all: bool) {
+    fn started(&mut self, team: usize, slots: &[Rc<Slot>], spoilt: &[usize], for_all: bool) {
         self.all |= for_all;
         self.ages(team);
+        for kin in spoilt {
+            for team in self.on_kin.remove(kin).into_iter().flatten() {
+                self.ages(team);
+            }
+        }
         for slot in slots {
             for team in self.on_node.remove(&slot.node).into_iter().flatten() {
                 self.ages(team);
@@ -106,10 +115,11 @@ impl Hints {
         let Some(hint) = &self.of[team] else {
             return;
         };
-        for slot in &hint.slots {
-            let there = self.on_node.entry(slot.node).or_default();
-            if !there.contains(&team) {
-                there.push(team);
+        if let Some(kin) = hint.kin {
+            self.on_kin.entry(kin).or_default().push(team);
+        } else {
+            for slot in &hint.slots {
+                self.on_node.entry(slot.node).or_default().push(team);
             }
         }
         if is_odd(index, hint.work) {
@@ -167,7 +177,14 @@ impl Cycle<'_, '_> {
     }
 
     /// Says that something of a team was started, and where.
-    pub(super) fn age(&self, hints: &mut Hints, team: usize, pool: usize, slots: &[Rc<Slot>]) {
+    pub(super) fn age(
+        &mut self,
+        hints: &mut Hints,
+        dead: &mut Dead,
+        (team, pool): (usize, usize),
+        slots: &[Rc<Slot>],
+    ) {
+        let spoilt = self.spoilt(dead, slots);
         let facts = &self.index.pools[pool];
         let above = &self.index.teams[team].path[1..];
         let for_all = facts.lends
@@ -175,7 +192,7 @@ impl Cycle<'_, '_> {
             || self.index.teams[team].by_user
             || self.bookings.any(pool)
             || above.iter().any(|&t| facts.rows[t].limit.is_some());
-        hints.started(team, slots, for_all);
+        hints.started(team, slots, &spoilt, for_all);
     }
 
     /// The first work of a team that can start, and where.
@@ -186,15 +203,16 @@ impl Cycle<'_, '_> {
                 return None;
             }
             let work = picker.at(team, at);
-            let slots = match self.spare_place(dead, bucket, work, pool) {
-                Some(slots) => slots,
-                None => self.find_start_of(work, pool, bucket, dead)?,
+            let (kin, slots) = match self.spare_place(dead, bucket, work, pool) {
+                Some((kin, slots)) => (Some(kin), slots),
+                None => (None, self.find_start_of(work, pool, bucket, dead)?),
             };
             Some(Hint {
                 put: self.put_on(&slots),
                 held: self.held_above(team, pool),
                 work,
                 slots,
+                kin,
             })
         })
     }
@@ -207,6 +225,7 @@ impl Cycle<'_, '_> {
             slots,
             put,
             held,
+            ..
         }) = hint
         else {
             return false;

@@ -1,9 +1,12 @@
-//! Gangs that have no place to start, kept until a node that has come to have more free could take a worker of them.
+//! Gangs that have no place to start, kept until a node that has come to have more free could take a worker of them;
+//! and where those that have one were placed, as long as all stands where it does.
+
+use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
 
-use super::Ledger;
-use crate::place::{Gang, Query, gang, holds_one};
+use super::{Ledger, Slot};
+use crate::place::{Gang, Query, gang, holds_one, place};
 
 /// Gangs that are kept in mind at most: a cluster sees some hundred kinds of work.
 const GANGS_MAX: usize = 100_000;
@@ -116,10 +119,26 @@ impl Ledger<'_, '_> {
         true
     }
 
-    /// Keeps in mind that a gang was found to have no place to start.
-    pub fn found_nowhere(&mut self, query: Query<'_>) {
-        if let Some(gang) = gang(self.index, query) {
-            self.nowhere.insert(gang);
+    /// A place for a gang to start, looked for where it is not known.
+    pub fn place_to_start(&mut self, query: Query<'_>) -> Option<Vec<Rc<Slot>>> {
+        if self.goes_nowhere(query) {
+            return None;
         }
+        let gang = gang(self.index, query);
+        if let Some((stands, slots)) = gang.and_then(|gang| self.placed.get(&gang))
+            && *stands == self.stands
+        {
+            return Some(slots.clone());
+        }
+        let found = place(self, query);
+        if let Some(gang) = gang {
+            match &found {
+                Some(slots) => {
+                    self.placed.insert(gang, (self.stands, slots.clone()));
+                }
+                None => self.nowhere.insert(gang),
+            }
+        }
+        found
     }
 }

@@ -43,6 +43,8 @@ impl<'w> Paused<'w> {
             put: self.put,
             version: 0,
             versions: 0,
+            stands: 0,
+            placed: FxHashMap::default(),
             classes: self.classes,
             able: self.able,
             nowhere: self.nowhere,

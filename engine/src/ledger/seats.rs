@@ -74,6 +74,7 @@ impl<'w> Ledger<'_, 'w> {
         self.spaces[node] = Space::of(&self.index.nodes[node], self.bare);
         self.classes.mark(node);
         self.nowhere.gain(node);
+        self.placed.clear();
         for work in std::mem::take(&mut self.seats[node]) {
             let here = |slot: &&Rc<Slot>| slot.node == node;
             let leaving = self.standing[work] == Standing::Leaving;

@@ -173,13 +173,13 @@ impl Search<'_> {
         let domains = self.domains(index, &able);
         let mut supply = Supply {
             count,
-            free: FxHashMap::with_capacity_and_hasher(able.len(), Default::default()),
+            free: vec![None; index.nodes.len()],
             sums: vec![0; domains.len()],
         };
         for (at, domain) in domains.iter().enumerate() {
             for &node in domain {
                 let free = devices_free(ledger, node, Sight::Later);
-                supply.free.insert(node, (at, free));
+                supply.free[node] = Some((at, free));
                 supply.sums[at] += i64::from(free.count_ones() / count);
             }
         }
@@ -190,8 +190,8 @@ impl Search<'_> {
 /// Room in workers, were all of a set of victims gone.
 pub(super) struct Supply {
     count: u32,
-    /// The domain of each node, and what is free on it.
-    free: FxHashMap<usize, (usize, u64)>,
+    /// The domain of each node of the site, and what is free on it.
+    free: Vec<Option<(usize, u64)>>,
     sums: Vec<i64>,
 }
 
@@ -204,7 +204,7 @@ impl Supply {
     /// Looks again at the nodes of some slots, as the ledger stands.
     pub fn look_again(&mut self, ledger: &Ledger<'_, '_>, slots: &[Rc<Slot>]) {
         for slot in slots {
-            let Some((domain, before)) = self.free.get_mut(&slot.node) else {
+            let Some((domain, before)) = &mut self.free[slot.node] else {
                 continue;
             };
             let now = devices_free(ledger, slot.node, Sight::Later);
@@ -228,7 +228,7 @@ impl Supply {
             *stays.entry(slot.node).or_default() |= devices_of(slot);
         }
         for (node, devices) in stays {
-            let Some(&(domain, free)) = self.free.get(&node) else {
+            let Some((domain, free)) = self.free[node] else {
                 continue;
             };
             let less = free & !devices;

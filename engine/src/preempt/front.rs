@@ -50,7 +50,7 @@ impl Search<'_> {
         spare: bool,
     ) -> Option<Unit> {
         let mut known = Known::default();
-        *front = self.look_again(ledger, front, taken);
+        self.look_again(ledger, front, taken);
         let shrunk = taken.iter().filter(|t| t.keep > 0);
         let shrunk = shrunk.map(|t| (t.victim, t.right));
         // What this plan has shrunk for another before is a candidate like all else.
@@ -69,25 +69,44 @@ impl Search<'_> {
     }
 
     /// What teams may lose now. Only those of which something may have changed with the last step
-    /// are weighed anew: a victim changes what its own tree holds, and that decides of other trees
-    /// only beside the newcomer.
-    fn look_again(&self, ledger: &mut Ledger<'_, '_>, front: &Front, taken: &[Unit]) -> Front {
+    /// are weighed anew: a victim changes what its team and those above it hold, and that decides of
+    /// others only beside the newcomer, or where a branch of the tree comes into its guarantee.
+    fn look_again(&self, ledger: &mut Ledger<'_, '_>, front: &mut Front, taken: &[Unit]) {
+        let inside = self.inside(ledger);
+        let Some(last) = taken.last() else {
+            *front = self.first_look(ledger, inside);
+            return;
+        };
         let index = ledger.index;
         let tree = |team: usize| index.teams[team].path.last().copied();
-        let inside = self.inside(ledger);
-        if taken.is_empty() {
-            return self.first_look(ledger, inside);
-        }
+        let loser = index.works[last.victim].team;
         let own = index.works[self.newcomer.work].team;
-        let changed = taken.last();
-        let changed = changed.map(|unit| tree(index.works[unit.victim].team));
-        let some = changed.filter(|changed| *changed != tree(own) && front.inside == inside);
-        let stale = |team: usize| some.is_none_or(|changed| tree(team) == changed);
-        let kept = front.flocks.iter().filter(|flock| !stale(flock.team));
-        let mut flocks: Vec<Flock> = kept.copied().collect();
-        let teams = self.herd.teams().filter(|&team| stale(team));
-        flocks.extend(teams.filter_map(|team| self.flock(ledger, team, inside)));
-        // Those that were kept are in order still: so much is known to a sort that is stable.
+        if tree(loser) == tree(own) || front.inside != inside {
+            *front = self.look_at_all(ledger, inside);
+            return;
+        }
+        let alone = last.right != Right::Share || self.borrows(ledger, loser, Right::Share);
+        let stale: Vec<usize> = if alone {
+            index.teams[loser].path.clone()
+        } else {
+            let teams = self.herd.teams();
+            teams.filter(|&team| tree(team) == tree(loser)).collect()
+        };
+        front.flocks.retain(|flock| !stale.contains(&flock.team));
+        for team in stale {
+            if let Some(flock) = self.flock(ledger, team, inside) {
+                let key = (flock.first, flock.team);
+                let before = |there: &Flock| (there.first, there.team) < key;
+                let at = front.flocks.partition_point(before);
+                front.flocks.insert(at, flock);
+            }
+        }
+    }
+
+    fn look_at_all(&self, ledger: &mut Ledger<'_, '_>, inside: bool) -> Front {
+        let teams = self.herd.teams();
+        let flocks = teams.filter_map(|team| self.flock(ledger, team, inside));
+        let mut flocks: Vec<Flock> = flocks.collect();
         flocks.sort_by_key(|flock| (flock.first, flock.team));
         Front { inside, flocks }
     }
@@ -106,11 +125,7 @@ impl Search<'_> {
         if let Some(told) = ledger.fronts.told.get(&asked) {
             return told.clone();
         }
-        let teams = self.herd.teams();
-        let flocks = teams.filter_map(|team| self.flock(ledger, team, inside));
-        let mut flocks: Vec<Flock> = flocks.collect();
-        flocks.sort_by_key(|flock| (flock.first, flock.team));
-        let front = Front { inside, flocks };
+        let front = self.look_at_all(ledger, inside);
         ledger.fronts.told.insert(asked, front.clone());
         front
     }
