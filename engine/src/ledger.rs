@@ -6,22 +6,26 @@
 //! both, a nomination only in the second.
 
 mod future;
+mod held;
 mod nowhere;
 mod part;
 mod paused;
 mod seats;
+mod space;
 
 use std::rc::Rc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::index::{Amount, Index, NodeFacts, bit};
+use crate::index::{Amount, Index, bit};
 use crate::place::{Able, Classes, Gang, Prices};
 use crate::preempt::{Fronts, Herd};
 use crate::share::{Everybody, coarse, share};
+pub(crate) use held::Held;
 use nowhere::Nowhere;
 pub(crate) use part::{Load, Part, Slot, slot};
 pub(crate) use paused::Paused;
+pub(crate) use space::Space;
 
 /// One of the two views of space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,92 +51,6 @@ impl Sight {
             Self::Start => &[View::Now, View::Later],
             Self::Later => &[View::Later],
             Self::Now => &[View::Now],
-        }
-    }
-}
-
-/// A node in both views.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Space {
-    pub cpus: [i64; 2],
-    pub memory: [i64; 2],
-    pub loads: [Vec<Load>; 2],
-    /// Thousandths of devices that are given out.
-    pub given: [i64; 2],
-    /// Whole devices that nothing stands on, as bits.
-    pub free: [u64; 2],
-}
-
-impl Space {
-    /// A node without work; a bare one whatever its devices have been made into.
-    fn of(node: &NodeFacts<'_>, bare: bool) -> Self {
-        let devices = node.row.gpus as usize;
-        let all = if devices >= 64 {
-            u64::MAX
-        } else {
-            (1 << devices) - 1
-        };
-        let out = node.shut(bare);
-        Self {
-            cpus: [node.row.cpus.milli(); 2],
-            memory: [node.row.memory_mib; 2],
-            loads: [
-                vec![Load::default(); devices],
-                vec![Load::default(); devices],
-            ],
-            given: [0; 2],
-            free: [all & !out; 2],
-        }
-    }
-}
-
-/// What a team holds in a pool, with all below it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Held {
-    /// Charged amount.
-    pub gpu: Amount,
-    /// Cores and memory of work with GPUs.
-    pub cpus: i128,
-    pub memory: i128,
-    /// Cores and memory of work without GPUs.
-    pub plain_cpus: i128,
-    pub plain_memory: i128,
-}
-
-impl Held {
-    /// What so many workers of a workload count for.
-    pub fn of(index: &Index<'_>, work: usize, amount: Amount, workers: i64) -> Self {
-        let facts = &index.works[work];
-        let cpus = i128::from(facts.cpus) * i128::from(workers);
-        let memory = i128::from(facts.memory) * i128::from(workers);
-        let plain = index.plain(work);
-        let part = |of: i128, counts: bool| if counts { of } else { 0 };
-        Self {
-            gpu: amount,
-            cpus: part(cpus, !plain),
-            memory: part(memory, !plain),
-            plain_cpus: part(cpus, plain),
-            plain_memory: part(memory, plain),
-        }
-    }
-
-    pub fn plus(&self, more: &Self) -> Self {
-        Self {
-            gpu: self.gpu + more.gpu,
-            cpus: self.cpus + more.cpus,
-            memory: self.memory + more.memory,
-            plain_cpus: self.plain_cpus + more.plain_cpus,
-            plain_memory: self.plain_memory + more.plain_memory,
-        }
-    }
-
-    pub fn minus(&self, less: &Self) -> Self {
-        Self {
-            gpu: self.gpu - less.gpu,
-            cpus: self.cpus - less.cpus,
-            memory: self.memory - less.memory,
-            plain_cpus: self.plain_cpus - less.plain_cpus,
-            plain_memory: self.plain_memory - less.plain_memory,
         }
     }
 }

@@ -40,15 +40,9 @@ impl<'i, 'w> Cycle<'i, 'w> {
             return Some(slots);
         }
         let met = timeline.nodes_met(work, end, inside);
-        let others: Vec<usize> = self.index.pools[pool]
-            .nodes
-            .iter()
-            .copied()
-            .filter(|node| !met.contains(node))
-            .collect();
         let query = Query::start(self.index, work, pool)
             .workers(slots.len() as u32)
-            .only(&others);
+            .but(&met);
         let slots = start::place_within(&mut self.ledger, query)?;
         let inside = self.inside(work, pool, &slots);
         let timeline = self.timelines[pool].as_mut()?;

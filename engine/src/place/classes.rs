@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use domain::sharing::SharingMode;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::look::{self, Look};
 use super::ranking::{Known, Ranking, Scored};
@@ -59,6 +59,16 @@ struct Class {
     nodes: BTreeSet<usize>,
     room: Vec<i64>,
     idle: i64,
+}
+
+impl Class {
+    /// The first of its nodes, but for some.
+    fn first(&self, but: Option<&FxHashSet<usize>>) -> Option<usize> {
+        let mut nodes = self.nodes.iter();
+        nodes
+            .find(|node| but.is_none_or(|but| !but.contains(node)))
+            .copied()
+    }
 }
 
 /// What makes two queries alike.
@@ -147,8 +157,8 @@ impl Classes {
             // What a placement costs may change with what is left elsewhere.
             Field::Pool if ledger.prices[query.pool].is_some() => {
                 let live = self.live[query.pool].iter();
-                let nodes = live.filter_map(|&class| self.classes[class].nodes.first());
-                self.best_of(ledger, query, &mut ranking, nodes.copied())
+                let nodes = live.filter_map(|&class| self.classes[class].first(query.but));
+                self.best_of(ledger, query, &mut ranking, nodes)
             }
             Field::Pool => self.first_ranked(ledger, query, &mut ranking),
             Field::Nodes(nodes) => {
@@ -197,7 +207,7 @@ impl Classes {
         query: Query<'_>,
         ranking: &mut Ranking,
     ) -> Option<(usize, Vec<Part>)> {
-        let first = |class: usize| self.classes[class].nodes.first().copied();
+        let first = |class: usize| self.classes[class].first(None);
         let tells = !by_node(ledger.index, query.work);
         let make = |node: usize| tells.then(|| self.makes[node]);
         ranking.hear(&self.news[query.pool], |class, makes| {
@@ -211,7 +221,10 @@ impl Classes {
             let told = device::tell(ledger, query, node)?;
             Some(merit(ledger, query, node, &told))
         });
-        let node = ranking.best(first)?;
+        let node = match query.but {
+            None => ranking.best(first),
+            Some(_) => ranking.best_among(|class| self.classes[class].first(query.but)),
+        }?;
         let chosen = device::choose(ledger, query, node)?;
         Some((node, chosen.parts))
     }

@@ -81,6 +81,13 @@ impl Ranking {
         self.heard = news.len();
     }
 
+    /// The first node of the best classes of which some may be taken. `first` tells the first such
+    /// node of a class.
+    pub fn best_among(&self, first: impl Fn(usize) -> Option<usize>) -> Option<usize> {
+        let mut by_merit = self.best.values().rev();
+        by_merit.find_map(|alike| alike.iter().filter_map(|&class| first(class)).min())
+    }
+
     /// The first node of the best classes. `first` tells the first node of a class.
     pub fn best(&mut self, first: impl Fn(usize) -> Option<usize>) -> Option<usize> {
         loop {

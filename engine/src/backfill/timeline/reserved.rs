@@ -1,9 +1,9 @@
 //! The starts that are reserved in a pool: what they are, what may pass them, and where they are moved to.
 
-use std::collections::HashSet;
 use std::rc::Rc;
 
 use domain::Timestamp;
+use rustc_hash::FxHashSet;
 
 use super::{Key, Timeline};
 use crate::backfill::NEVER;
@@ -276,7 +276,7 @@ impl Timeline<'_, '_> {
     }
 
     /// The nodes on which starts that work would meet are kept.
-    pub fn nodes_met(&self, work: usize, end: Timestamp, inside: bool) -> HashSet<usize> {
+    pub fn nodes_met(&self, work: usize, end: Timestamp, inside: bool) -> FxHashSet<usize> {
         self.binding(work, end, inside)
             .flat_map(|(_, r)| r.slots.iter().map(|s| s.node))
             .collect()
