@@ -2,6 +2,7 @@
 
 mod booked;
 mod coming;
+mod dead;
 mod kept;
 mod moves;
 mod reserve;
@@ -51,14 +52,12 @@ pub(crate) fn decided<'i, 'w>(
     let mut cycle = Cycle::over(ledger, lasting);
     cycle.cuts = true;
     cycle.settle();
-    if !cycle.unsure {
-        return cycle.end();
-    }
-    let (_, ledger, lasting) = cycle.end();
-    let mut cycle = Cycle::over(ledger, lasting);
-    cycle.settle();
     cycle.end()
 }
+
+/// Of a line so much of which was given room that looking it up one by one is dearer than looking at
+/// all: one in so many.
+const FEW_EACH: usize = 16;
 
 /// Ends, and which work ends then, the first first.
 type Ends = Rc<Vec<(Timestamp, usize)>>;
@@ -102,8 +101,6 @@ pub(crate) struct Cycle<'i, 'w> {
     cuts: bool,
     /// Pools in which it was.
     cut: Vec<bool>,
-    /// Whether what was passed over would have to be looked at after all.
-    unsure: bool,
     /// What verdicts have counted, and where they found a place.
     pub counted: verdict::Counted,
     pub places: FxHashMap<(Gang, Sight, bool), bool>,
@@ -114,8 +111,8 @@ pub(crate) struct Cycle<'i, 'w> {
 
 /// What a cycle finds out that holds for later ones, until a node changes.
 pub(crate) struct Lasting<'i, 'w> {
-    /// Nobody works, and everything registered is there.
-    pub bare: Ledger<'i, 'w>,
+    /// Nobody works, and everything registered is there; once somebody has asked.
+    pub bare: Option<Ledger<'i, 'w>>,
     /// Whether a shape could ever be held by a pool.
     pub formable: FxHashMap<(usize, usize, usize, u32), bool>,
     /// What waits.
@@ -129,7 +126,7 @@ impl<'i, 'w> Lasting<'i, 'w> {
     /// Found out anew.
     fn of(index: &'i Index<'w>) -> Self {
         Self {
-            bare: Ledger::bare(index),
+            bare: None,
             formable: FxHashMap::default(),
             lines: Lines::of(index),
             futures: index.pools.iter().map(|_| None).collect(),
@@ -167,7 +164,6 @@ impl<'i, 'w> Cycle<'i, 'w> {
             engaged: Vec::new(),
             cuts: false,
             cut: vec![false; index.pools.len()],
-            unsure: false,
             counted: verdict::Counted::default(),
             places: FxHashMap::default(),
             explained: 0,
@@ -225,8 +221,12 @@ impl<'i, 'w> Cycle<'i, 'w> {
         }
         self.drain();
         self.look_again();
-        self.in_pools(Self::consolidate_in);
-        self.in_pools(Self::displace_in);
+        if self.any_pool(Self::consolidates) {
+            self.in_pools(Self::consolidate_in);
+        }
+        if self.any_pool(Self::displaces) {
+            self.in_pools(Self::displace_in);
+        }
         self.reserve_postponed();
         self.clear_booked();
         self.look_again();
@@ -280,7 +280,11 @@ impl<'i, 'w> Cycle<'i, 'w> {
             return known;
         }
         let query = Query::start(self.index, work, pool).workers(least);
-        let known = place(&mut self.lasting.bare, query).is_some();
+        let bare = self
+            .lasting
+            .bare
+            .get_or_insert_with(|| Ledger::bare(self.index));
+        let known = place(bare, query).is_some();
         self.lasting.formable.insert(key, known);
         known
     }
@@ -300,10 +304,20 @@ impl<'i, 'w> Cycle<'i, 'w> {
         }
     }
 
+    fn any_pool(&self, does: fn(&Self, usize) -> bool) -> bool {
+        (0..self.index.pools.len()).any(|pool| does(self, pool))
+    }
+
     /// What waits in a pool and in no other, without what was given room.
-    fn line(&self, pool: usize) -> Picker {
+    pub(super) fn line(&self, pool: usize) -> Picker {
         let mut picker = Picker::over(pool, self.lasting.lines.line(pool));
-        picker.leave_out(self.index, &self.engaged);
+        if self.engaged.len() > picker.line().len() / FEW_EACH {
+            picker.leave_out_all(self.index, |work| {
+                self.ledger.standing(work) != Standing::Idle
+            });
+        } else {
+            picker.leave_out(self.index, &self.engaged);
+        }
         picker
     }
 

@@ -15,9 +15,7 @@ use rustc_hash::FxHashMap;
 use crate::bookings;
 use crate::mig::{self, Profile};
 use crate::quota::{self, Row};
-use crate::world::{
-    Charge, NodeState, Placed, Pool, Stopped, Team, Workload, WorkloadState, World,
-};
+use crate::world::{Charge, Placed, Pool, Stopped, Team, Workload, WorkloadState, World};
 
 use admit::Numbers;
 use need::part_milli;
@@ -43,6 +41,8 @@ pub(crate) struct Index<'w> {
     pub works: Vec<WorkFacts<'w>>,
     /// The name of each; where it is vacant, one between those beside it.
     names: Vec<&'w str>,
+    /// Nodes that are being emptied.
+    draining: usize,
     /// Running work that is elastic, and work for which room is kept.
     pub elastic: BTreeSet<usize>,
     pub nominated: BTreeSet<usize>,
@@ -169,6 +169,7 @@ impl<'w> Index<'w> {
                 .map(|c| (c.name.as_str(), (c.priority, c.preemptible)))
                 .collect(),
             shapes: FxHashMap::default(),
+            shaped: Vec::new(),
             forms: FxHashMap::default(),
             frames: FxHashMap::default(),
             profiles: Profiles::default(),
@@ -179,6 +180,7 @@ impl<'w> Index<'w> {
         let mut index = Self {
             world,
             pools,
+            draining: nodes.iter().filter(|node| node.drains()).count(),
             nodes,
             teams,
             roots,
@@ -206,8 +208,7 @@ impl<'w> Index<'w> {
 
     /// Whether any node is being emptied.
     pub fn drains(&self) -> bool {
-        let draining = |node: &NodeFacts<'_>| node.row.state == NodeState::Draining;
-        self.nodes.iter().any(draining)
+        self.draining > 0
     }
 
     /// The number of a node.
@@ -333,12 +334,13 @@ impl<'w> PoolFacts<'w> {
         teams: &[TeamFacts<'w>],
     ) -> Self {
         let nodes: Vec<usize> = (0..all.len()).filter(|&n| all[n].pool == id).collect();
-        let counted = || nodes.iter().map(|&n| &all[n]).filter(|n| n.counts());
-        let devices: i128 = counted()
-            .map(|n| i128::from(n.row.gpus - n.failed.count_ones()))
-            .sum();
-        let cpus: i128 = counted().map(|n| i128::from(n.row.cpus.milli())).sum();
-        let memory: i128 = counted().map(|n| i128::from(n.row.memory_mib)).sum();
+        let [mut devices, mut cpus, mut memory] = [0; 3];
+        for &node in &nodes {
+            let [more, more_cpus, more_memory] = all[node].capacity();
+            devices += more;
+            cpus += more_cpus;
+            memory += more_memory;
+        }
         let milli = devices * i128::from(DEVICE);
         // The smallest unit in which every dominant part is a whole number: so that
         // thirds of a GPU add up to exactly one.
@@ -372,6 +374,35 @@ impl<'w> PoolFacts<'w> {
             lends: rows.iter().any(|row| row.lend_limit.is_some()),
             rows,
         }
+    }
+
+    /// Takes in that a node has so much in place of what it had; false where what work counts for
+    /// may change with it, and all has to be counted.
+    fn recount(
+        &mut self,
+        world: Moment<'w>,
+        teams: &[TeamFacts<'w>],
+        before: [i128; 3],
+        after: [i128; 3],
+    ) -> bool {
+        if before == after {
+            return true;
+        }
+        if self.row.charge != Charge::Gpus {
+            return false;
+        }
+        let [devices, cpus, memory] = [0, 1, 2].map(|at| after[at] - before[at]);
+        self.capacity += devices * i128::from(DEVICE) * self.unit;
+        self.cpus += cpus;
+        self.memory += memory;
+        let booked = bookings::booked_now(world, self.row, teams);
+        self.rows = quota::rows(self.row, teams, &booked, self.capacity, self.unit);
+        true
+    }
+
+    /// Whether a worker counts for as much wherever it stands.
+    pub fn is_uniform(&self) -> bool {
+        self.kinds.len() == 1
     }
 
     /// A charged amount in thousandths of a GPU, rounded up where it is finer.

@@ -6,20 +6,26 @@
 //! both, a nomination only in the second.
 
 mod future;
+mod held;
+mod nowhere;
 mod part;
 mod paused;
 mod seats;
+mod space;
 
 use std::rc::Rc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::index::{Amount, Index, NodeFacts, bit};
+use crate::index::{Amount, Index, bit};
 use crate::place::{Able, Classes, Gang, Prices};
-use crate::preempt::Herd;
+use crate::preempt::{Fronts, Herd};
 use crate::share::{Everybody, coarse, share};
+pub(crate) use held::Held;
+use nowhere::Nowhere;
 pub(crate) use part::{Load, Part, Slot, slot};
 pub(crate) use paused::Paused;
+pub(crate) use space::Space;
 
 /// One of the two views of space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,54 +53,6 @@ impl Sight {
             Self::Now => &[View::Now],
         }
     }
-}
-
-/// A node in both views.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Space {
-    pub cpus: [i64; 2],
-    pub memory: [i64; 2],
-    pub loads: [Vec<Load>; 2],
-    /// Thousandths of devices that are given out.
-    pub given: [i64; 2],
-    /// Whole devices that nothing stands on, as bits.
-    pub free: [u64; 2],
-}
-
-impl Space {
-    /// A node without work; a bare one whatever its devices have been made into.
-    fn of(node: &NodeFacts<'_>, bare: bool) -> Self {
-        let devices = node.row.gpus as usize;
-        let all = if devices >= 64 {
-            u64::MAX
-        } else {
-            (1 << devices) - 1
-        };
-        let out = node.shut(bare);
-        Self {
-            cpus: [node.row.cpus.milli(); 2],
-            memory: [node.row.memory_mib; 2],
-            loads: [
-                vec![Load::default(); devices],
-                vec![Load::default(); devices],
-            ],
-            given: [0; 2],
-            free: [all & !out; 2],
-        }
-    }
-}
-
-/// What a team holds in a pool, with all below it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Held {
-    /// Charged amount.
-    pub gpu: Amount,
-    /// Cores and memory of work with GPUs.
-    pub cpus: i128,
-    pub memory: i128,
-    /// Cores and memory of work without GPUs.
-    pub plain_cpus: i128,
-    pub plain_memory: i128,
 }
 
 /// How a workload stands in the cycle.
@@ -128,7 +86,24 @@ enum Step {
 
 /// A point to go back to.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Mark(usize);
+pub(crate) struct Mark {
+    steps: usize,
+    /// The number of what teams held; nothing before everything.
+    version: Option<u64>,
+    /// The number of what stood where.
+    stands: Option<u64>,
+    nowhere: nowhere::Mark,
+}
+
+impl Mark {
+    /// Before everything.
+    const START: Self = Self {
+        steps: 0,
+        version: None,
+        stands: None,
+        nowhere: nowhere::Mark::START,
+    };
+}
 
 /// The state.
 pub(crate) struct Ledger<'i, 'w> {
@@ -150,17 +125,23 @@ pub(crate) struct Ledger<'i, 'w> {
     journal: Vec<Step>,
     /// By node: workers that were put on it, less those that were taken away.
     put: Vec<i64>,
-    /// Counts the changes of what teams hold.
+    /// A number for what teams hold, and how many were given so far.
     version: u64,
+    versions: u64,
+    /// A number for what stands where, given in the same way.
+    stands: u64,
+    /// Where gangs were placed to start, and the number of what stood where then.
+    placed: FxHashMap<Gang, (u64, Vec<Rc<Slot>>)>,
     /// The nodes that look alike, and what is known of them.
     pub classes: Classes,
     /// Which nodes can be candidates for which work.
     pub able: Able,
-    /// Gangs that had no place when work was looked for to start: as long as work only starts,
-    /// they have none.
-    pub nowhere: FxHashSet<Gang>,
+    /// Gangs that have no place to start.
+    nowhere: Nowhere,
     /// Running work that may be preempted, by pool, once somebody has asked.
     pub herds: Vec<Option<Rc<Herd>>>,
+    /// What teams may lose to whom, as long as they hold what they do.
+    pub fronts: Fronts,
     /// The borrower shares of teams, by pool, with what each held then.
     shares: Vec<Vec<Option<(Held, i128)>>>,
     /// What placements cost, in pools that waste little, by pool.
@@ -203,10 +184,14 @@ impl<'i, 'w> Ledger<'i, 'w> {
             journal: Vec::new(),
             put: vec![0; index.nodes.len()],
             version: 0,
+            versions: 0,
+            stands: 0,
+            placed: FxHashMap::default(),
             classes: Classes::default(),
             able: Able::default(),
-            nowhere: FxHashSet::default(),
+            nowhere: Nowhere::default(),
             herds: vec![None; index.pools.len()],
+            fronts: Fronts::default(),
             shares: vec![vec![None; index.teams.len()]; index.pools.len()],
             prices: if bare {
                 index.pools.iter().map(|_| None).collect()
@@ -222,7 +207,7 @@ impl<'i, 'w> Ledger<'i, 'w> {
         self.bare
     }
 
-    /// A number that is another whenever what a team holds is.
+    /// A number that is another whenever what a team holds is; it is gone back to with it.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -276,14 +261,25 @@ impl<'i, 'w> Ledger<'i, 'w> {
 
     /// A point to go back to.
     pub fn mark(&self) -> Mark {
-        Mark(self.journal.len())
+        Mark {
+            steps: self.journal.len(),
+            version: Some(self.version),
+            stands: Some(self.stands),
+            nowhere: self.nowhere.mark(),
+        }
     }
 
     /// Goes back to a point.
     pub fn rollback(&mut self, mark: Mark) {
-        while self.journal.len() > mark.0 {
+        let seen = self.nowhere.seen_since(mark.nowhere);
+        while self.journal.len() > mark.steps {
             match self.journal.pop() {
-                Some(Step::Occupy(view, work, slot)) => self.put(view, work, &slot, -1),
+                Some(Step::Occupy(view, work, slot)) => {
+                    self.put(view, work, &slot, -1);
+                    if seen {
+                        self.nowhere.gain(slot.node);
+                    }
+                }
                 Some(Step::Vacate(view, work, slot)) => self.put(view, work, &slot, 1),
                 Some(Step::Count {
                     pool,
@@ -296,6 +292,12 @@ impl<'i, 'w> Ledger<'i, 'w> {
                 Some(Step::Evicted(team)) => self.evicted[team] -= 1,
                 None => break,
             }
+        }
+        if let Some(version) = mark.version {
+            self.version = version;
+        }
+        if let Some(stands) = mark.stands {
+            self.stands = stands;
         }
     }
 
@@ -317,6 +319,7 @@ impl<'i, 'w> Ledger<'i, 'w> {
             self.blurred.insert(slot.node);
         }
         self.put(view, work, slot, -1);
+        self.nowhere.gain(slot.node);
         self.journal.push(Step::Vacate(view, work, Rc::clone(slot)));
     }
 
@@ -426,21 +429,13 @@ impl<'i, 'w> Ledger<'i, 'w> {
     }
 
     fn add(&mut self, pool: usize, work: usize, amount: Amount, workers: i64) {
-        self.version += 1;
+        self.versions += 1;
+        self.version = self.versions;
         let facts = &self.index.works[work];
-        let cpus = i128::from(facts.cpus) * i128::from(workers);
-        let memory = i128::from(facts.memory) * i128::from(workers);
-        let plain = self.index.plain(work);
+        let more = Held::of(self.index, work, amount, workers);
         for &team in &self.index.teams[facts.team].path {
             let held = &mut self.held[pool][team];
-            held.gpu += amount;
-            if plain {
-                held.plain_cpus += cpus;
-                held.plain_memory += memory;
-            } else {
-                held.cpus += cpus;
-                held.memory += memory;
-            }
+            *held = held.plus(&more);
             if let Some(user) = &facts.row.user
                 && self.index.teams[facts.team].by_user
             {
@@ -451,6 +446,8 @@ impl<'i, 'w> Ledger<'i, 'w> {
 
     fn put(&mut self, view: View, work: usize, slot: &Slot, sign: i64) {
         let team = self.index.works[work].team;
+        self.versions += 1;
+        self.stands = self.versions;
         self.classes.mark(slot.node);
         self.put[slot.node] += sign;
         let space = &mut self.spaces[slot.node];

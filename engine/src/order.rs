@@ -1,5 +1,6 @@
 //! The order in which waiting work is looked at: the cycle and the queue page use this one comparator.
 
+mod buckets;
 mod line;
 
 use std::collections::BTreeMap;
@@ -10,7 +11,8 @@ use crate::ledger::{Ledger, Slot, Standing};
 use crate::share::{KeptShares, Starters};
 use crate::world::World;
 
-pub(crate) use line::{Kin, Line, Lines};
+pub(crate) use buckets::Kin;
+pub(crate) use line::{Line, Lines};
 
 /// The waiting work of one pool, picked one by one.
 pub(crate) struct Picker {
@@ -31,10 +33,16 @@ pub(crate) struct Picker {
     total: usize,
     /// Teams whose work has been seen to fit nowhere.
     stuck: Vec<bool>,
+    /// The team and the bucket of what was taken last.
+    last: (usize, u32),
     inside: Inside,
     shares: KeptShares,
     /// Whether who waits and who is stuck is as the shares last saw it.
     same: bool,
+    /// Teams that have come to hold more since, where nobody else has, and the number of what teams
+    /// hold with it.
+    more: Vec<usize>,
+    more_at: Option<u64>,
 }
 
 /// The first work of each team that is within what is left of its guarantee.
@@ -71,9 +79,12 @@ impl Picker {
             left: line.left.clone(),
             total: line.total,
             stuck: vec![false; teams],
+            last: (0, 0),
             inside: Inside::default(),
             shares: KeptShares::default(),
             same: false,
+            more: Vec::new(),
+            more_at: None,
             line,
         }
     }
@@ -87,9 +98,40 @@ impl Picker {
         }
     }
 
+    /// Leaves out whatever is so, before anything is taken: for when that is much.
+    pub fn leave_out_all(&mut self, index: &Index<'_>, is_so: impl Fn(usize) -> bool) {
+        for team in 0..self.line.queues.len() {
+            let queue = &self.line.queues[team];
+            let done: Vec<bool> = queue.iter().map(|entry| is_so(entry.work)).collect();
+            let gone = done.iter().filter(|gone| **gone).count();
+            if gone == 0 {
+                continue;
+            }
+            let left = done.iter().position(|gone| !gone);
+            self.first[team] = left.unwrap_or(queue.len());
+            let mut amounts = BTreeMap::new();
+            for (entry, _) in queue.iter().zip(&done).filter(|(_, gone)| !**gone) {
+                if entry.amount > 0 {
+                    *amounts.entry(entry.amount).or_default() += 1;
+                }
+            }
+            self.amounts[team] = Some(amounts);
+            self.done[team] = done;
+            self.total -= gone;
+            for &above in &index.teams[team].path {
+                self.left[above] -= gone;
+            }
+        }
+    }
+
     /// All that the queue began with.
-    pub fn line(&self) -> &Line {
+    pub fn line(&self) -> &Rc<Line> {
         &self.line
+    }
+
+    /// The team and the bucket of what was taken last.
+    pub fn last(&self) -> (usize, u32) {
+        self.last
     }
 
     /// Whether what finds no room here is looked at in other pools.
@@ -136,7 +178,9 @@ impl Picker {
         if self.inside.taken.replace(team).is_some() {
             self.inside.version = None;
         }
-        self.line.queues[team][at].work
+        let entry = &self.line.queues[team][at];
+        self.last = (team, entry.bucket);
+        entry.work
     }
 
     fn strike(&mut self, index: &Index<'_>, team: usize, at: usize) {
@@ -169,6 +213,21 @@ impl Picker {
         self.done[team].get(at).is_some_and(|done| *done)
     }
 
+    /// Says that a team has come to hold more, and nobody else has otherwise, since what teams held
+    /// had this number.
+    pub fn held_more(&mut self, ledger: &Ledger<'_, '_>, team: usize, before: u64) {
+        if self.inside.version == Some(before) {
+            self.inside.version = Some(ledger.version());
+            for &above in &ledger.index.teams[team].path {
+                self.look_inside_of(ledger, above);
+            }
+        }
+        if self.more_at == Some(before) {
+            self.more_at = Some(ledger.version());
+            self.more.push(team);
+        }
+    }
+
     /// Says that none of a team's work can start any more, nor of a team above it
     /// all of whose teams are stuck.
     pub fn stick(&mut self, index: &Index<'_>, team: usize) {
@@ -199,15 +258,20 @@ impl Picker {
 
     /// The team's work that is still in the queue, in its order.
     pub fn pending(&self, team: usize) -> impl Iterator<Item = usize> + '_ {
-        self.pending_kin(team).map(|(_, work)| work)
+        let places = self.pending_tags(team);
+        places.map(move |(at, _)| self.line.queues[team][at].work)
     }
 
-    /// The same, each with its kin.
-    pub fn pending_kin(&self, team: usize) -> impl Iterator<Item = (Option<Kin>, usize)> + '_ {
-        let queue = self.line.queues[team].iter().enumerate();
-        let left = queue.skip(self.first[team]);
-        let left = left.filter(move |(at, _)| !self.is_done(team, *at));
-        left.map(|(_, entry)| (entry.kin, entry.work))
+    /// Where it is, with its bucket.
+    pub fn pending_tags(&self, team: usize) -> impl Iterator<Item = (usize, u32)> + '_ {
+        let tags = self.line.tags[team].iter().copied().enumerate();
+        let left = tags.skip(self.first[team]);
+        left.filter(move |(at, _)| !self.is_done(team, *at))
+    }
+
+    /// What is at a place of a team's queue.
+    pub fn at(&self, team: usize, at: usize) -> usize {
+        self.line.queues[team][at].work
     }
 
     /// In-guarantee work: down the tree by held / guarantee.
@@ -284,9 +348,12 @@ impl Picker {
     fn first_borrower(&mut self, ledger: &Ledger<'_, '_>) -> Option<(usize, usize)> {
         let index = ledger.index;
         let mut shares = std::mem::take(&mut self.shares);
-        shares.refresh(ledger, self.pool, self, self.same);
+        let more = (self.more_at == Some(ledger.version())).then_some(&self.more[..]);
+        shares.refresh(ledger, self.pool, self, self.same, more);
         self.shares = shares;
         self.same = true;
+        self.more.clear();
+        self.more_at = Some(ledger.version());
         let mut level = &index.roots;
         loop {
             let waiting = level.iter().copied().filter(|&t| self.left[t] > 0);

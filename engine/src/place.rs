@@ -15,6 +15,7 @@ mod sizes;
 use std::rc::Rc;
 
 use domain::sharing::SharingMode;
+use rustc_hash::FxHashSet;
 
 use crate::index::{DEVICE, Index, Need};
 use crate::ledger::{Ledger, Sight, Slot, Standing, View};
@@ -22,7 +23,7 @@ use crate::whole::Promise;
 use crate::world::{MigMode, NodeState};
 
 pub(crate) use able::{Able, nodes as nodes_able};
-pub(crate) use classes::Classes;
+pub(crate) use classes::{Classes, holds_one};
 pub(crate) use device::joins;
 pub(crate) use domains::domains_of;
 pub(crate) use exact::stands_free;
@@ -39,6 +40,8 @@ pub(crate) struct Query<'q> {
     pub sight: Sight,
     /// Only these nodes, where given.
     pub only: Option<&'q [usize]>,
+    /// None of these nodes, where given.
+    pub but: Option<&'q FxHashSet<usize>>,
     /// Without the demands on domains, links and affinity: to tell what binds.
     pub relaxed: bool,
 }
@@ -52,6 +55,7 @@ impl<'q> Query<'q> {
             workers: index.works[work].row.workers,
             sight: Sight::Start,
             only: None,
+            but: None,
             relaxed: false,
         }
     }
@@ -65,6 +69,12 @@ impl<'q> Query<'q> {
     /// The same in another sight.
     pub fn sight(mut self, sight: Sight) -> Self {
         self.sight = sight;
+        self
+    }
+
+    /// The same on none of some nodes.
+    pub fn but(mut self, nodes: &'q FxHashSet<usize>) -> Self {
+        self.but = Some(nodes);
         self
     }
 
@@ -230,6 +240,10 @@ pub(crate) fn place(ledger: &mut Ledger<'_, '_>, query: Query<'_>) -> Option<Vec
             let fits = |n: &usize| fit(index, query.work, *n, any_state).is_ok();
             Rc::new(only.iter().copied().filter(fits).collect())
         }
+    };
+    let nodes = match query.but {
+        None => nodes,
+        Some(but) => Rc::new(nodes.iter().copied().filter(|n| !but.contains(n)).collect()),
     };
     let topology = &index.works[query.work].row.topology;
     let require = topology.require.as_deref().filter(|_| !query.relaxed);

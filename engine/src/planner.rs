@@ -271,7 +271,7 @@ impl<'w> Planner<'w> {
         self.touched.clear();
         self.struck.clear();
         let lasting = Lasting {
-            bare: bare.map_or_else(|| Ledger::bare(index), |bare| bare.resume(index)),
+            bare: bare.map(|bare| bare.resume(index)),
             formable: std::mem::take(&mut self.formable),
             lines,
             futures,
@@ -279,7 +279,7 @@ impl<'w> Planner<'w> {
         };
         let (plan, ledger, lasting) = run(ledger, lasting);
         self.state = Some(ledger.pause());
-        self.bare = Some(lasting.bare.pause());
+        self.bare = lasting.bare.map(Ledger::pause);
         self.formable = lasting.formable;
         self.lines = Some(lasting.lines);
         let futures = lasting.futures.into_iter();

@@ -23,6 +23,7 @@ use crate::world::NodeState;
 
 pub(crate) use binding::binding_rules;
 pub(crate) use choice::service_can_lose;
+pub(crate) use front::Fronts;
 pub(crate) use herd::Herd;
 pub(crate) use rules::Rules;
 pub(crate) use search::{could_make_room, make_room};

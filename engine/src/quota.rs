@@ -282,6 +282,18 @@ pub(crate) fn weights(
     siblings.iter().map(|&t| corrected(t)).collect()
 }
 
+/// The weight of one of some siblings, all of which want more.
+pub(crate) fn weight(index: &Index<'_>, pool: usize, siblings: &[usize], team: usize) -> i128 {
+    let facts = &index.pools[pool];
+    if facts.row.usage_half_life_seconds.is_none() {
+        return facts.rows[team].weight * SCALE;
+    }
+    let at = siblings.binary_search(&team);
+    at.map_or(WEIGHT_ONE, |at| {
+        weights(index, pool, siblings, |_| true)[at]
+    })
+}
+
 /// Finer than any weight, so that corrected weights lose nothing that matters.
 const SCALE: i128 = 1_000_000;
 /// A weight of 1 as `weights` gives it.

@@ -4,7 +4,7 @@ mod kept;
 
 use crate::index::{Amount, Index};
 use crate::ledger::{Held, Ledger};
-use crate::quota::{WEIGHT_ONE, weights};
+use crate::quota::{WEIGHT_ONE, weight, weights};
 
 pub(crate) use kept::KeptShares;
 
@@ -234,29 +234,24 @@ fn over_weight(share: i128, weight: i128) -> i128 {
     }
 }
 
-/// Whether one team's share, by what it holds itself, is not above another's.
+/// Whether one team's share, by what it would hold itself, is not above another's.
 ///
 /// This is the rule between borrowers, and it takes no account of who could start what:
 /// such a share falls with every victim and rises with every newcomer, so that nobody who
 /// was displaced can displace in turn. Without a claim on spare capacity both shares are
 /// endless, and what is borrowed decides.
-pub(crate) fn not_above(ledger: &Ledger<'_, '_>, pool: usize, team: usize, other: usize) -> bool {
-    let index = ledger.index;
-    let of = |team: usize| {
-        let siblings = siblings(index, team);
-        let claims = weights(index, pool, siblings, |_| true);
-        let claim = siblings
-            .binary_search(&team)
-            .map_or(WEIGHT_ONE, |at| claims[at]);
-        let borrowed = leaf(
-            index,
-            pool,
-            ledger.held(pool, team),
-            index.pools[pool].rows[team].guaranteed,
-        );
+pub(crate) fn not_above(
+    index: &Index<'_>,
+    pool: usize,
+    (team, holds): (usize, &Held),
+    (other, other_holds): (usize, &Held),
+) -> bool {
+    let of = |team: usize, held: &Held| {
+        let claim = weight(index, pool, siblings(index, team), team);
+        let borrowed = leaf(index, pool, held, index.pools[pool].rows[team].guaranteed);
         (over_weight(borrowed.dominant(), claim), borrowed.dominant())
     };
-    let (one, two) = (of(team), of(other));
+    let (one, two) = (of(team, holds), of(other, other_holds));
     if one.0 == ENDLESS && two.0 == ENDLESS {
         coarse(one.1) <= coarse(two.1)
     } else {

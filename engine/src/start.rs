@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use crate::index::{Amount, Index};
 use crate::ledger::{Ledger, Sight, Slot};
-use crate::place::{Query, Stock, gang, place, sizes};
+use crate::place::{Query, Stock, place, sizes};
 use crate::quota;
 use crate::world::PoolState;
 
@@ -34,14 +34,7 @@ pub(crate) fn room_of(
     let query = Query::start(ledger.index, work, pool).workers(workers);
     let least = ledger.index.charge_least(work, pool) * Amount::from(workers);
     quota::allowed(ledger, work, pool, least).ok()?;
-    let gang = gang(ledger.index, query);
-    if gang.is_some_and(|gang| ledger.nowhere.contains(&gang)) {
-        return None;
-    }
-    let Some(slots) = place(ledger, query) else {
-        ledger.nowhere.extend(gang);
-        return None;
-    };
+    let slots = ledger.place_to_start(query)?;
     within(ledger, query, slots)
 }
 

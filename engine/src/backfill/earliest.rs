@@ -66,10 +66,13 @@ impl Timeline<'_, '_> {
     fn first(&mut self, asked: &Asked<'_>, bounds: Bounds) -> Option<(Key, Vec<Rc<Slot>>)> {
         let all = bounds.ends == usize::MAX;
         let near = all.then(|| self.nearby(asked.work, &mut |this, at| this.probe(asked, at)));
-        let found = near.flatten().or_else(|| {
-            let steps = self.ends(bounds.ends);
-            self.leap(asked, &steps)
-        })?;
+        let found = match near.flatten() {
+            Some(found) => found,
+            None => {
+                let steps = self.ends(bounds.ends);
+                self.leap(asked, &steps)
+            }
+        }?;
         if all {
             self.note(asked.work, found.0);
         }

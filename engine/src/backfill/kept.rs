@@ -14,10 +14,13 @@ use crate::ledger::{Ledger, Paused, Slot, View};
 use crate::order::Kin;
 use crate::world::Strategy;
 
-/// Moments that are tried from where a start was before everything is searched.
-const STEPS_MAX: usize = 16;
+/// Kin of which it is kept in mind where they start; each takes some bytes.
+const KIN_MAX: usize = 10_000;
 
 type Place = Vec<Rc<Slot>>;
+
+/// Looks for room at a moment.
+pub(super) type Probe<'p, T> = dyn FnMut(&mut T, Key) -> Option<Place> + 'p;
 
 /// What became of a claim.
 #[derive(Debug)]
@@ -35,8 +38,8 @@ pub(super) struct Kept {
     blurs: bool,
     /// The turn of the last claim whose end nobody knows.
     endless: Option<(Timestamp, Timestamp, usize)>,
-    /// Where the first start that was kept was found, and for which kin.
-    found: Option<(Kin, Key)>,
+    /// Where the first start that was kept was found, by kin.
+    found: FxHashMap<Kin, Key>,
 }
 
 /// A future that is put aside.
@@ -239,38 +242,96 @@ impl<'i, 'w> Timeline<'i, 'w> {
         self.kept.blurs |= self.tells_whose(work) || parts.any(|part| first(part.mode));
     }
 
-    /// Where a gang on whole devices starts, looked for from where its kin did: room only
-    /// grows, so that the first moment with room is the one after the last without. Nothing
-    /// where all moments have to be searched.
+    /// Where work starts, looked for from where its kin did, or from the moment to which the future is
+    /// turned: room only grows, so that the first moment with room is the one after the last without.
+    /// The outer nothing says that all moments have to be searched, the inner one that none has room.
     pub(super) fn nearby(
         &mut self,
         work: usize,
-        probe: &mut dyn FnMut(&mut Self, Key) -> Option<Place>,
-    ) -> Option<(Key, Place)> {
-        let (kin, near) = self.kept.found?;
-        if kin != self.kin(work) || !matches!(self.index.works[work].need, Need::Whole(_)) {
+        probe: &mut Probe<'_, Self>,
+    ) -> Option<Option<(Key, Place)>> {
+        if !self.only_grows(work) {
             return None;
         }
-        let mut at = self.moment_from(near)?;
-        let Some(mut found) = probe(self, at) else {
-            return (0..STEPS_MAX).find_map(|_| {
-                at = self.moment_after(at)?;
-                Some((at, probe(self, at)?))
-            });
-        };
-        for _ in 0..STEPS_MAX {
-            let before = self.moment_before(at);
-            match before.and_then(|before| Some((before, probe(self, before)?))) {
-                Some(sooner) => (at, found) = sooner,
-                None => return Some((at, found)),
+        let known = self.kept.found.get(&self.kin(work)).copied();
+        let at = self.moment_from(known.or(self.turned)?)?;
+        Some(match probe(self, at) {
+            Some(found) => Some(self.sooner(at, found, probe)),
+            None => self.later(at, probe),
+        })
+    }
+
+    /// Whether what has room for it at one moment has at every later one. Of several parts the
+    /// first may be placed where it is in the way of the others.
+    fn only_grows(&self, work: usize) -> bool {
+        let facts = &self.index.works[work];
+        match facts.need {
+            Need::Nothing | Need::Whole(_) => true,
+            Need::Part { .. } => facts.row.workers_least() == 1,
+            Need::Instances { .. } => false,
+        }
+    }
+
+    /// The first moment with room, no later than this one that has.
+    fn sooner(&mut self, at: Key, found: Place, probe: &mut Probe<'_, Self>) -> (Key, Place) {
+        let (mut first, mut stride) = ((at, found), 1);
+        loop {
+            let before: Vec<Key> = self.moments_before(first.0).take(stride).collect();
+            let Some(&farthest) = before.last() else {
+                return first;
+            };
+            match probe(self, farthest) {
+                Some(found) => first = (farthest, found),
+                // Somewhere between them it begins.
+                None => return self.between(before.iter().rev().skip(1), first, probe),
+            }
+            stride *= 2;
+        }
+    }
+
+    /// The first moment with room after this one that has none.
+    fn later(&mut self, at: Key, probe: &mut Probe<'_, Self>) -> Option<(Key, Place)> {
+        let (mut last, mut stride) = (at, 1);
+        loop {
+            let after: Vec<Key> = self.moments_after(last).take(stride).collect();
+            let &farthest = after.last()?;
+            if let Some(found) = probe(self, farthest) {
+                let between = after[..after.len() - 1].iter();
+                return Some(self.between(between, (farthest, found), probe));
+            }
+            last = farthest;
+            stride *= 2;
+        }
+    }
+
+    /// The first of some moments in their order that has room, else the one after them that has.
+    fn between<'a>(
+        &mut self,
+        moments: impl Iterator<Item = &'a Key>,
+        mut first: (Key, Place),
+        probe: &mut Probe<'_, Self>,
+    ) -> (Key, Place) {
+        let moments: Vec<Key> = moments.copied().collect();
+        let mut left = &moments[..];
+        while !left.is_empty() {
+            let middle = left.len() / 2;
+            match probe(self, left[middle]) {
+                Some(found) => {
+                    first = (left[middle], found);
+                    left = &left[..middle];
+                }
+                None => left = &left[middle + 1..],
             }
         }
-        None
+        first
     }
 
     /// Keeps in mind where a start was found.
     pub(super) fn note(&mut self, work: usize, at: Key) {
-        self.kept.found = Some((self.kin(work), at));
+        if self.kept.found.len() > KIN_MAX {
+            self.kept.found.clear();
+        }
+        self.kept.found.insert(self.kin(work), at);
     }
 
     fn kin(&self, work: usize) -> Kin {
@@ -284,17 +345,23 @@ impl<'i, 'w> Timeline<'i, 'w> {
             .map(|(key, _)| moment(*key))
     }
 
-    fn moment_after(&self, at: Key) -> Option<Key> {
+    /// The moments after one, the next first.
+    fn moments_after(&self, at: Key) -> impl Iterator<Item = Key> + '_ {
         let next = (at.0, at.1.saturating_add(1));
-        let mut later = self.claims.range(next..);
-        later.next().map(|(key, _)| moment(*key))
+        each_once(self.claims.range(next..).map(|(key, _)| moment(*key)))
     }
 
-    fn moment_before(&self, at: Key) -> Option<Key> {
+    /// The moments before one, the last first.
+    fn moments_before(&self, at: Key) -> impl Iterator<Item = Key> + '_ {
         let first = if at.0 == NEVER { at } else { (at.0, 0) };
-        let earlier = self.claims.range(..first).next_back();
-        earlier.map(|(key, _)| moment(*key))
+        let earlier = self.claims.range(..first).rev();
+        each_once(earlier.map(|(key, _)| moment(*key)))
     }
+}
+
+fn each_once(moments: impl Iterator<Item = Key>) -> impl Iterator<Item = Key> {
+    let mut last = None;
+    moments.filter(move |moment| last.replace(*moment) != Some(*moment))
 }
 
 /// Ends of one moment are one; each that nobody knows is its own.

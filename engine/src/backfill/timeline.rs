@@ -43,12 +43,16 @@ pub(crate) struct Timeline<'i, 'w> {
     pub(super) turned: Option<Key>,
     /// Whole devices that nothing stands on there, on nodes where work starts.
     pub(super) free: i64,
+    /// Whether that is counted with each claim.
+    pub(super) counts: bool,
     pub(super) serial: usize,
     pub(super) reserved: Vec<Reserved>,
     /// The nodes of starts that are kept.
     pub(super) kept_on: FxHashSet<usize>,
     /// Whether each start that is kept is known to have its room.
     pub(super) sure: bool,
+    /// How often the starts that are kept, or what is known of them, became otherwise.
+    pub(super) changes: u64,
     /// What became of claims since a cycle began.
     pub(super) undo: Vec<Undo>,
     /// What outlasts the cycle.
@@ -69,16 +73,18 @@ impl<'i, 'w> Timeline<'i, 'w> {
     pub fn of(ledger: &Ledger<'i, 'w>, pool: usize) -> Self {
         let index = ledger.index;
         let mut timeline = Self::without_claims(index, pool, Ledger::empty(index));
-        timeline.count_free();
         let mut works: Vec<usize> = (0..index.works.len()).collect();
         works.retain(|&work| {
             let row = index.works[work].row;
             !ledger.slots(work).is_empty() || !row.placed.is_empty()
         });
-        works.sort_by_key(|&work| Self::turn_of(index, work));
+        works.sort_by_cached_key(|&work| Self::turn_of(index, work));
+        timeline.counts = false;
         works
             .into_iter()
             .for_each(|work| timeline.claim(ledger, work));
+        timeline.counts = true;
+        timeline.count_free();
         timeline
     }
 
@@ -96,10 +102,12 @@ impl<'i, 'w> Timeline<'i, 'w> {
             of_work: FxHashMap::default(),
             turned: None,
             free: 0,
+            counts: true,
             serial: 0,
             reserved: Vec::new(),
             kept_on: FxHashSet::default(),
             sure: false,
+            changes: 0,
             undo: Vec::new(),
             kept: Kept::default(),
             watch: None,
@@ -173,7 +181,8 @@ impl<'i, 'w> Timeline<'i, 'w> {
         if slots.is_empty() {
             return;
         }
-        self.sure &= self.apart(slots);
+        let sure = self.sure && self.apart(slots);
+        self.know(sure);
         self.serial += 1;
         let key = (end, self.serial);
         let slots: Slots = slots.into();
@@ -277,6 +286,9 @@ impl<'i, 'w> Timeline<'i, 'w> {
 
     /// Adds what is free on a node, or takes it away.
     fn count(&mut self, node: usize, sign: i64) {
+        if !self.counts {
+            return;
+        }
         let free = self.free_on(node);
         self.free += sign * free;
         if let Some(watch) = &mut self.watch

@@ -56,12 +56,17 @@ impl Cycle<'_, '_> {
         }
     }
 
+    /// Whether work may move in a pool to make room.
+    pub(super) fn consolidates(&self, pool: usize) -> bool {
+        self.heads[pool].is_none() && Rules::of(self.index, pool).consolidates()
+    }
+
     /// Makes room for waiting work on whole devices by moves, in order.
     pub(super) fn consolidate_in(&mut self, pool: usize, mut picker: Picker) -> Vec<usize> {
-        let rules = Rules::of(self.index, pool);
-        if !rules.consolidates() || self.heads[pool].is_some() {
+        if !self.consolidates(pool) {
             return picker.rest();
         }
+        let rules = Rules::of(self.index, pool);
         let mut given_back = Vec::new();
         let mut hopeless = HashSet::new();
         while let Some(work) = picker.next(&self.ledger) {

@@ -40,15 +40,9 @@ impl<'i, 'w> Cycle<'i, 'w> {
             return Some(slots);
         }
         let met = timeline.nodes_met(work, end, inside);
-        let others: Vec<usize> = self.index.pools[pool]
-            .nodes
-            .iter()
-            .copied()
-            .filter(|node| !met.contains(node))
-            .collect();
         let query = Query::start(self.index, work, pool)
             .workers(slots.len() as u32)
-            .only(&others);
+            .but(&met);
         let slots = start::place_within(&mut self.ledger, query)?;
         let inside = self.inside(work, pool, &slots);
         let timeline = self.timelines[pool].as_mut()?;
@@ -424,17 +418,16 @@ impl<'i, 'w> Cycle<'i, 'w> {
             self.failed
                 .retain(|key, end| key.0 != pool || *end == Timestamp::MIN_UTC);
             self.startless.retain(|key| key.0 != pool);
-            if self.cut[pool] {
-                self.unsure = true;
-                return;
-            }
-            let held: Vec<usize> = self.passed[pool]
-                .iter()
-                .copied()
-                .filter(|&work| self.ledger.standing(work) == Standing::Idle)
-                .collect();
+            let picker = if self.lasting.lines.apart() {
+                // All that was looked at in the pool, and all that was passed over.
+                self.line(pool)
+            } else {
+                let held = self.passed[pool].iter().copied();
+                let held = held.filter(|&work| self.ledger.standing(work) == Standing::Idle);
+                Picker::of(self.index, pool, &held.collect::<Vec<usize>>())
+            };
             let order = self.passed[pool].clone();
-            self.start_in(pool, Picker::of(self.index, pool, &held));
+            self.start_in(pool, picker);
             self.passed[pool] = order;
         }
     }

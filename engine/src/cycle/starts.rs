@@ -5,12 +5,13 @@ use std::rc::Rc;
 use domain::Timestamp;
 
 use super::Cycle;
+use super::dead::Dead;
 use super::stuck::Hints;
 use crate::backfill;
 use crate::index::Amount;
 use crate::ledger::Slot;
 use crate::order::Picker;
-use crate::place::{Query, Stock, gang, place, sizes};
+use crate::place::{Stock, sizes};
 use crate::quota;
 use crate::start;
 use crate::world::Backfill;
@@ -18,44 +19,47 @@ use crate::world::Backfill;
 impl Cycle<'_, '_> {
     /// Starts what fits, in order. What does not is given back.
     pub(super) fn start_in(&mut self, pool: usize, mut picker: Picker) -> Vec<usize> {
-        // Victims and movers may have left more than there was.
-        self.ledger.nowhere.clear();
         let strict = self.index.pools[pool].row.backfill == Backfill::Strict;
         let mut given_back = Vec::new();
         let mut hints = Hints::of(self.index);
-        let (mut failures, mut starts, mut asks_at) = (0_usize, 0_usize, (1, 1));
-        let mut hopeless = self.has_no_place(pool, &picker);
+        let mut dead = Dead::of(picker.line());
+        let asks = self.cuts && !picker.goes_on();
+        let (mut failures, mut starts, mut asks_at) = (0_usize, 0_usize, (0, 0));
         loop {
-            // Asked after one failure or start, two, four: it costs a look for each kind of work.
-            if failures == asks_at.0 || starts == asks_at.1 {
+            // Asked at first, and after one failure or start, two, four: it costs a look for each
+            // kind of work.
+            if asks && (failures == asks_at.0 || starts == asks_at.1) {
                 asks_at = (
                     (failures + 1).next_power_of_two(),
                     (starts + 1).next_power_of_two(),
                 );
-                hopeless = hopeless || self.has_no_place(pool, &picker);
+                self.look_for_places(pool, &mut dead);
             }
-            if self.may_cut(pool, &picker, hopeless) {
+            if self.may_cut(pool, &picker, dead.all()) {
                 self.cut[pool] = true;
                 break;
             }
             let next = picker.next_inside(&self.ledger).or_else(|| {
                 // Who can start something matters to the shares of borrowers alone.
-                self.find_stuck(&mut picker, &mut hints, pool, hopeless);
+                self.find_stuck(&mut picker, &mut hints, &mut dead, pool);
                 picker.next_borrower(&self.ledger)
             });
             let Some(work) = next else {
                 break;
             };
-            hints.taken(self.index, work);
+            let (team, bucket) = picker.last();
+            hints.taken(team, work);
             let blocked = strict && self.heads[pool].is_some();
             match if blocked {
                 None
             } else {
-                self.find_start(work, pool)
+                self.find_start_of(work, pool, bucket, &mut dead)
             } {
                 Some(slots) => {
-                    self.start(work, slots);
-                    hints.age();
+                    let before = self.ledger.version();
+                    self.start(work, slots.clone());
+                    picker.held_more(&self.ledger, team, before);
+                    self.age(&mut hints, &mut dead, (team, pool), &slots);
                     starts += 1;
                 }
                 None => {
@@ -66,7 +70,6 @@ impl Cycle<'_, '_> {
                         self.postponed = Some((work, pool));
                     } else if self.keeps_more(pool) {
                         self.reserve(work, pool);
-                        hints.age();
                     }
                     self.passed[pool].push(work);
                     given_back.push(work);
@@ -89,24 +92,6 @@ impl Cycle<'_, '_> {
         // Of one that is left the look is as cheap, and it may be alone.
         let some = self.passed[pool].len() > 1 && !picker.is_empty();
         blocked && some && self.cuts && !picker.goes_on()
-    }
-
-    /// Whether there is no place for anything in a line; only where that is worth a question.
-    fn has_no_place(&mut self, pool: usize, picker: &Picker) -> bool {
-        if !self.cuts || picker.goes_on() {
-            return false;
-        }
-        let Some(each) = picker.line().each_kin() else {
-            return false;
-        };
-        each.into_iter().all(|((_, least), work)| {
-            let query = Query::start(self.index, work, pool).workers(least);
-            let gang = gang(self.index, query);
-            gang.is_some_and(|gang| {
-                self.ledger.nowhere.contains(&gang)
-                    || place(&mut self.ledger, query).is_none() && self.ledger.nowhere.insert(gang)
-            })
-        })
     }
 
     /// Whether limits would let a workload run in a pool that could hold it: such a head reserves.

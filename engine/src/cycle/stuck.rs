@@ -2,8 +2,11 @@
 
 use std::rc::Rc;
 
+use rustc_hash::FxHashMap;
+
 use super::Cycle;
-use crate::backfill;
+use super::dead::{Bounds, Dead};
+use crate::backfill::{self, Timeline};
 use crate::index::{Amount, Index, Need};
 use crate::ledger::{Sight, Slot};
 use crate::order::Picker;
@@ -14,8 +17,18 @@ use crate::quota;
 /// still can, nothing else of the team need be tried.
 pub(super) struct Hints {
     of: Vec<Option<Hint>>,
-    /// Whether nothing has changed since all were looked at.
-    fresh: bool,
+    /// Teams by the nodes on which theirs would start, and by the kin whose place would be theirs.
+    on_node: FxHashMap<usize, Vec<usize>>,
+    on_kin: FxHashMap<usize, Vec<usize>>,
+    /// Teams whose work may be kept from starting by what starts on other nodes.
+    odd: Vec<usize>,
+    /// Teams of which something has changed since they were looked at, each once.
+    stale: Vec<usize>,
+    is_stale: Vec<bool>,
+    /// Whether something has changed for all.
+    all: bool,
+    /// What was known of the starts that are kept.
+    kept: Option<u64>,
 }
 
 struct Hint {
@@ -25,47 +38,117 @@ struct Hint {
     put: i64,
     /// What limits turned on.
     held: Amount,
+    /// Whose place it is that others would take as well.
+    kin: Option<usize>,
 }
 
 impl Hints {
     pub fn of(index: &Index<'_>) -> Self {
         Self {
             of: index.teams.iter().map(|_| None).collect(),
-            fresh: false,
+            on_node: FxHashMap::default(),
+            on_kin: FxHashMap::default(),
+            odd: Vec::new(),
+            stale: Vec::new(),
+            is_stale: vec![false; index.teams.len()],
+            all: true,
+            kept: None,
         }
     }
 
     /// Says that a workload is not in the queue any more.
-    pub fn taken(&mut self, index: &Index<'_>, work: usize) {
-        let hint = &mut self.of[index.works[work].team];
+    pub fn taken(&mut self, team: usize, work: usize) {
+        let hint = &mut self.of[team];
         if hint.as_ref().is_some_and(|hint| hint.work == work) {
             *hint = None;
-            self.fresh = false;
+            self.ages(team);
         }
     }
 
-    /// Says that something was started, or a start is kept.
-    pub fn age(&mut self) {
-        self.fresh = false;
+    /// Says that something of a team was started on these slots; whether what others are let
+    /// have turns on it, too.
+    fn started(&mut self, team: usize, slots: &[Rc<Slot>], spoilt: &[usize], for_all: bool) {
+        self.all |= for_all;
+        self.ages(team);
+        for kin in spoilt {
+            for team in self.on_kin.remove(kin).into_iter().flatten() {
+                self.ages(team);
+            }
+        }
+        for slot in slots {
+            for team in self.on_node.remove(&slot.node).into_iter().flatten() {
+                self.ages(team);
+            }
+        }
+        for team in std::mem::take(&mut self.odd) {
+            self.ages(team);
+        }
     }
+
+    fn ages(&mut self, team: usize) {
+        if !std::mem::replace(&mut self.is_stale[team], true) {
+            self.stale.push(team);
+        }
+    }
+
+    /// Who has to be looked at again, in order.
+    fn take_stale(&mut self) -> Vec<usize> {
+        let mut stale = std::mem::take(&mut self.stale);
+        for &team in &stale {
+            self.is_stale[team] = false;
+        }
+        if std::mem::take(&mut self.all) {
+            stale = (0..self.of.len()).collect();
+        } else {
+            stale.sort_unstable();
+        }
+        stale
+    }
+
+    fn keep(&mut self, index: &Index<'_>, team: usize, hint: Option<Hint>) {
+        self.of[team] = hint;
+        self.rely_on(index, team);
+    }
+
+    /// The work of a team that could start is relied on until something changes on its nodes.
+    fn rely_on(&mut self, index: &Index<'_>, team: usize) {
+        let Some(hint) = &self.of[team] else {
+            return;
+        };
+        if let Some(kin) = hint.kin {
+            self.on_kin.entry(kin).or_default().push(team);
+        } else {
+            for slot in &hint.slots {
+                self.on_node.entry(slot.node).or_default().push(team);
+            }
+        }
+        if is_odd(index, hint.work) {
+            self.odd.push(team);
+        }
+    }
+}
+
+/// Whether more than what is free on its nodes and limits may keep work from starting.
+fn is_odd(index: &Index<'_>, work: usize) -> bool {
+    let facts = &index.works[work];
+    matches!(facts.need, Need::Instances { .. }) || facts.service.is_some()
 }
 
 impl Cycle<'_, '_> {
     /// Tells the order which teams can start nothing any more, where it matters: where others
-    /// beside them wait. Where all is hopeless nothing need be tried.
+    /// beside them wait.
     pub(super) fn find_stuck(
         &mut self,
         picker: &mut Picker,
         hints: &mut Hints,
+        dead: &mut Dead,
         pool: usize,
-        hopeless: bool,
     ) {
         let index = self.index;
-        if hints.fresh {
-            return;
-        }
-        hints.fresh = true;
-        for team in 0..index.teams.len() {
+        // What passes a start that is kept may move its devices, and what does not may pass then.
+        let kept = self.timelines[pool].as_ref().map(Timeline::changes);
+        hints.all |= kept != std::mem::replace(&mut hints.kept, kept);
+        for team in hints.take_stale() {
             let Some(parent) = index.teams[team].parent else {
                 continue;
             };
@@ -74,36 +157,62 @@ impl Cycle<'_, '_> {
             }
             let beside = index.teams[parent].children.iter();
             let rivals = beside.filter(|&&c| picker.waits(c)).take(2).count();
-            if rivals < 2 || self.still_starts(hints.of[team].as_ref(), pool) {
+            if rivals < 2 {
                 continue;
             }
-            hints.of[team] = if hopeless {
+            if self.still_starts(hints.of[team].as_ref(), pool) {
+                hints.rely_on(index, team);
+                continue;
+            }
+            let hint = if dead.all() {
                 None
             } else {
-                // What passes a start that is kept may move its devices.
-                hints.fresh &= self.timelines[pool].is_none();
-                self.hint(picker, team, pool)
+                self.hint(picker, dead, team, pool)
             };
-            if hints.of[team].is_none() {
+            if hint.is_none() {
                 picker.stick(index, team);
             }
+            hints.keep(index, team, hint);
         }
     }
 
+    /// Says that something of a team was started, and where.
+    pub(super) fn age(
+        &mut self,
+        hints: &mut Hints,
+        dead: &mut Dead,
+        (team, pool): (usize, usize),
+        slots: &[Rc<Slot>],
+    ) {
+        let spoilt = self.spoilt(dead, slots);
+        let facts = &self.index.pools[pool];
+        let above = &self.index.teams[team].path[1..];
+        let for_all = facts.lends
+            || facts.row.whole_node_guarantees
+            || self.index.teams[team].by_user
+            || self.bookings.any(pool)
+            || above.iter().any(|&t| facts.rows[t].limit.is_some());
+        hints.started(team, slots, &spoilt, for_all);
+    }
+
     /// The first work of a team that can start, and where.
-    fn hint(&mut self, picker: &Picker, team: usize, pool: usize) -> Option<Hint> {
-        picker.pending_kin(team).find_map(|(kin, work)| {
-            // Gangs that are known to have no place need not be tried one by one.
-            let nowhere = |(frame, least)| (pool, frame, least, None);
-            if kin.is_some_and(|kin| self.ledger.nowhere.contains(&nowhere(kin))) {
+    fn hint(&mut self, picker: &Picker, dead: &mut Dead, team: usize, pool: usize) -> Option<Hint> {
+        let bounds = Bounds::of(&self.ledger, team, pool);
+        picker.pending_tags(team).find_map(|(at, bucket)| {
+            if dead.has(bucket) || dead.is_over(bucket, &bounds) {
                 return None;
             }
-            let slots = self.find_start(work, pool)?;
+            let work = picker.at(team, at);
+            let (kin, slots) = match self.spare_place(dead, bucket, work, pool) {
+                Some((kin, slots)) => (Some(kin), slots),
+                None => (None, self.find_start_of(work, pool, bucket, dead)?),
+            };
             Some(Hint {
                 put: self.put_on(&slots),
                 held: self.held_above(team, pool),
                 work,
                 slots,
+                kin,
             })
         })
     }
@@ -116,15 +225,14 @@ impl Cycle<'_, '_> {
             slots,
             put,
             held,
+            ..
         }) = hint
         else {
             return false;
         };
         let index = self.index;
         let facts = &index.works[*work];
-        let odd = matches!(facts.need, Need::Instances { .. })
-            || facts.service.is_some()
-            || index.pools[pool].row.whole_node_guarantees;
+        let odd = is_odd(index, *work) || index.pools[pool].row.whole_node_guarantees;
         if odd || !self.plainly_passes(*work, pool, slots) {
             return false;
         }
@@ -153,7 +261,7 @@ impl Cycle<'_, '_> {
         !timeline.binds(work, end, self.inside(work, pool, slots))
     }
 
-    fn put_on(&self, slots: &[Rc<Slot>]) -> i64 {
+    pub(super) fn put_on(&self, slots: &[Rc<Slot>]) -> i64 {
         slots.iter().map(|s| self.ledger.put_on(s.node)).sum()
     }
 

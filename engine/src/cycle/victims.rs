@@ -11,12 +11,19 @@ use crate::preempt;
 use crate::world::Booking;
 
 impl Cycle<'_, '_> {
+    /// Whether work may displace other work in a pool.
+    pub(super) fn displaces(&self, pool: usize) -> bool {
+        let any = preempt::Rules::of(self.index, pool).any();
+        let booked = || !bookings::lasting(self.index, pool).is_empty();
+        self.heads[pool].is_none() && (any || booked())
+    }
+
     /// Makes room for waiting work by victims, in order.
     pub(super) fn displace_in(&mut self, pool: usize, mut picker: Picker) -> Vec<usize> {
         let mut given_back = Vec::new();
         let mut rules = preempt::Rules::of(self.index, pool);
         let booked = !bookings::lasting(self.index, pool).is_empty();
-        if !(rules.any() || booked) || self.heads[pool].is_some() {
+        if !self.displaces(pool) {
             return picker.rest();
         }
         // Who is not in its guarantee has nothing to take back; elastic work may be with fewer.

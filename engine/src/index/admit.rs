@@ -18,10 +18,20 @@ pub(super) struct Numbers<'w> {
     /// Priority, and whether work may be preempted, by class.
     pub classes: FxHashMap<&'w str, (i64, bool)>,
     pub shapes: FxHashMap<Shape<'w>, usize>,
+    /// What follows from each shape.
+    pub shaped: Vec<Shaped>,
     pub forms: FxHashMap<Form<'w>, usize>,
     pub frames: FxHashMap<(usize, &'w Topology), usize>,
     /// The profiles of MIG instances that are asked for.
     pub profiles: Profiles<'w>,
+}
+
+/// What follows from a shape.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shaped {
+    need: Need,
+    form: usize,
+    frame: usize,
 }
 
 impl<'w> Index<'w> {
@@ -45,23 +55,15 @@ impl<'w> Index<'w> {
         } else {
             distinct(named)
         };
-        let fresh = numbers.shapes.len();
+        let fresh = numbers.shaped.len();
         let by_user = self.teams[team].by_user;
         let shape = Shape::of(row, by_user);
         let shape = *numbers.shapes.entry(shape).or_insert(fresh);
-        let fresh = numbers.forms.len();
-        let form = *numbers.forms.entry(Form::of(row)).or_insert(fresh);
-        let topology = [&row.topology.require, &row.topology.prefer];
-        for label in topology.into_iter().flatten() {
-            if !self.domains.contains_key(label.as_str()) {
-                let domains = domains(&self.nodes, label);
-                self.domains.insert(label, domains);
-            }
+        if shape == fresh {
+            let shaped = self.shaped(row);
+            self.numbers.shaped.push(shaped);
         }
-        let frame = (form, &row.topology);
-        let fresh = numbers.frames.len();
-        let frame = *numbers.frames.entry(frame).or_insert(fresh);
-        let need = Need::of(&row.per_worker, &mut numbers.profiles);
+        let Shaped { need, form, frame } = self.numbers.shaped[shape];
         Some(WorkFacts {
             row,
             team,
@@ -76,6 +78,25 @@ impl<'w> Index<'w> {
             form,
             frame,
         })
+    }
+
+    /// What follows from the shape of a workload.
+    fn shaped(&mut self, row: &'w Workload) -> Shaped {
+        let numbers = &mut self.numbers;
+        let fresh = numbers.forms.len();
+        let form = *numbers.forms.entry(Form::of(row)).or_insert(fresh);
+        let topology = [&row.topology.require, &row.topology.prefer];
+        for label in topology.into_iter().flatten() {
+            if !self.domains.contains_key(label.as_str()) {
+                let domains = domains(&self.nodes, label);
+                self.domains.insert(label, domains);
+            }
+        }
+        let frame = (form, &row.topology);
+        let fresh = numbers.frames.len();
+        let frame = *numbers.frames.entry(frame).or_insert(fresh);
+        let need = Need::of(&row.per_worker, &mut numbers.profiles);
+        Shaped { need, form, frame }
     }
 
     /// Gives the next number to a workload, or leaves it vacant.

@@ -127,10 +127,15 @@ impl<'w> Index<'w> {
         if !same {
             return false;
         }
-        let before = std::mem::replace(
-            &mut self.nodes[node],
-            NodeFacts::of(row, pool, self.pools[pool].row),
-        );
+        let after = NodeFacts::of(row, pool, self.pools[pool].row);
+        let counts = (before.capacity(), after.capacity());
+        let drains = (before.drains(), after.drains());
+        self.draining = self.draining + usize::from(drains.1) - usize::from(drains.0);
+        let before = std::mem::replace(&mut self.nodes[node], after);
+        let (world, teams) = (self.world, &self.teams);
+        if self.pools[pool].recount(world, teams, counts.0, counts.1) {
+            return true;
+        }
         let facts = PoolFacts::of(
             self.world,
             self.pools[pool].row,
@@ -140,6 +145,7 @@ impl<'w> Index<'w> {
         );
         if !self.takes_pool(pool, &facts) {
             self.nodes[node] = before;
+            self.draining = self.draining + usize::from(drains.0) - usize::from(drains.1);
             return false;
         }
         self.pools[pool] = facts;

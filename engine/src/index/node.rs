@@ -59,6 +59,21 @@ impl<'w> NodeFacts<'w> {
         self.row.state != NodeState::Unreachable
     }
 
+    /// Whether the node is being emptied.
+    pub fn drains(&self) -> bool {
+        self.row.state == NodeState::Draining
+    }
+
+    /// Devices, cores and memory that count as capacity.
+    pub fn capacity(&self) -> [i128; 3] {
+        if !self.counts() {
+            return [0; 3];
+        }
+        let devices = self.row.gpus - self.failed.count_ones();
+        let cpus = self.row.cpus.milli();
+        [devices.into(), cpus.into(), self.row.memory_mib.into()]
+    }
+
     /// Whether its agent can drive a mode.
     pub fn drives(&self, mode: SharingMode) -> bool {
         self.row

@@ -4,9 +4,10 @@ use std::rc::Rc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Held, Ledger, Slot, Space, Standing};
+use super::{Held, Ledger, Nowhere, Slot, Space, Standing};
 use crate::index::{Amount, Index};
 use crate::place::{Able, Classes, Prices};
+use crate::preempt::Fronts;
 
 /// A state without its index.
 pub(crate) struct Paused<'w> {
@@ -20,6 +21,7 @@ pub(crate) struct Paused<'w> {
     put: Vec<i64>,
     classes: Classes,
     able: Able,
+    nowhere: Nowhere,
     prices: Vec<Option<Prices>>,
     bare: bool,
 }
@@ -40,10 +42,14 @@ impl<'w> Paused<'w> {
             journal: Vec::new(),
             put: self.put,
             version: 0,
+            versions: 0,
+            stands: 0,
+            placed: FxHashMap::default(),
             classes: self.classes,
             able: self.able,
-            nowhere: FxHashSet::default(),
+            nowhere: self.nowhere,
             herds: vec![None; index.pools.len()],
+            fronts: Fronts::default(),
             shares: vec![vec![None; index.teams.len()]; index.pools.len()],
             prices: self.prices,
             bare: self.bare,
@@ -67,6 +73,7 @@ impl<'w> Ledger<'_, 'w> {
             put: self.put,
             classes: self.classes,
             able: self.able,
+            nowhere: self.nowhere,
             prices: self.prices,
             bare: self.bare,
         }

@@ -73,6 +73,8 @@ impl<'w> Ledger<'_, 'w> {
     pub fn fill(&mut self, node: usize) {
         self.spaces[node] = Space::of(&self.index.nodes[node], self.bare);
         self.classes.mark(node);
+        self.nowhere.gain(node);
+        self.placed.clear();
         for work in std::mem::take(&mut self.seats[node]) {
             let here = |slot: &&Rc<Slot>| slot.node == node;
             let leaving = self.standing[work] == Standing::Leaving;
@@ -163,7 +165,7 @@ impl<'w> Ledger<'_, 'w> {
 
     /// Goes back to how things stood when the cycle began, exactly.
     pub fn go_back(&mut self) {
-        self.rollback(super::Mark(0));
+        self.rollback(super::Mark::START);
         for node in std::mem::take(&mut self.blurred) {
             self.fill(node);
         }

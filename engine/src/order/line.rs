@@ -4,12 +4,18 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use rustc_hash::FxHashMap;
-
 use crate::index::{Amount, Index};
 use crate::place::{Query, gang};
 use crate::start::usable;
 use crate::world::WorkloadState;
+
+use super::buckets::{Buckets, Kin};
+
+/// Numbers of buckets for each workload, those of which nothing is left among them: then they are
+/// numbered anew.
+const BUCKETS_EACH: usize = 4;
+/// Workloads that are named for a kin, for each that is there: then those that have left are forgotten.
+const NAMED_EACH: usize = 4;
 
 /// What a workload is called inside a team's order: the larger goes first.
 pub(super) type Rank = (i128, Reverse<domain::Timestamp>, Reverse<usize>);
@@ -45,19 +51,7 @@ pub(super) struct Entry {
     rank: Rank,
     pub work: usize,
     pub amount: Amount,
-    /// Nothing where more than it tells whether there is a place.
-    pub kin: Option<Kin>,
-}
-
-/// What makes gangs have a place or none together, whoever they are of: frame and least workers.
-pub(crate) type Kin = (usize, u32);
-
-/// Gangs of one kin in a line.
-#[derive(Debug, Clone, Default)]
-struct Alike {
-    count: usize,
-    /// One of them, where it is known.
-    work: Option<usize>,
+    pub bucket: u32,
 }
 
 /// The waiting work of one pool.
@@ -65,12 +59,14 @@ struct Alike {
 pub(crate) struct Line {
     /// By team, in the team's own order.
     pub(super) queues: Vec<Vec<Entry>>,
+    /// The bucket of each, apart from all else: who looks for some passes over many.
+    pub(super) tags: Vec<Vec<u32>>,
+    buckets: Buckets,
     /// By team: how much of its work with devices asks for each amount.
     pub(super) amounts: Vec<BTreeMap<Amount, usize>>,
     /// How much there is in each subtree.
     pub(super) left: Vec<usize>,
     pub(super) total: usize,
-    kin: FxHashMap<Kin, Alike>,
     /// Work of which more than its kin tells whether there is a place.
     odd: usize,
     elastic: usize,
@@ -80,10 +76,11 @@ impl Line {
     fn empty(index: &Index<'_>) -> Self {
         Self {
             queues: vec![Vec::new(); index.teams.len()],
+            tags: vec![Vec::new(); index.teams.len()],
+            buckets: Buckets::default(),
             amounts: vec![BTreeMap::new(); index.teams.len()],
             left: vec![0; index.teams.len()],
             total: 0,
-            kin: FxHashMap::default(),
             odd: 0,
             elastic: 0,
         }
@@ -93,29 +90,38 @@ impl Line {
     pub fn of(index: &Index<'_>, pool: usize, works: &[usize]) -> Self {
         let mut line = Self::empty(index);
         for &work in works {
-            let entry = Entry::of(index, work, pool);
+            let entry = Entry::of(index, work, pool, &mut line.buckets);
             line.queues[index.works[work].team].push(entry);
             line.count(index, entry, 1);
         }
-        for queue in &mut line.queues {
+        for (queue, tags) in line.queues.iter_mut().zip(&mut line.tags) {
             queue.sort_unstable_by_key(|entry| Reverse(entry.rank));
+            *tags = queue.iter().map(|entry| entry.bucket).collect();
         }
         line
     }
 
     fn insert(&mut self, index: &Index<'_>, pool: usize, work: usize) {
-        let entry = Entry::of(index, work, pool);
-        let queue = &mut self.queues[index.works[work].team];
+        let entry = Entry::of(index, work, pool, &mut self.buckets);
+        let team = index.works[work].team;
+        let queue = &mut self.queues[team];
         let at = queue.partition_point(|there| there.rank > entry.rank);
         queue.insert(at, entry);
+        self.tags[team].insert(at, entry.bucket);
         self.count(index, entry, 1);
+        if self.buckets.len() > BUCKETS_EACH * self.total + 1000 {
+            let works = self.queues.iter().flatten().map(|entry| entry.work);
+            *self = Self::of(index, pool, &works.collect::<Vec<usize>>());
+        }
     }
 
     fn remove(&mut self, index: &Index<'_>, pool: usize, work: usize) {
         let team = index.works[work].team;
         if let Some(at) = self.position(index, pool, work) {
             let gone = self.queues[team].remove(at);
+            self.tags[team].remove(at);
             self.count(index, gone, -1);
+            self.find_one(index, pool, gone.bucket);
         }
     }
 
@@ -132,7 +138,10 @@ impl Line {
 
     fn count(&mut self, index: &Index<'_>, entry: Entry, more: isize) {
         let Entry {
-            work, amount, kin, ..
+            work,
+            amount,
+            bucket,
+            ..
         } = entry;
         let facts = &index.works[work];
         let add = |count: &mut usize| *count = count.saturating_add_signed(more);
@@ -151,19 +160,43 @@ impl Line {
         if facts.row.min_workers.is_some() {
             add(&mut self.elastic);
         }
-        let Some(kin) = kin else {
-            add(&mut self.odd);
+        match self.buckets.kin_of(bucket) {
+            Some(kin) => {
+                let alike = &mut self.buckets.alike[kin];
+                add(&mut alike.count);
+                if more > 0 {
+                    alike.works.push(work);
+                }
+            }
+            None => add(&mut self.odd),
+        }
+    }
+
+    /// Sees to it that the last that is named of a kin is in the line, after one of it has left.
+    fn find_one(&mut self, index: &Index<'_>, pool: usize, bucket: u32) {
+        let Some(kin) = self.buckets.kin_of(bucket) else {
             return;
         };
-        let alike = self.kin.entry(kin).or_default();
-        add(&mut alike.count);
-        if alike.count == 0 {
-            self.kin.remove(&kin);
-        } else if more > 0 {
-            alike.work = Some(work);
-        } else if alike.work == Some(work) {
-            alike.work = None;
+        let mut works = std::mem::take(&mut self.buckets.alike[kin].works);
+        let there = |work: usize| {
+            let at = self.position(index, pool, work);
+            let bucket = at.map(|at| self.tags[index.works[work].team][at]);
+            bucket.is_some_and(|bucket| self.buckets.kin_of(bucket) == Some(kin))
+        };
+        while works.last().is_some_and(|&work| !there(work)) {
+            works.pop();
         }
+        if works.len() > NAMED_EACH * self.buckets.alike[kin].count + 64 {
+            works.sort_unstable();
+            works.dedup();
+            works.retain(|&work| there(work));
+        }
+        self.buckets.alike[kin].works = works;
+    }
+
+    /// How much it is.
+    pub fn len(&self) -> usize {
+        self.total
     }
 
     /// Whether any of it is elastic.
@@ -171,20 +204,28 @@ impl Line {
         self.elastic > 0
     }
 
-    /// One workload of each kin that is there; nothing where more than that tells whether there
-    /// is a place.
-    pub fn each_kin(&self) -> Option<Vec<(Kin, usize)>> {
-        let one = |of: &Kin, alike: &Alike| {
-            let mut all = self.queues.iter().flatten();
-            let found = || all.find(|entry| entry.kin == Some(*of)).map(|e| e.work);
-            Some((*of, alike.work.or_else(found)?))
-        };
-        let each = self.kin.iter().filter_map(|(of, alike)| one(of, alike));
-        (self.odd == 0).then(|| each.collect())
+    /// The kin that are there by their numbers, with one workload of each.
+    pub fn each_kin(&self) -> Vec<(usize, usize)> {
+        let alike = self.buckets.alike.iter().enumerate();
+        let there = alike.filter(|(_, alike)| alike.count > 0);
+        there
+            .filter_map(|(kin, alike)| Some((kin, *alike.works.last()?)))
+            .collect()
+    }
+
+    /// Whether its kin tells of all of it whether there is a place.
+    pub fn is_plain(&self) -> bool {
+        self.odd == 0
+    }
+
+    /// Its buckets, those of which nothing is left among them.
+    pub fn buckets(&self) -> &Buckets {
+        &self.buckets
     }
 }
 
-fn kin(index: &Index<'_>, pool: usize, work: usize) -> Option<Kin> {
+/// Nothing where more than it tells whether there is a place.
+pub(super) fn kin(index: &Index<'_>, pool: usize, work: usize) -> Option<Kin> {
     let least = index.works[work].row.workers_least();
     match gang(index, Query::start(index, work, pool).workers(least))? {
         (_, frame, least, None) => Some((frame, least)),
@@ -193,12 +234,12 @@ fn kin(index: &Index<'_>, pool: usize, work: usize) -> Option<Kin> {
 }
 
 impl Entry {
-    fn of(index: &Index<'_>, work: usize, pool: usize) -> Self {
+    fn of(index: &Index<'_>, work: usize, pool: usize, buckets: &mut Buckets) -> Self {
         Self {
             rank: rank(index, work, pool),
             work,
             amount: amount(index, work, pool),
-            kin: kin(index, pool, work),
+            bucket: buckets.number(index, pool, work),
         }
     }
 }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use domain::sharing::SharingMode;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::look::{self, Look};
 use super::ranking::{Known, Ranking, Scored};
@@ -39,6 +39,8 @@ pub(crate) struct Classes {
     changed: Vec<usize>,
     stale: Vec<bool>,
     ids: FxHashMap<Look, usize>,
+    /// Where the words of a node are written that is looked up.
+    words: Vec<u64>,
     classes: Vec<Class>,
     /// The classes that have nodes, by pool.
     live: Vec<BTreeSet<usize>>,
@@ -57,6 +59,16 @@ struct Class {
     nodes: BTreeSet<usize>,
     room: Vec<i64>,
     idle: i64,
+}
+
+impl Class {
+    /// The first of its nodes, but for some.
+    fn first(&self, but: Option<&FxHashSet<usize>>) -> Option<usize> {
+        let mut nodes = self.nodes.iter();
+        nodes
+            .find(|node| but.is_none_or(|but| !but.contains(node)))
+            .copied()
+    }
 }
 
 /// What makes two queries alike.
@@ -103,6 +115,14 @@ pub(super) fn best(
     found
 }
 
+/// Whether a node could take one worker as things stand.
+pub(crate) fn holds_one(ledger: &Ledger<'_, '_>, query: Query<'_>, node: usize) -> bool {
+    ledger.index.nodes[node].pool == query.pool
+        && fit(ledger.index, query.work, node, ledger.is_bare()).is_ok()
+        && device::room(ledger, query, node)
+        && device::choose(ledger, query, node).is_some()
+}
+
 impl Classes {
     /// Notes that something was put on a node or taken from it.
     pub fn mark(&mut self, node: usize) {
@@ -137,8 +157,8 @@ impl Classes {
             // What a placement costs may change with what is left elsewhere.
             Field::Pool if ledger.prices[query.pool].is_some() => {
                 let live = self.live[query.pool].iter();
-                let nodes = live.filter_map(|&class| self.classes[class].nodes.first());
-                self.best_of(ledger, query, &mut ranking, nodes.copied())
+                let nodes = live.filter_map(|&class| self.classes[class].first(query.but));
+                self.best_of(ledger, query, &mut ranking, nodes)
             }
             Field::Pool => self.first_ranked(ledger, query, &mut ranking),
             Field::Nodes(nodes) => {
@@ -187,12 +207,26 @@ impl Classes {
         query: Query<'_>,
         ranking: &mut Ranking,
     ) -> Option<(usize, Vec<Part>)> {
-        let first = |class: usize| self.classes[class].nodes.first().copied();
-        ranking.hear(&self.news[query.pool], |class| {
-            Some(scored(ledger, query, first(class)?))
+        let first = |class: usize| self.classes[class].first(None);
+        let tells = !by_node(ledger.index, query.work);
+        let make = |node: usize| tells.then(|| self.makes[node]);
+        ranking.hear(&self.news[query.pool], |class, makes| {
+            let node = first(class)?;
+            let fits = makes.fits(make(node), || {
+                !tells || fit(ledger.index, query.work, node, ledger.is_bare()).is_ok()
+            });
+            if !fits || !device::room(ledger, query, node) {
+                return None;
+            }
+            let told = device::tell(ledger, query, node)?;
+            Some(merit(ledger, query, node, &told))
         });
-        let (node, scored) = ranking.best(first)?;
-        Some((node, scored.parts.clone()))
+        let node = match query.but {
+            None => ranking.best(first),
+            Some(_) => ranking.best_among(|class| self.classes[class].first(query.but)),
+        }?;
+        let chosen = device::choose(ledger, query, node)?;
+        Some((node, chosen.parts))
     }
 
     /// Looks up the nodes that have changed.
@@ -235,16 +269,17 @@ impl Classes {
     fn class(&mut self, ledger: &Ledger<'_, '_>, node: usize) -> usize {
         let prices = ledger.prices[ledger.index.nodes[node].pool].as_ref();
         let set = prices.map_or(0, |prices| prices.set(node));
-        let look = look::of(ledger, node, self.makes[node], set);
-        let fresh = self.classes.len();
-        let class = *self.ids.entry(look).or_insert(fresh);
-        if class == fresh {
-            self.classes.push(Class {
-                nodes: BTreeSet::new(),
-                room: prices.map_or(Vec::new(), |prices| prices.room(ledger, node)),
-                idle: prices.map_or(0, |prices| prices.idle(ledger, node)),
-            });
+        look::write(&mut self.words, ledger, node, self.makes[node], set);
+        if let Some(&class) = self.ids.get(&self.words[..]) {
+            return class;
         }
+        let class = self.classes.len();
+        self.ids.insert(self.words.as_slice().into(), class);
+        self.classes.push(Class {
+            nodes: BTreeSet::new(),
+            room: prices.map_or(Vec::new(), |prices| prices.room(ledger, node)),
+            idle: prices.map_or(0, |prices| prices.idle(ledger, node)),
+        });
         class
     }
 
@@ -311,7 +346,7 @@ fn scored(ledger: &Ledger<'_, '_>, query: Query<'_>, node: usize) -> Known {
     };
     let prices = ledger.prices[query.pool].as_ref();
     Known::Fit(Rc::new(Scored {
-        merit: merit(ledger, query, node, &chosen),
+        merit: merit(ledger, query, node, &chosen.told()),
         takes: prices.map_or(0, |prices| {
             prices.takes_room(ledger, query, node, &chosen.parts)
         }),

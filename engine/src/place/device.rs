@@ -38,6 +38,52 @@ pub(super) struct Chosen {
     pub ease: Ease,
 }
 
+/// What decides between nodes of the devices for one worker.
+pub(super) struct Told<'p> {
+    /// Only where placements have prices.
+    pub parts: &'p [Part],
+    pub linked: bool,
+    pub ease: Ease,
+}
+
+impl Chosen {
+    pub fn told(&self) -> Told<'_> {
+        Told {
+            parts: &self.parts,
+            linked: self.linked,
+            ease: self.ease,
+        }
+    }
+}
+
+/// What decides of the devices that [`choose`] chooses, where placements have no prices.
+pub(super) fn tell(
+    ledger: &Ledger<'_, '_>,
+    query: Query<'_>,
+    node: usize,
+) -> Option<Told<'static>> {
+    let (linked, ease) = match ledger.index.works[query.work].need {
+        Need::Nothing => (false, Ease::Existing),
+        Need::Whole(count) => {
+            let (devices, linked) = whole_devices(ledger, query, node, count)?;
+            (linked, ease(devices, ledger.index.nodes[node].mig))
+        }
+        Need::Part { milli, memory } => {
+            let (choice, _) = best_part(ledger, query, node, milli, memory)?;
+            (false, choice.ease())
+        }
+        Need::Instances { .. } => {
+            let chosen = choose(ledger, query, node)?;
+            (chosen.linked, chosen.ease)
+        }
+    };
+    Some(Told {
+        parts: &[],
+        linked,
+        ease,
+    })
+}
+
 /// The best devices of a node for one worker, if it has enough.
 pub(super) fn choose(ledger: &Ledger<'_, '_>, query: Query<'_>, node: usize) -> Option<Chosen> {
     match ledger.index.works[query.work].need {
@@ -56,6 +102,30 @@ pub(super) fn choose(ledger: &Ledger<'_, '_>, query: Query<'_>, node: usize) -> 
 }
 
 fn whole(ledger: &Ledger<'_, '_>, query: Query<'_>, node: usize, count: u32) -> Option<Chosen> {
+    let machine = &ledger.index.nodes[node];
+    let (devices, linked) = whole_devices(ledger, query, node, count)?;
+    let indices = (0..u64::BITS).filter(|&i| devices & bit(i) != 0);
+    let parts = indices.map(|index| Part {
+        index,
+        mode: SharingMode::Exclusive,
+        milli: DEVICE,
+        memory: machine.row.gpu_memory_mib,
+        slice: None,
+    });
+    Some(Chosen {
+        parts: parts.collect(),
+        ease: ease(devices, machine.mig),
+        linked,
+    })
+}
+
+/// Whole devices as bits, and whether they are several and linked.
+fn whole_devices(
+    ledger: &Ledger<'_, '_>,
+    query: Query<'_>,
+    node: usize,
+    count: u32,
+) -> Option<(u64, bool)> {
     let machine = ledger.index.nodes[node].row;
     let free = devices_free(ledger, node, query.sight);
     if free.count_ones() < count {
@@ -86,28 +156,22 @@ fn whole(ledger: &Ledger<'_, '_>, query: Query<'_>, node: usize, count: u32) -> 
     let chosen = linked
         .or_else(|| tightest(&machine.numa, left, count))
         .unwrap_or(left);
-    let indices = (0..u64::BITS)
-        .filter(|&i| chosen & bit(i) != 0)
-        .take(count as usize);
-    let parts: Vec<Part> = indices
-        .map(|index| Part {
-            index,
-            mode: SharingMode::Exclusive,
-            milli: DEVICE,
-            memory: machine.gpu_memory_mib,
-            slice: None,
-        })
-        .collect();
-    Some(Chosen {
-        ease: ease(&parts, mig),
-        linked: count > 1 && linked.is_some(),
-        parts,
-    })
+    Some((lowest(chosen, count), count > 1 && linked.is_some()))
+}
+
+/// So many of the lowest devices of a set.
+fn lowest(set: u64, count: u32) -> u64 {
+    let (mut left, mut taken) = (set, 0);
+    for _ in 0..count.min(set.count_ones()) {
+        taken |= left & left.wrapping_neg();
+        left &= left - 1;
+    }
+    taken
 }
 
 /// Whether any of these devices has to leave MIG mode first.
-fn ease(parts: &[Part], mig: u64) -> Ease {
-    if parts.iter().any(|part| mig & bit(part.index) != 0) {
+fn ease(devices: u64, mig: u64) -> Ease {
+    if devices & mig != 0 {
         Ease::Switching
     } else {
         Ease::Existing
@@ -131,6 +195,22 @@ fn part(
     milli: i64,
     memory: Option<i64>,
 ) -> Option<Chosen> {
+    let (choice, part) = best_part(ledger, query, node, milli, memory)?;
+    Some(Chosen {
+        ease: choice.ease(),
+        parts: vec![part],
+        linked: false,
+    })
+}
+
+/// The best device for a fraction, and the part of it.
+fn best_part(
+    ledger: &Ledger<'_, '_>,
+    query: Query<'_>,
+    node: usize,
+    milli: i64,
+    memory: Option<i64>,
+) -> Option<(Choice, Part)> {
     let machine = &ledger.index.nodes[node];
     let memory = memory.unwrap_or(machine.row.gpu_memory_mib * milli / DEVICE);
     let out = machine.shut(ledger.is_bare());
@@ -174,15 +254,7 @@ fn part(
             }
         }
     }
-    best.map(|(choice, part)| Chosen {
-        parts: vec![part],
-        linked: false,
-        ease: if choice.switched {
-            Ease::Switching
-        } else {
-            Ease::Existing
-        },
-    })
+    best
 }
 
 /// A device for a fraction; the least is taken: not one that has to leave MIG mode, where
@@ -196,6 +268,16 @@ struct Choice {
     left: i64,
     rank: usize,
     index: u32,
+}
+
+impl Choice {
+    fn ease(&self) -> Ease {
+        if self.switched {
+            Ease::Switching
+        } else {
+            Ease::Existing
+        }
+    }
 }
 
 /// Whether a part can join what stands on its device in one view.

@@ -8,12 +8,18 @@ use crate::ledger::{Ledger, Load};
 /// The words of a node.
 pub(super) type Look = Box<[u64]>;
 
-/// The words of a node of some make and set of hardware, as it is now. Whose a device is
+/// Writes the words of a node of some make and set of hardware, as it is now. Whose a device is
 /// matters only where it is shared within a team.
-pub(super) fn of(ledger: &Ledger<'_, '_>, node: usize, make: usize, set: usize) -> Look {
+pub(super) fn write(
+    words: &mut Vec<u64>,
+    ledger: &Ledger<'_, '_>,
+    node: usize,
+    make: usize,
+    set: usize,
+) {
     let space = &ledger.spaces[node];
     let memory = ledger.index.nodes[node].row.gpu_memory_mib;
-    let mut words = Vec::with_capacity(12);
+    words.clear();
     words.extend([make as u64, set as u64]);
     for view in 0..2 {
         if view == 1 && same(space) {
@@ -36,11 +42,10 @@ pub(super) fn of(ledger: &Ledger<'_, '_>, node: usize, make: usize, set: usize) 
         for (load, device) in loads() {
             if load.sharers > 0 && !whole(load) {
                 words[told] += 1;
-                tell(load, device, &mut words);
+                tell(load, device, words);
             }
         }
     }
-    words.into_boxed_slice()
 }
 
 /// Whether nobody leaves the node, and no room is kept on it.

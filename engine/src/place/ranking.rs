@@ -24,20 +24,40 @@ pub(super) struct Scored {
     pub takes: u64,
 }
 
+/// Which makes of nodes fit one kind of worker.
+#[derive(Debug, Default)]
+pub(super) struct Makes(Vec<Option<bool>>);
+
+impl Makes {
+    /// Whether a make fits, found out when it is first asked; each time where none is given.
+    pub fn fits(&mut self, make: Option<usize>, find: impl FnOnce() -> bool) -> bool {
+        let Some(make) = make else {
+            return find();
+        };
+        if self.0.len() <= make {
+            self.0.resize(make + 1, None);
+        }
+        *self.0[make].get_or_insert_with(find)
+    }
+}
+
 /// What one kind of worker knows of classes.
 #[derive(Debug, Default)]
 pub(super) struct Ranking {
     known: FxHashMap<usize, Known>,
+    makes: Makes,
     /// How many of the news of classes have been heard.
     heard: usize,
     /// Classes that fit by merit; some may have no node any more.
     best: BTreeMap<Merit, Vec<usize>>,
+    /// How many there are in it.
+    ranked: usize,
 }
 
 impl Ranking {
     /// How many classes are known.
     pub fn len(&self) -> usize {
-        self.known.len()
+        self.known.len() + self.ranked
     }
 
     /// What is known of a class, or is found out.
@@ -45,50 +65,43 @@ impl Ranking {
         self.known.entry(class).or_insert_with(find)
     }
 
-    /// Hears which classes have come to have nodes: those that fit are ranked. `find` tells of
-    /// a class that has nodes still.
-    pub fn hear(&mut self, news: &[usize], find: impl Fn(usize) -> Option<Known>) {
+    /// Hears which classes have come to have nodes: those that fit are ranked. `find` tells the
+    /// merit of a class that has nodes still and fits.
+    pub fn hear(&mut self, news: &[usize], find: impl Fn(usize, &mut Makes) -> Option<Merit>) {
         for &class in &news[self.heard..] {
-            let known = match self.known.get(&class) {
-                Some(known) => known.clone(),
-                None => match find(class) {
-                    Some(found) => {
-                        self.known.insert(class, found.clone());
-                        found
-                    }
-                    None => continue,
-                },
+            let Some(merit) = find(class, &mut self.makes) else {
+                continue;
             };
-            if let Known::Fit(scored) = known {
-                let alike = self.best.entry(scored.merit).or_default();
-                if !alike.contains(&class) {
-                    alike.push(class);
-                }
+            let alike = self.best.entry(merit).or_default();
+            if !alike.contains(&class) {
+                alike.push(class);
+                self.ranked += 1;
             }
         }
         self.heard = news.len();
     }
 
-    /// The first node of the best classes, and what is known of its class. `first` tells the
-    /// first node of a class.
-    pub fn best(&mut self, first: impl Fn(usize) -> Option<usize>) -> Option<(usize, &Scored)> {
-        let (node, class) = loop {
+    /// The first node of the best classes of which some may be taken. `first` tells the first such
+    /// node of a class.
+    pub fn best_among(&self, first: impl Fn(usize) -> Option<usize>) -> Option<usize> {
+        let mut by_merit = self.best.values().rev();
+        by_merit.find_map(|alike| alike.iter().filter_map(|&class| first(class)).min())
+    }
+
+    /// The first node of the best classes. `first` tells the first node of a class.
+    pub fn best(&mut self, first: impl Fn(usize) -> Option<usize>) -> Option<usize> {
+        loop {
             let mut last = self.best.last_entry()?;
             let alike = last.get_mut();
+            let before = alike.len();
             alike.retain(|&class| first(class).is_some());
-            let nodes = alike
-                .iter()
-                .filter_map(|&class| Some((first(class)?, class)));
-            match nodes.min() {
-                Some(found) => break found,
+            self.ranked -= before - alike.len();
+            match alike.iter().filter_map(|&class| first(class)).min() {
+                Some(node) => return Some(node),
                 None => {
                     last.remove();
                 }
             }
-        };
-        match self.known.get(&class) {
-            Some(Known::Fit(scored)) => Some((node, scored)),
-            _ => None,
         }
     }
 }

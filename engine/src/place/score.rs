@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use domain::spec::WorkloadKind;
 
 use super::Query;
-use super::device::Chosen;
+use super::device::Told;
 use super::instance::Ease;
 use crate::index::{DEVICE, Need};
 use crate::ledger::Ledger;
@@ -39,7 +39,7 @@ pub(super) fn merit(
     ledger: &Ledger<'_, '_>,
     query: Query<'_>,
     node: usize,
-    chosen: &Chosen,
+    chosen: &Told<'_>,
 ) -> Merit {
     let index = ledger.index;
     let machine = index.nodes[node].row;
@@ -52,7 +52,7 @@ pub(super) fn merit(
         let taken: i64 = chosen.parts.iter().map(|part| part.milli).sum();
         return Merit {
             plain: plain && machine.gpus == 0,
-            points: -prices.cost(ledger, query, node, &chosen.parts),
+            points: -prices.cost(ledger, query, node, chosen.parts),
             ease: Reverse(chosen.ease),
             linked: chosen.linked,
             devices: given + taken - usable * DEVICE,

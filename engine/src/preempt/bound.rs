@@ -27,7 +27,7 @@ impl Search<'_> {
         if missing <= 0 {
             return 0;
         }
-        let here = self.herd.on_node.get(&node).into_iter().flatten();
+        let here = self.herd.on(node).iter();
         let mut steps: Vec<(i128, i128)> = here
             .map(|&work| {
                 let held = held_on(ledger.slots(work), node).count_ones();
@@ -62,8 +62,8 @@ impl Search<'_> {
         let own = ledger.index.works[self.newcomer.work].team;
         match right {
             Right::Priority => self.own_lower(ledger).next().is_some(),
-            _ => (0..self.herd.teams.len()).any(|team| {
-                let mut members = self.herd.teams[team].iter();
+            _ => self.herd.teams().any(|team| {
+                let mut members = self.herd.team(team).iter();
                 team != own && members.any(|m| self.is_candidate(ledger, m.work, right))
             }),
         }
@@ -72,7 +72,8 @@ impl Search<'_> {
     /// The candidates of the newcomer's own team.
     fn own_lower(&self, ledger: &Ledger<'_, '_>) -> impl Iterator<Item = usize> {
         let facts = &ledger.index.works[self.newcomer.work];
-        self.herd.teams[facts.team]
+        self.herd
+            .team(facts.team)
             .iter()
             .take_while(|member| member.priority < facts.priority)
             .map(|member| member.work)
@@ -87,10 +88,8 @@ impl Search<'_> {
         let nodes = &index.pools[self.newcomer.pool].nodes;
         let need = u64::from(self.newcomer.workers);
         // As if of all teams everything left that may be disturbed at all.
-        let emptied = |node: usize| {
-            let there = self.herd.devices_on.get(&node).copied().unwrap_or(0);
-            devices_free(ledger, node, Sight::Later) | there
-        };
+        let emptied =
+            |node: usize| devices_free(ledger, node, Sight::Later) | self.herd.devices_on(node);
         if self.newcomer.rights != [Right::Priority] {
             return match need {
                 1 => count <= self.herd.emptied_most,
@@ -103,17 +102,22 @@ impl Search<'_> {
         let mut gone: FxHashMap<usize, u64> = FxHashMap::default();
         for work in self.own_lower(ledger) {
             for slot in ledger.slots(work) {
-                *gone.entry(slot.node).or_default() |= devices_of(slot);
+                let there = gone.entry(slot.node).or_default();
+                *there |= devices_of(slot);
+                let free = devices_free(ledger, slot.node, Sight::Later) | *there;
+                if need == 1 && free.count_ones() >= count {
+                    return true;
+                }
             }
+        }
+        if need == 1 {
+            return false;
         }
         let workers = |node: usize| {
             let free = devices_free(ledger, node, Sight::Later);
             let free = free | gone.get(&node).copied().unwrap_or(0);
             free.count_ones() / count
         };
-        if need == 1 {
-            return gone.keys().any(|&node| workers(node) > 0);
-        }
         self.domains(index, nodes).iter().any(|domain| {
             let sum = domain.iter().map(|&node| u64::from(workers(node)));
             sum.sum::<u64>() >= need
@@ -169,13 +173,13 @@ impl Search<'_> {
         let domains = self.domains(index, &able);
         let mut supply = Supply {
             count,
-            free: FxHashMap::with_capacity_and_hasher(able.len(), Default::default()),
+            free: vec![None; index.nodes.len()],
             sums: vec![0; domains.len()],
         };
         for (at, domain) in domains.iter().enumerate() {
             for &node in domain {
                 let free = devices_free(ledger, node, Sight::Later);
-                supply.free.insert(node, (at, free));
+                supply.free[node] = Some((at, free));
                 supply.sums[at] += i64::from(free.count_ones() / count);
             }
         }
@@ -186,8 +190,8 @@ impl Search<'_> {
 /// Room in workers, were all of a set of victims gone.
 pub(super) struct Supply {
     count: u32,
-    /// The domain of each node, and what is free on it.
-    free: FxHashMap<usize, (usize, u64)>,
+    /// The domain of each node of the site, and what is free on it.
+    free: Vec<Option<(usize, u64)>>,
     sums: Vec<i64>,
 }
 
@@ -200,7 +204,7 @@ impl Supply {
     /// Looks again at the nodes of some slots, as the ledger stands.
     pub fn look_again(&mut self, ledger: &Ledger<'_, '_>, slots: &[Rc<Slot>]) {
         for slot in slots {
-            let Some((domain, before)) = self.free.get_mut(&slot.node) else {
+            let Some((domain, before)) = &mut self.free[slot.node] else {
                 continue;
             };
             let now = devices_free(ledger, slot.node, Sight::Later);
@@ -224,7 +228,7 @@ impl Supply {
             *stays.entry(slot.node).or_default() |= devices_of(slot);
         }
         for (node, devices) in stays {
-            let Some(&(domain, free)) = self.free.get(&node) else {
+            let Some((domain, free)) = self.free[node] else {
                 continue;
             };
             let less = free & !devices;

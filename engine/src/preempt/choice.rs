@@ -1,15 +1,13 @@
 //! Which victim is next, and whether it may be taken as things stand.
 
-use std::rc::Rc;
-
 use rustc_hash::FxHashMap;
 
 use super::Right;
 use super::front::Flock;
-use super::herd::{Kind, Known, Member};
+use super::herd::{Kind, Known, Member, untouched};
 use super::search::{Search, Unit};
 use crate::index::{Amount, Index};
-use crate::ledger::{Ledger, Slot, Standing};
+use crate::ledger::{Held, Ledger, Standing};
 use crate::quota;
 use crate::share::not_above;
 
@@ -59,45 +57,42 @@ impl Search<'_> {
             .all(|&t| quota::in_guarantee(ledger, self.newcomer.pool, t, amount))
     }
 
-    /// Whether the newcomer's share with the workload is not above the loser's without
-    /// the victim, at the level of the tree where the two part.
+    /// Whether the newcomer's share with the workload is not above the loser's without what the
+    /// victim's team loses yet, at the level of the tree where the two part.
     pub(super) fn evens_out(
         &self,
-        ledger: &mut Ledger<'_, '_>,
+        ledger: &Ledger<'_, '_>,
         victim: usize,
         amount: Amount,
+        less: &Held,
     ) -> bool {
-        let pool = self.newcomer.pool;
-        let Some((gains, loses)) = self.parting(ledger.index, victim) else {
+        let (index, pool) = (ledger.index, self.newcomer.pool);
+        let Some((gains, loses)) = self.parting(index, victim) else {
             return false;
         };
-        let mark = ledger.mark();
-        self.hold_newcomer(ledger, amount);
-        let even = not_above(ledger, pool, gains, loses);
-        ledger.rollback(mark);
-        even
-    }
-
-    /// Counts the newcomer as if it had its room, of that amount.
-    fn hold_newcomer(&self, ledger: &mut Ledger<'_, '_>, amount: Amount) {
-        let index = ledger.index;
-        let node = index.pools[self.newcomer.pool].nodes[0];
-        let each = amount / Amount::from(self.newcomer.workers.max(1));
-        let slot = |_| Rc::new(Slot::of(index, self.newcomer.work, node, Vec::new(), each));
-        ledger.settle(
+        let workers = self.newcomer.workers.max(1);
+        let amount = amount / Amount::from(workers) * Amount::from(self.newcomer.workers);
+        let more = Held::of(
+            index,
             self.newcomer.work,
-            (0..self.newcomer.workers).map(slot).collect(),
-            Standing::Nominated,
+            amount,
+            self.newcomer.workers.into(),
         );
+        let with = ledger.held(pool, gains).plus(&more);
+        let without = ledger.held(pool, loses).minus(less);
+        not_above(index, pool, (gains, &with), (loses, &without))
     }
 
     /// Whether what a team lost was borrowed however it may return: displacing its own
     /// team's lower work would not bring it into the guarantee, from where it would reclaim.
-    pub(super) fn stays_out(&self, ledger: &Ledger<'_, '_>, unit: &Unit) -> bool {
+    /// It holds so much once the step is taken.
+    pub(super) fn stays_out(&self, ledger: &Ledger<'_, '_>, unit: &Unit, held: Amount) -> bool {
         let index = ledger.index;
         let pool = self.newcomer.pool;
         let victim = &index.works[unit.victim];
-        let lower = self.herd.teams[victim.team]
+        let lower = self
+            .herd
+            .team(victim.team)
             .iter()
             .take_while(|m| m.priority < victim.priority)
             .filter(|m| {
@@ -108,8 +103,7 @@ impl Search<'_> {
             .filter(|slot| index.nodes[slot.node].pool == pool)
             .map(|slot| slot.amount)
             .sum::<Amount>();
-        let left = ledger.held(pool, victim.team).gpu - lower;
-        left + unit.amount > index.pools[pool].rows[victim.team].guaranteed
+        held - lower + unit.amount > index.pools[pool].rows[victim.team].guaranteed
     }
 
     /// Whether the newcomer is in its team's guarantee as things stand.
@@ -151,7 +145,7 @@ impl Search<'_> {
         spare: bool,
         known: &mut Known,
     ) -> Option<Unit> {
-        let team = ledger.index.works[member.work].team;
+        let (team, kind) = (member.team, member.kind());
         let unit = Unit {
             victim: member.work,
             right,
@@ -161,7 +155,7 @@ impl Search<'_> {
         };
         let rightful = self.open(ledger, team, &unit, taken)
             && (right == Right::Priority
-                || known.tells(member.kind, || self.rightful(ledger, team, &unit, spare)));
+                || known.tells(kind, || self.rightful(ledger, team, &unit, spare)));
         rightful.then_some(unit)
     }
 
@@ -175,8 +169,7 @@ impl Search<'_> {
     ) -> Vec<(Flock, Member)> {
         let mut here: Vec<usize> = nodes
             .iter()
-            .filter_map(|n| self.herd.on_node.get(n))
-            .flatten()
+            .flat_map(|&node| self.herd.on(node))
             .copied()
             .collect();
         if nodes.len() > 1 {
@@ -206,8 +199,8 @@ impl Search<'_> {
         if slots.is_empty() || ledger.standing(work) != Standing::Running {
             return None;
         }
-        let kind = |kind: Kind| self.herd.kind(kind);
-        Some(Member::of(ledger.index, work, slots, kind))
+        let kindred = |kind: Kind| untouched(ledger, work) || self.herd.has_kind(kind);
+        Some(Member::of(ledger.index, work, slots, kindred))
     }
 
     /// Whether what the hour and the service allow leaves a victim open.
@@ -222,28 +215,32 @@ impl Search<'_> {
     }
 
     /// Whether a victim of another team may be taken as things stand.
-    fn rightful(&self, ledger: &mut Ledger<'_, '_>, team: usize, unit: &Unit, spare: bool) -> bool {
-        let mark = ledger.mark();
-        let before = self.undercut_of(ledger, team);
-        ledger.release(unit.victim, unit.keep);
+    fn rightful(&self, ledger: &Ledger<'_, '_>, team: usize, unit: &Unit, spare: bool) -> bool {
+        let workers = ledger.slots(unit.victim).len() - unit.keep;
+        let less = Held::of(ledger.index, unit.victim, unit.amount, workers as i64);
         // What is guaranteed is not borrowed, and evening out what is borrowed leaves it alone.
-        let undercuts =
-            (spare || unit.right == Right::Share) && self.undercut_of(ledger, team) > before;
-        let rightful = match unit.right {
+        let undercuts = (spare || unit.right == Right::Share)
+            && self.undercut_of(ledger, team, unit.amount) > self.undercut_of(ledger, team, 0);
+        if undercuts {
+            return false;
+        }
+        match unit.right {
             // In a mixed set the newcomer may come into its guarantee by the end.
             Right::Reclaim => {
                 self.newcomer.rights.len() > 1
                     || self.inside_against(ledger, team, self.newcomer.amount)
             }
-            _ => self.stays_out(ledger, unit) && self.evens_out(ledger, team, self.newcomer.amount),
-        };
-        ledger.rollback(mark);
-        rightful && !undercuts
+            _ => {
+                let held = ledger.held(self.newcomer.pool, team).gpu - unit.amount;
+                self.stays_out(ledger, unit, held)
+                    && self.evens_out(ledger, team, self.newcomer.amount, &less)
+            }
+        }
     }
 
     /// How far a victim's team, and those above it below what it shares with the
-    /// newcomer, are under their guarantees.
-    fn undercut_of(&self, ledger: &Ledger<'_, '_>, team: usize) -> Amount {
+    /// newcomer, are under their guarantees once they hold so much less.
+    fn undercut_of(&self, ledger: &Ledger<'_, '_>, team: usize, less: Amount) -> Amount {
         let index = ledger.index;
         let own = &index.teams[index.works[self.newcomer.work].team].path;
         let rows = &index.pools[self.newcomer.pool].rows;
@@ -252,7 +249,7 @@ impl Search<'_> {
             .iter()
             .take_while(|t| !own.contains(t));
         above
-            .map(|&t| (rows[t].guaranteed - ledger.held(self.newcomer.pool, t).gpu).max(0))
+            .map(|&t| (rows[t].guaranteed - ledger.held(self.newcomer.pool, t).gpu + less).max(0))
             .sum()
     }
 
@@ -264,7 +261,10 @@ impl Search<'_> {
             .collect();
         teams.sort_unstable();
         teams.dedup();
-        teams.into_iter().map(|t| self.undercut_of(ledger, t)).sum()
+        teams
+            .into_iter()
+            .map(|t| self.undercut_of(ledger, t, 0))
+            .sum()
     }
 }
 

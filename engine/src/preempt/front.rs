@@ -7,15 +7,27 @@ use rustc_hash::FxHashMap;
 use super::Right;
 use super::herd::{Known, Member, untouched};
 use super::search::{Search, Unit};
-use crate::ledger::Ledger;
+use crate::ledger::{Held, Ledger};
 
 /// What the teams of a pool may lose.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Front {
     /// Whether the newcomer was in its guarantee then.
     inside: bool,
     /// The first to lose something first.
     flocks: Vec<Flock>,
+}
+
+/// Who may lose something to whom before anything is taken: pool and team of the newcomer, whether
+/// it may take its own team's work, by which right that of others, and whether it is in its guarantee.
+type Asked = (usize, usize, bool, Option<Right>, bool);
+
+/// What was told so.
+#[derive(Debug, Default)]
+pub(crate) struct Fronts {
+    /// The number of what teams held then.
+    version: u64,
+    told: FxHashMap<Asked, Front>,
 }
 
 /// A team that may lose something.
@@ -38,7 +50,7 @@ impl Search<'_> {
         spare: bool,
     ) -> Option<Unit> {
         let mut known = Known::default();
-        *front = self.look_again(ledger, front, taken);
+        self.look_again(ledger, front, taken);
         let shrunk = taken.iter().filter(|t| t.keep > 0);
         let shrunk = shrunk.map(|t| (t.victim, t.right));
         // What this plan has shrunk for another before is a candidate like all else.
@@ -57,23 +69,65 @@ impl Search<'_> {
     }
 
     /// What teams may lose now. Only those of which something may have changed with the last step
-    /// are weighed anew: a victim changes what its own tree holds, and that decides of other trees
-    /// only beside the newcomer.
-    fn look_again(&self, ledger: &mut Ledger<'_, '_>, front: &Front, taken: &[Unit]) -> Front {
+    /// are weighed anew: a victim changes what its team and those above it hold, and that decides of
+    /// others only beside the newcomer, or where a branch of the tree comes into its guarantee.
+    fn look_again(&self, ledger: &mut Ledger<'_, '_>, front: &mut Front, taken: &[Unit]) {
+        let inside = self.inside(ledger);
+        let Some(last) = taken.last() else {
+            *front = self.first_look(ledger, inside);
+            return;
+        };
         let index = ledger.index;
         let tree = |team: usize| index.teams[team].path.last().copied();
-        let inside = self.inside(ledger);
+        let loser = index.works[last.victim].team;
         let own = index.works[self.newcomer.work].team;
-        let changed = taken.last();
-        let changed = changed.map(|unit| tree(index.works[unit.victim].team));
-        let some = changed.filter(|changed| *changed != tree(own) && front.inside == inside);
-        let stale = |team: usize| some.is_none_or(|changed| tree(team) == changed);
-        let kept = front.flocks.iter().filter(|flock| !stale(flock.team));
-        let mut flocks: Vec<Flock> = kept.copied().collect();
-        let teams = (0..self.herd.teams.len()).filter(|&team| stale(team));
-        flocks.extend(teams.filter_map(|team| self.flock(ledger, team, inside)));
-        flocks.sort_unstable_by_key(|flock| (flock.first, flock.team));
+        if tree(loser) == tree(own) || front.inside != inside {
+            *front = self.look_at_all(ledger, inside);
+            return;
+        }
+        let alone = last.right != Right::Share || self.borrows(ledger, loser, Right::Share);
+        let stale: Vec<usize> = if alone {
+            index.teams[loser].path.clone()
+        } else {
+            let teams = self.herd.teams();
+            teams.filter(|&team| tree(team) == tree(loser)).collect()
+        };
+        front.flocks.retain(|flock| !stale.contains(&flock.team));
+        for team in stale {
+            if let Some(flock) = self.flock(ledger, team, inside) {
+                let key = (flock.first, flock.team);
+                let before = |there: &Flock| (there.first, there.team) < key;
+                let at = front.flocks.partition_point(before);
+                front.flocks.insert(at, flock);
+            }
+        }
+    }
+
+    fn look_at_all(&self, ledger: &mut Ledger<'_, '_>, inside: bool) -> Front {
+        let teams = self.herd.teams();
+        let flocks = teams.filter_map(|team| self.flock(ledger, team, inside));
+        let mut flocks: Vec<Flock> = flocks.collect();
+        flocks.sort_by_key(|flock| (flock.first, flock.team));
         Front { inside, flocks }
+    }
+
+    /// The same before anything is taken, which is told once for all that a team asks for.
+    fn first_look(&self, ledger: &mut Ledger<'_, '_>, inside: bool) -> Front {
+        let rights = self.newcomer.rights;
+        let other = rights.iter().find(|r| **r != Right::Priority).copied();
+        let own = ledger.index.works[self.newcomer.work].team;
+        let priority = rights.contains(&Right::Priority);
+        let asked = (self.newcomer.pool, own, priority, other, inside);
+        if ledger.fronts.version != ledger.version() {
+            ledger.fronts.told.clear();
+            ledger.fronts.version = ledger.version();
+        }
+        if let Some(told) = ledger.fronts.told.get(&asked) {
+            return told.clone();
+        }
+        let front = self.look_at_all(ledger, inside);
+        ledger.fronts.told.insert(asked, front.clone());
+        front
     }
 
     /// What a team may lose, and by which right.
@@ -83,7 +137,7 @@ impl Search<'_> {
         team: usize,
         inside: bool,
     ) -> Option<Flock> {
-        if self.herd.teams[team].is_empty() {
+        if !self.herd.has(team) {
             return None;
         }
         let rights = self.newcomer.rights;
@@ -139,7 +193,7 @@ impl Search<'_> {
         let mut begun = begun.into_iter().peekable();
         let mut ahead: Vec<(std::slice::Iter<'_, Member>, Right)> = alike
             .iter()
-            .map(|flock| (self.herd.teams[flock.team].iter(), flock.right))
+            .map(|flock| (self.herd.team(flock.team).iter(), flock.right))
             .collect();
         loop {
             let heads = ahead.iter().enumerate();
@@ -184,7 +238,8 @@ impl Search<'_> {
             let Some(branches) = self.parting(ledger.index, flock.team) else {
                 return false;
             };
-            let tell = || self.evens_out(ledger, flock.team, self.newcomer.amount);
+            let none = Held::default();
+            let tell = || self.evens_out(ledger, flock.team, self.newcomer.amount, &none);
             *known.entry(branches).or_insert_with(tell)
         });
         even

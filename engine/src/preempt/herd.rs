@@ -3,7 +3,9 @@
 //! It is made once in a cycle: work that is there leaves or is shrunk by the plan, and is then
 //! left out by whoever looks; none comes.
 
+use std::cell::{OnceCell, RefCell};
 use std::cmp::Reverse;
+use std::ops::Range;
 use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
@@ -26,8 +28,9 @@ pub(crate) struct Member {
     /// What stays after that step, and what goes.
     pub keep: usize,
     pub amount: Amount,
-    /// Its kind, where others of the herd are of it.
-    pub kind: Option<usize>,
+    pub team: usize,
+    /// Whether others of the herd may be of its kind.
+    kindred: bool,
 }
 
 /// What makes steps rightful or not together: team, priority and amount.
@@ -40,7 +43,7 @@ impl Member {
         index: &Index<'_>,
         work: usize,
         slots: &[Rc<Slot>],
-        kind: impl FnOnce(Kind) -> Option<usize>,
+        kindred: impl FnOnce(Kind) -> bool,
     ) -> Self {
         let facts = &index.works[work];
         let keep = keep(slots.len(), facts.row.workers_least() as usize);
@@ -53,31 +56,41 @@ impl Member {
             work,
             keep,
             amount,
-            kind: kind((facts.team, facts.priority, amount)),
+            team: facts.team,
+            kindred: kindred((facts.team, facts.priority, amount)),
         }
+    }
+
+    /// Its kind, where others of the herd may be of it.
+    pub(super) fn kind(&self) -> Option<Kind> {
+        self.kindred
+            .then_some((self.team, self.priority, self.amount))
     }
 }
 
 /// The work of one pool.
 #[derive(Debug)]
 pub(crate) struct Herd {
-    /// By team, in the order in which it is taken.
-    pub teams: Vec<Vec<Member>>,
-    /// By node, in the order of the names.
-    pub on_node: FxHashMap<usize, Vec<usize>>,
-    /// Nodes with the least cost of a step there, the least first.
-    pub cheapest: Vec<(i128, usize)>,
-    costs: FxHashMap<usize, i128>,
+    /// By team: as it was gathered, and once somebody has asked in the order in which it is taken.
+    gathered: Vec<RefCell<Vec<Member>>>,
+    ordered: Vec<OnceCell<Vec<Member>>>,
+    /// By team: how much it has.
+    sizes: Vec<usize>,
+    /// By node, in the order of the names: where in `standing` its work begins.
+    begins: Vec<usize>,
+    standing: Vec<usize>,
+    /// By node: the least cost of a step there.
+    least: Vec<Option<i128>>,
+    cheapest: OnceCell<Vec<(i128, usize)>>,
+    /// By work.
+    costs: Vec<i128>,
     /// The most devices that one step frees.
     pub devices_most: i64,
     /// By node, the devices that it stands on, as bits.
-    pub devices_on: FxHashMap<usize, u64>,
+    devices_on: Vec<u64>,
     /// The most devices that any node has free, were it all gone.
     pub emptied_most: u32,
-    /// Nodes with the least cost of a whole device there, the least first; those on which no
-    /// device could be free are left out.
-    devices: Vec<(i128, usize)>,
-    kinds: FxHashMap<Kind, usize>,
+    devices: OnceCell<Vec<(i128, usize)>>,
 }
 
 impl Herd {
@@ -93,85 +106,142 @@ impl Herd {
 
     fn gather(ledger: &Ledger<'_, '_>, pool: usize) -> Self {
         let index = ledger.index;
+        let nodes = index.nodes.len();
         let mut teams = vec![Vec::new(); index.teams.len()];
-        let mut on_node: FxHashMap<usize, Vec<usize>> = FxHashMap::default();
-        let mut least: FxHashMap<usize, i128> = FxHashMap::default();
+        let mut least = vec![None; nodes];
         let mut devices_most = 1;
-        let mut devices_on: FxHashMap<usize, u64> = FxHashMap::default();
-        let mut costs: FxHashMap<usize, i128> = FxHashMap::default();
-        let mut kinds: FxHashMap<Kind, usize> = FxHashMap::default();
-        for (work, facts) in index.works.iter().enumerate() {
+        let mut devices_on = vec![0; nodes];
+        let mut costs = vec![0; index.works.len()];
+        let mut counts = vec![0; nodes];
+        let mut last_on = vec![usize::MAX; nodes];
+        let mut pairs: Vec<(usize, usize)> = Vec::new();
+        for (work, cost) in costs.iter_mut().enumerate() {
             let slots = ledger.slots(work);
             let here = slots
                 .first()
                 .is_some_and(|slot| index.nodes[slot.node].pool == pool);
-            if !here
-                || !facts.preemptible
+            if !here {
+                continue;
+            }
+            let facts = &index.works[work];
+            if !facts.preemptible
                 || ledger.standing(work) != Standing::Running
                 || slots.len() != facts.row.placed.len()
             {
                 continue;
             }
-            let member = Member::of(index, work, slots, |kind| {
-                let fresh = kinds.len();
-                Some(*kinds.entry(kind).or_insert(fresh))
-            });
+            let member = Member::of(index, work, slots, |_| true);
             let devices = slots[member.keep..]
                 .iter()
                 .map(|slot| slot.parts.len() as i64)
                 .sum();
             devices_most = devices_most.max(devices);
             for slot in slots {
-                *devices_on.entry(slot.node).or_default() |= devices_of(slot);
-                let there = on_node.entry(slot.node).or_default();
-                if there.last() != Some(&work) {
-                    there.push(work);
+                devices_on[slot.node] |= devices_of(slot);
+                if std::mem::replace(&mut last_on[slot.node], work) != work {
+                    counts[slot.node] += 1;
+                    pairs.push((slot.node, work));
                 }
-                let least = least.entry(slot.node).or_insert(member.cost);
+                let least = least[slot.node].get_or_insert(member.cost);
                 *least = member.cost.min(*least);
             }
-            costs.insert(work, member.cost);
+            *cost = member.cost;
             teams[facts.team].push(member);
         }
-        for team in &mut teams {
-            team.sort_unstable();
+        let mut begins = Vec::with_capacity(nodes + 1);
+        let mut sum = 0;
+        for count in counts {
+            begins.push(sum);
+            sum += count;
         }
-        let mut cheapest: Vec<(i128, usize)> =
-            least.into_iter().map(|(node, cost)| (cost, node)).collect();
-        cheapest.sort_unstable();
-        let emptied = index.pools[pool].nodes.iter().map(|node| {
-            let there = devices_on.get(node).copied().unwrap_or(0);
-            (devices_free(ledger, *node, Sight::Later) | there).count_ones()
+        begins.push(sum);
+        let (mut next, mut standing) = (begins.clone(), vec![0; sum]);
+        for (node, work) in pairs {
+            standing[next[node]] = work;
+            next[node] += 1;
+        }
+        let emptied = index.pools[pool].nodes.iter();
+        let emptied = emptied.map(|&node| {
+            let free = devices_free(ledger, node, Sight::Later);
+            (free | devices_on[node]).count_ones()
         });
-        let mut herd = Self {
+        Self {
             emptied_most: emptied.max().unwrap_or(0),
             devices_on,
-            teams,
-            on_node,
-            cheapest,
+            sizes: teams.iter().map(Vec::len).collect(),
+            ordered: teams.iter().map(|_| OnceCell::new()).collect(),
+            gathered: teams.into_iter().map(RefCell::new).collect(),
+            begins,
+            standing,
+            least,
+            cheapest: OnceCell::new(),
             costs,
             devices_most,
-            devices: Vec::new(),
-            kinds,
-        };
-        let nodes = herd.on_node.keys();
-        let least =
-            nodes.filter_map(|&node| Some((device_least(ledger, &herd, node, &|_| true)?, node)));
-        herd.devices = least.collect();
-        herd.devices.sort_unstable();
-        herd
+            devices: OnceCell::new(),
+        }
+    }
+
+    /// The numbers of the teams.
+    pub fn teams(&self) -> Range<usize> {
+        0..self.sizes.len()
+    }
+
+    /// Whether a team has anything of it.
+    pub fn has(&self, team: usize) -> bool {
+        self.sizes[team] > 0
+    }
+
+    /// What a team has of it, in the order in which it is taken.
+    pub fn team(&self, team: usize) -> &[Member] {
+        self.ordered[team].get_or_init(|| {
+            let mut members = self.gathered[team].take();
+            members.sort_unstable();
+            members
+        })
+    }
+
+    /// What stands on a node, in the order of the names.
+    pub fn on(&self, node: usize) -> &[usize] {
+        &self.standing[self.begins[node]..self.begins[node + 1]]
+    }
+
+    /// The devices of a node that it stands on, as bits.
+    pub fn devices_on(&self, node: usize) -> u64 {
+        self.devices_on[node]
+    }
+
+    /// Nodes with the least cost of a step there, the least first.
+    pub fn cheapest(&self) -> &[(i128, usize)] {
+        self.cheapest.get_or_init(|| {
+            let costs = self.least.iter().enumerate();
+            let mut costs: Vec<(i128, usize)> = costs
+                .filter_map(|(node, cost)| Some(((*cost)?, node)))
+                .collect();
+            costs.sort_unstable();
+            costs
+        })
     }
 
     /// Nodes with what a whole device costs there at least, the least first. What has been
     /// disturbed since may be had for the least of its steps.
     pub fn devices(&self, ledger: &Ledger<'_, '_>) -> Vec<(i128, usize)> {
+        let whole = self.devices.get_or_init(|| {
+            let nodes = 0..self.least.len();
+            let nodes = nodes.filter(|&node| !self.on(node).is_empty());
+            let least =
+                nodes.filter_map(|node| Some((device_least(ledger, self, node, &|_| true)?, node)));
+            least.collect()
+        });
         let disturbed = |node: usize| {
-            let there = self.on_node.get(&node).into_iter().flatten();
-            there.copied().any(|work| !untouched(ledger, work))
+            let mut there = self.on(node).iter();
+            there.any(|&work| !untouched(ledger, work))
         };
-        let steps = self.cheapest.iter().filter(|(_, node)| disturbed(*node));
-        let mut steps: FxHashMap<usize, i128> = steps.map(|&(cost, node)| (node, cost)).collect();
-        let whole = self.devices.iter();
+        let steps = self.least.iter().enumerate();
+        let steps = steps.filter(|(node, _)| disturbed(*node));
+        let mut steps: FxHashMap<usize, i128> = steps
+            .filter_map(|(node, cost)| Some((node, (*cost)?)))
+            .collect();
+        let whole = whole.iter();
         let mut sites: Vec<(i128, usize)> = whole
             .map(|&(least, node)| (steps.remove(&node).unwrap_or(least), node))
             .collect();
@@ -180,30 +250,31 @@ impl Herd {
         sites
     }
 
-    /// The number of a kind of steps.
-    pub fn kind(&self, kind: Kind) -> Option<usize> {
-        self.kinds.get(&kind).copied()
+    /// Whether it has steps of a kind.
+    pub fn has_kind(&self, (team, priority, amount): Kind) -> bool {
+        let mut members = self.team(team).iter();
+        members.any(|member| (member.priority, member.amount) == (priority, amount))
     }
 
     /// What the first step of a workload costs.
     pub fn cost_of(&self, work: usize) -> i128 {
-        self.costs.get(&work).copied().unwrap_or(0)
+        self.costs[work]
     }
 }
 
 /// Whether steps of other teams are rightful as things stand, by their kind.
 #[derive(Default)]
-pub(super) struct Known(FxHashMap<usize, bool>);
+pub(super) struct Known(FxHashMap<Kind, bool>);
 
 impl Known {
     /// Whether a step is known not to be rightful.
     pub fn refuses(&self, member: &Member, right: Right) -> bool {
-        let known = member.kind.and_then(|kind| self.0.get(&kind));
+        let known = member.kind().and_then(|kind| self.0.get(&kind));
         right != Right::Priority && known == Some(&false)
     }
 
     /// Whether steps of a kind are rightful, found out when it is first asked.
-    pub fn tells(&mut self, kind: Option<usize>, find: impl FnOnce() -> bool) -> bool {
+    pub fn tells(&mut self, kind: Option<Kind>, find: impl FnOnce() -> bool) -> bool {
         match kind {
             Some(kind) => *self.0.entry(kind).or_insert_with(find),
             None => find(),

@@ -153,7 +153,7 @@ impl<'a> Search<'a> {
             return true;
         }
         let mark = ledger.mark();
-        let members = self.herd.teams.iter().flatten();
+        let members = self.herd.teams().flat_map(|team| self.herd.team(team));
         let candidates: Vec<usize> = members
             .map(|member| member.work)
             .filter(|&work| {
@@ -242,9 +242,9 @@ impl<'a> Search<'a> {
         let devices = i64::from(self.devices(ledger).unwrap_or(0));
         let devices = devices * i64::from(self.newcomer.workers);
         if devices <= 1 {
-            return self.herd.cheapest.clone();
+            return self.herd.cheapest().to_vec();
         }
-        let with_victims = self.herd.cheapest.iter();
+        let with_victims = self.herd.cheapest().iter();
         let mut sites: Vec<(i128, usize)> = with_victims
             .filter(|(_, node)| {
                 i64::from(ledger.index.nodes[*node].row.gpus) >= devices
@@ -319,7 +319,7 @@ impl<'a> Search<'a> {
             && devices <= i64::from(machine.row.gpus - machine.failed.count_ones())
             && facts.cpus * workers <= machine.row.cpus.milli()
             && facts.memory * workers <= machine.row.memory_mib
-            && self.herd.on_node.contains_key(&node)
+            && !self.herd.on(node).is_empty()
     }
 }
 

@@ -22,7 +22,7 @@ impl Search<'_> {
         let inside = self.inside(ledger);
         // Who does not borrow now does not with less either.
         let right = |team| Some(self.flock(ledger, team, inside)?.right);
-        let rights = (0..self.herd.teams.len()).map(right).collect();
+        let rights = self.herd.teams().map(right).collect();
         Some(Single { rights })
     }
 
@@ -53,8 +53,8 @@ pub(super) fn device_least(
     }
     let loads = &ledger.spaces[node].loads[View::Later as usize];
     // Per device: who stands there and may leave, and what their first steps cost.
-    let mut there = vec![(0_u32, 0_i128); loads.len()];
-    for &work in herd.on_node.get(&node)? {
+    let mut there = [(0_u32, 0_i128); u64::BITS as usize];
+    for &work in herd.on(node) {
         if !leaves(work) {
             continue;
         }

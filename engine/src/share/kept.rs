@@ -7,6 +7,9 @@ use crate::quota::{WEIGHT_ONE, weights};
 /// What decides between borrowers at one level of the tree; the lowest is first.
 pub(crate) type Claim = (i128, i128);
 
+/// So many teams are looked at with those above them; for more all are.
+const FEW: usize = 8;
+
 /// The shares of one pool's teams, as of when they were last looked at.
 #[derive(Debug, Default)]
 pub(crate) struct KeptShares {
@@ -26,13 +29,15 @@ impl KeptShares {
         self.claims[team]
     }
 
-    /// Looks again at what has changed. `same` says that who can start or wants to is as before.
+    /// Looks again at what has changed. `same` says that who can start or wants to is as before, and
+    /// `more` then which teams alone hold more than when it was last looked at.
     pub fn refresh(
         &mut self,
         ledger: &Ledger<'_, '_>,
         pool: usize,
         starters: &dyn Starters,
         same: bool,
+        more: Option<&[usize]>,
     ) {
         let version = Some(ledger.version());
         if same && self.version == version {
@@ -51,9 +56,19 @@ impl KeptShares {
         self.version = version;
         // With memory of the past each share depends on who else wants more.
         let all = first || index.pools[pool].row.usage_half_life_seconds.is_some();
+        let few = more.filter(|more| same && !all && more.len() <= FEW);
+        let some: Vec<usize> = match few {
+            Some(more) => {
+                let paths = more.iter().flat_map(|&team| &index.teams[team].path);
+                let mut some: Vec<usize> = paths.copied().collect();
+                some.sort_by_key(|&team| (std::cmp::Reverse(index.teams[team].path.len()), team));
+                some.dedup();
+                some
+            }
+            None => self.upward.clone(),
+        };
         let mut stale = vec![all; index.teams.len()];
-        for at in 0..self.upward.len() {
-            let team = self.upward[at];
+        for team in some {
             let now = (
                 *ledger.held(pool, team),
                 starters.can_start(team),

@@ -1,9 +1,9 @@
 //! The starts that are reserved in a pool: what they are, what may pass them, and where they are moved to.
 
-use std::collections::HashSet;
 use std::rc::Rc;
 
 use domain::Timestamp;
+use rustc_hash::FxHashSet;
 
 use super::{Key, Timeline};
 use crate::backfill::NEVER;
@@ -62,8 +62,20 @@ impl Timeline<'_, '_> {
         self.look_at_kept();
     }
 
+    /// A number that is another once the starts that are kept, or what is known of them, are.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Says whether each start that is kept is known to have its room.
+    pub(super) fn know(&mut self, sure: bool) {
+        self.changes += u64::from(self.sure != sure);
+        self.sure = sure;
+    }
+
     /// After starts that are kept have changed.
     pub(in crate::backfill) fn look_at_kept(&mut self) {
+        self.changes += 1;
         self.sure = false;
         let slots = self.reserved.iter().flat_map(|r| &r.slots);
         self.kept_on = slots.map(|slot| slot.node).collect();
@@ -150,19 +162,25 @@ impl Timeline<'_, '_> {
         if met.is_empty() || self.is_sure() && self.apart(slots) {
             return true;
         }
-        let (before, sure) = (self.reserved.clone(), self.sure);
+        let (before, sure, changes) = (self.reserved.clone(), self.sure, self.changes);
         self.insert(work, slots, end);
         let passes = self.hold(&met);
         self.forget_last(work);
+        let mut moved = false;
         if !passes {
             self.reserved = before;
+        } else if !same(&before, &self.reserved) {
+            moved = true;
+            self.look_at_kept();
         }
-        self.look_at_kept();
-        self.sure = if passes {
+        self.know(if passes {
             met.len() == self.reserved.len()
         } else {
             sure
-        };
+        });
+        if !moved && self.sure == sure {
+            self.changes = changes;
+        }
         passes
     }
 
@@ -187,9 +205,12 @@ impl Timeline<'_, '_> {
             return true;
         }
         let all: Vec<usize> = (0..self.reserved.len()).collect();
+        let before = self.reserved.clone();
         let holds = self.hold(&all);
-        self.look_at_kept();
-        self.sure = holds;
+        if !same(&before, &self.reserved) {
+            self.look_at_kept();
+        }
+        self.know(holds);
         holds
     }
 
@@ -255,11 +276,17 @@ impl Timeline<'_, '_> {
     }
 
     /// The nodes on which starts that work would meet are kept.
-    pub fn nodes_met(&self, work: usize, end: Timestamp, inside: bool) -> HashSet<usize> {
+    pub fn nodes_met(&self, work: usize, end: Timestamp, inside: bool) -> FxHashSet<usize> {
         self.binding(work, end, inside)
             .flat_map(|(_, r)| r.slots.iter().map(|s| s.node))
             .collect()
     }
+}
+
+/// Whether starts are kept on the same devices.
+fn same(some: &[Reserved], others: &[Reserved]) -> bool {
+    let slots = some.iter().map(|r| &r.slots);
+    slots.eq(others.iter().map(|r| &r.slots))
 }
 
 /// The whole devices that a start takes.

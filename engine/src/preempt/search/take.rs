@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 
 use super::{Harm, Outcome, Search, UNITS_MAX, Unit};
 use crate::index::Amount;
-use crate::ledger::{Ledger, Sight, Slot, View};
+use crate::ledger::{Held, Ledger, Sight, Slot, View};
 use crate::place::{self, Query, place};
 use crate::preempt::Right;
 use crate::preempt::bound::Supply;
@@ -286,11 +286,12 @@ impl Search<'_> {
                     .entry(team)
                     .or_insert_with(|| self.inside_against(ledger, team, amount)),
                 Right::Share => {
-                    *out.entry((team, priority, unit.amount))
-                        .or_insert_with(|| self.stays_out(ledger, unit))
-                        && *even
-                            .entry(team)
-                            .or_insert_with(|| self.evens_out(ledger, team, amount))
+                    *out.entry((team, priority, unit.amount)).or_insert_with(|| {
+                        let held = ledger.held(self.newcomer.pool, team).gpu;
+                        self.stays_out(ledger, unit, held)
+                    }) && *even
+                        .entry(team)
+                        .or_insert_with(|| self.evens_out(ledger, team, amount, &Held::default()))
                 }
             }
         })
