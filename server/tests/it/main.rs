@@ -24,6 +24,7 @@ mod jobs;
 mod logs;
 mod machine;
 mod metering;
+mod misfits;
 mod nodes;
 mod openapi;
 mod page_words;
