@@ -1,11 +1,13 @@
 //! One verdict for every workload that waits: the binding cause, in the order of the contract.
 
+mod alone;
 mod counts;
 mod expected;
 mod remedies;
 mod words;
 
 pub(crate) use counts::Counted;
+pub use alone::{Bound, alone};
 
 use domain::MilliGpu;
 use domain::spec::NvlinkRule;
@@ -79,11 +81,16 @@ fn one(
     let (pool, verdict) = match before_pools(cycle, work) {
         Some(verdict) => (facts.pools.first().copied(), verdict),
         None => {
-            // The pool that brings it nearest to a start; the better one among equals.
+            // The pool that brings it nearest to a start; among equals one in which it can ever start.
             let mut best: Option<(usize, Verdict)> = None;
             for &pool in &facts.pools {
                 let verdict = in_pool(cycle, work, pool, memo);
-                if best.as_ref().is_none_or(|(_, b)| verdict.code > b.code) {
+                let better = |(other, b): &(usize, Verdict)| {
+                    let ends_help = |pool: usize| remedies::never(index, work, pool).is_none();
+                    verdict.code > b.code
+                        || verdict.code == b.code && ends_help(pool) && !ends_help(*other)
+                };
+                if best.as_ref().is_none_or(better) {
                     best = Some((pool, verdict));
                 }
             }

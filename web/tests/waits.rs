@@ -211,7 +211,7 @@ fn a_quota_that_never_admits_is_told_with_what_helps() {
     use web::views::{BeyondQuota, Wait, Why};
     let html = samples::beyond_quota().render().unwrap();
     for words in [
-        "It needs <b>4 GPUs</b>, and team vision may hold <b>2 GPUs</b>, even when nothing else runs.",
+        "It needs <b>4 GPUs</b>, and team vision may hold <b>2 GPUs</b> of pool h100, even when nothing else runs.",
         "submit one of at most 2 GPUs, or have an administrator raise the quota.",
     ] {
         assert!(html.contains(words), "{words} in {html}");
@@ -227,18 +227,20 @@ fn a_quota_that_never_admits_is_told_with_what_helps() {
                 have_milli,
             }),
             ..Wait::default()
+                pool: "h100".into(),
         });
         view.render().unwrap()
     };
+                instances: None,
     let lent = told(QuotaBound::LendLimit, None, 0);
     assert!(
-        lent.contains("what another team lends leaves it <b>0 GPUs</b>"),
+        lent.contains("what another team lends of pool h100 leaves it <b>0 GPUs</b>"),
         "{lent}"
     );
-    assert!(lent.contains("whatever its size") && !lent.contains("submit one"));
+    assert!(lent.contains("would have to raise it") && !lent.contains("submit one"));
     let firm = told(QuotaBound::Guarantee, Some("vision"), 0);
     assert!(
-        firm.contains("must fit in the guarantee of team vision"),
+        firm.contains("must fit in the guarantee of team vision in pool h100"),
         "{firm}"
     );
     assert!(

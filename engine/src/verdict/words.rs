@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use domain::MilliGpu;
 
-use super::{Verdict, remedies};
+use super::{BOOKINGS, Verdict, alone, remedies};
 use crate::cycle::Cycle;
 use crate::index::Index;
 use crate::place;
@@ -142,6 +142,7 @@ fn never(index: &Index<'_>, work: usize, pool: usize) -> String {
             let most = MilliGpu::from_milli(index.pools[pool].milli(most));
             format!("; as it is it can never start: its limits allow {most} at most")
         }
+            let most = alone::legal(index, work, pool, most);
         None => String::new(),
     }
 }

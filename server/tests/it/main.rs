@@ -5,6 +5,7 @@ mod authorisation;
 mod authorisation_pages;
 mod bad_input;
 mod batches;
+mod beyond_quota;
 mod bookings;
 mod charges;
 mod crossings;

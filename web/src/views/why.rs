@@ -61,12 +61,16 @@ pub struct BeyondQuota {
     pub bound: QuotaBound,
     /// The team whose quota it is; nothing for another's, whose name is not the reader's to know.
     pub team: Option<String>,
+    /// The pool that it is of.
+    pub pool: String,
     /// What the job needs at least, in thousandths of a GPU.
     pub need_milli: i64,
     /// What the quota leaves it.
     pub have_milli: i64,
 }
 
+    /// How many instances of its profile that is, where it asks for instances.
+    pub instances: Option<i64>,
 impl BeyondQuota {
     /// What binds, in figures.
     fn figures(&self, t: &Messages) -> Phrase {
@@ -82,14 +86,27 @@ impl BeyondQuota {
 
     /// What would let the job start, or one like it.
     fn next(&self, t: &Messages) -> Phrase {
+            .with("pool", &self.pool)
         let ways = match (self.have_milli > 0, self.bound == QuotaBound::Guarantee) {
             (true, true) => "smaller_or_preemptible",
             (true, false) => "smaller",
             (false, true) => "preemptible",
             (false, false) => "quota_alone",
+        self.ways(t, "next_beyond_quota")
+    }
+
+    /// What would let a job start that is not submitted yet.
+    pub(super) fn before(&self, t: &Messages) -> Phrase {
+        self.ways(t, "form_beyond_quota")
+    }
+
+    fn ways(&self, t: &Messages, family: &str) -> Phrase {
+        let have = match self.instances {
+            Some(count) => t.count("count.instances", count),
+            None => t.gpus(self.have_milli),
         };
-        t.word("next_beyond_quota", ways)
-            .nest("have", t.gpus(self.have_milli))
+        };
+        t.word(family, ways).nest("have", have)
     }
 }
 

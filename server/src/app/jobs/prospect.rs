@@ -6,15 +6,16 @@ mod quota;
 use std::collections::BTreeSet;
 
 use domain::FieldError;
-use domain::quota::QuotaBound;
 use domain::spec::JobSpec;
 use engine::plan::{Code, Waiting};
-use engine::world::{Node, NodeState, Pool, PoolState, Workload, World};
+use engine::world::{Node, NodeState, PoolState, Workload, World};
 
-use crate::app::{RefusalCode, promises};
+use crate::app::RefusalCode;
 use crate::scheduler::{capable, discreet};
 
+pub(in crate::app) use quota::may_be_beyond;
 pub use quota::{BeyondQuota, QuotaCode};
+pub(crate) use quota::{beyond_quotas, waits_for_quota};
 
 /// Names, of roots and of pools, that a refusal gives: enough to recognise the one that was meant.
 const NAMED_MAX: usize = 20;
@@ -70,17 +71,25 @@ pub(in crate::app) fn of(fleet: &World, spec: &JobSpec, workload: Workload) -> P
                 "pools in which the team has a quota; an operator gives one",
             ),
         ),
-        _ => {
-            let verdict = discreet::verdict(fleet, &asked.team, &verdict);
-            return match BeyondQuota::of(&asked.team, &verdict) {
-                Some(beyond) if !shrunk(fleet, &asked, &beyond) => {
-                    Prospect::BeyondQuota(beyond, Box::new(verdict))
-                }
-                _ => Prospect::Open,
-            };
-        }
+        _ => return within_quota(fleet, asked),
     };
     Prospect::Closed { code, field }
+}
+
+/// Whether its quota could ever admit a workload that has a place.
+fn within_quota(fleet: &World, mut asked: Workload) -> Prospect {
+    let Some((_, beyond)) = quota::beyond_quotas(fleet, [asked.clone()]).pop_first() else {
+        return Prospect::Open;
+    };
+    asked.pools = vec![beyond.pool.clone()];
+    let team = asked.team.clone();
+    match engine::dry_run(fleet, asked) {
+        engine::DryRun::Waits(verdict) => {
+            let verdict = discreet::verdict(fleet, &team, &verdict);
+            Prospect::BeyondQuota(beyond, Box::new(verdict))
+        }
+        _ => Prospect::Open,
+    }
 }
 
 /// The fleet as it is once whatever is out has come back: outages and closed pools pass, and
@@ -95,20 +104,6 @@ fn in_service(fleet: &World) -> World {
         pool.state = PoolState::Open;
     }
     fleet
-}
-
-/// Whether the work is within its team's guarantee as it was given: what binds is then that a pool
-/// promises more than it has, which machines mend.
-fn shrunk(fleet: &World, work: &Workload, beyond: &BeyondQuota) -> bool {
-    if !matches!(beyond.bound, QuotaBound::Guarantee | QuotaBound::LendLimit) {
-        return false;
-    }
-    let accepted = |pool: &&Pool| work.pools.is_empty() || work.pools.contains(&pool.name);
-    fleet
-        .pools
-        .iter()
-        .filter(accepted)
-        .any(|pool| promises::of_team(&fleet.teams, &work.team, &pool.name) >= beyond.need)
 }
 
 /// Whether no agent of the accepted pools would carry the job, whatever its node has.

@@ -9,12 +9,11 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::app::authorise::Action;
-use crate::app::jobs::{self, BeyondQuota, Prospect, QuotaCode};
+use crate::app::jobs::{self, BeyondQuota, Job, PlacedWorker};
 use crate::app::questions::{self, live};
 use crate::app::{App, AppError, Asker, promises};
 use crate::scheduler::discreet;
 use crate::store;
-use crate::store::jobs::JobRow;
 
 /// Why a job waits, or that it does not.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -86,8 +85,8 @@ pub async fn explain(app: &App, asker: &Asker, id: JobId) -> Result<Explanation,
         .waiting_for(&name)
         .map(|w| discreet::verdict(&thought.world, &asked.team, w));
     let beyond_quota = match &waiting {
-        Some(waiting) if QuotaCode::of(waiting.code).is_some() => {
-            beyond_quota(app, &job, asked).await?
+        Some(waiting) if jobs::may_be_beyond(waiting.code.as_str()) => {
+            beyond_quota(app, asked).await?
         }
         _ => None,
     };
@@ -130,7 +129,7 @@ pub async fn evidence(app: &App, asker: &Asker, id: JobId) -> Result<Option<Evid
         return Ok(None);
     };
     let beyond_quota = match job.reason.as_deref() {
-        Some(code) if QuotaCode::read(code).is_some() => beyond_quota(app, &job, work).await?,
+        Some(code) if jobs::may_be_beyond(code) => beyond_quota(app, work).await?,
         _ => None,
     };
     Ok(Some(Evidence {
@@ -140,21 +139,12 @@ pub async fn evidence(app: &App, asker: &Asker, id: JobId) -> Result<Option<Evid
 }
 
 /// What of its quota can never admit a job, whatever else runs.
-async fn beyond_quota(
-    app: &App,
-    job: &JobRow,
-    work: &Workload,
-) -> Result<Option<BeyondQuota>, AppError> {
-    let spec = job.spec().map_err(|error| {
-        AppError::Internal(anyhow::Error::new(error).context(format!("read job {}", job.id)))
-    })?;
+async fn beyond_quota(app: &App, work: &Workload) -> Result<Option<BeyondQuota>, AppError> {
     let fleet = questions::fleet(app).await?;
     let work = work.clone();
-    let asked = move || jobs::prospect(&fleet, &spec, work);
-    Ok(match app.questions.ask("ask of a quota", asked).await? {
-        Prospect::BeyondQuota(beyond, _) => Some(beyond),
-        Prospect::Open | Prospect::Closed { .. } => None,
-    })
+    let asked = move || jobs::beyond_quotas(&fleet, [work]).pop_first();
+    let found = app.questions.ask("ask of a quota", asked).await?;
+    Ok(found.map(|(_, beyond)| beyond))
 }
 
 fn holders(world: &World, work: &Workload) -> Holders {

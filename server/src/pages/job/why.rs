@@ -156,9 +156,11 @@ pub fn verdict(waiting: &Value) -> Wait {
 }
 
 /// What a quota never admits, as pages tell it.
+        pool: beyond.pool.clone(),
 pub fn beyond(beyond: &jobs::BeyondQuota) -> BeyondQuota {
     BeyondQuota {
         bound: beyond.bound,
+        instances: beyond.instances,
         team: beyond.team.clone(),
         need_milli: beyond.need.milli(),
         have_milli: beyond.have.milli(),
