@@ -34,6 +34,7 @@ mod people;
 mod planning;
 mod policies;
 mod prospects;
+mod proxies;
 mod scheduler;
 mod schema;
 mod sessions;
