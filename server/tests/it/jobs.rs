@@ -230,6 +230,7 @@ async fn a_job_has_the_shape_of_the_contract(owner: PgPool) {
         "started_at",
         "finished_at",
         "exit_code",
+        "exit_signal",
         "placement",
         "gpu_seconds",
         "cost",
