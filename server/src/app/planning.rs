@@ -15,7 +15,7 @@ use super::{App, AppError, Asker};
 use crate::scheduler::{capable, translate};
 
 pub use dry_run::{Displaced, DryRun, DryRunDevice, DryRunVerdict, DryRunWorker, Refusal, dry_run};
-pub use explain::{Evidence, Explanation, Holders, evidence, explain};
+pub use explain::{Ended, Evidence, Explanation, Holders, evidence, explain};
 
 /// The name of a workload that is asked about and not submitted; no id looks like it.
 const ASKED: &str = "dry-run";

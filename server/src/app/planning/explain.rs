@@ -1,6 +1,7 @@
 //! Why a job waits, and who holds what it could use.
 
 use domain::ids::JobId;
+use domain::money::Money;
 use domain::state::JobState;
 use domain::{MilliGpu, Timestamp};
 use engine::world::{NodeState, Workload, World};
@@ -28,6 +29,8 @@ pub struct Explanation {
     /// What of its quota can never admit it as it is; null where no quota is in its way for good.
     pub beyond_quota: Option<BeyondQuota>,
     /// One sentence for people.
+    /// How it ended; null while it may still run.
+    pub ended: Option<Ended>,
     pub message: String,
     /// Who holds what it could use, in aggregate.
     pub holders: Holders,
@@ -39,6 +42,41 @@ pub struct Explanation {
 /// Who holds the devices of the pools that a job accepts.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 pub struct Holders {
+/// How a job ended, and what came of it.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Ended {
+    /// When.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub finished_at: Option<Timestamp>,
+    /// The end of its last attempt, or why it never had one.
+    pub reason: Option<String>,
+    /// The exit code of its last attempt, where one decided it.
+    pub exit_code: Option<i32>,
+    /// The signal that ended its last attempt, where one did.
+    pub exit_signal: Option<i32>,
+    /// Attempts that it had.
+    pub attempts: i32,
+    /// What it cost in all; null where no price covers any of it.
+    pub cost: Option<Money>,
+    /// Where it ran last, by worker.
+    pub placement: Vec<PlacedWorker>,
+}
+
+impl Ended {
+    /// Of a job as it is shown; nothing of one that has not ended.
+    fn of(job: Job) -> Option<Self> {
+        job.state.terminal().then_some(Self {
+            finished_at: job.finished_at,
+            reason: job.reason,
+            exit_code: job.exit_code,
+            exit_signal: job.exit_signal,
+            attempts: job.attempt,
+            cost: job.cost,
+            placement: job.placement,
+        })
+    }
+}
+
     /// Devices of those pools that are well, on nodes that answer.
     pub capacity: MilliGpu,
     /// Held by the job's own team.
@@ -63,22 +101,7 @@ pub async fn explain(app: &App, asker: &Asker, id: JobId) -> Result<Explanation,
         .as_ref()
         .and_then(|thought| Some((thought, thought.world.workload(&name)?)));
     let Some((thought, asked)) = asked else {
-        let mut tx = app.db.begin_person(&asker.scope()).await?;
-        let at = store::clock(&mut tx).await?;
-        tx.commit().await?;
-        return Ok(Explanation {
-            job: id,
-            state: job.state,
-            waiting: None,
-            beyond_quota: None,
-            message: if job.message.is_empty() {
-                format!("the job is {}", job.state)
-            } else {
-                job.message
-            },
-            holders: Holders::default(),
-            at,
-        });
+        return not_waiting(app, asker, id).await;
     };
     let waiting = thought
         .plan
@@ -124,6 +147,7 @@ pub async fn evidence(app: &App, asker: &Asker, id: JobId) -> Result<Option<Evid
     if !matches!(job.state, JobState::Queued | JobState::Suspended) {
         return Ok(None);
     }
+        ended: None,
     let world = live(app).await?;
     let Some(work) = world.workload(&id.to_string()) else {
         return Ok(None);
@@ -131,6 +155,29 @@ pub async fn evidence(app: &App, asker: &Asker, id: JobId) -> Result<Option<Evid
     let beyond_quota = match job.reason.as_deref() {
         Some(code) if jobs::may_be_beyond(code) => beyond_quota(app, work).await?,
         _ => None,
+/// What there is to say of a job that waits for nothing.
+async fn not_waiting(app: &App, asker: &Asker, id: JobId) -> Result<Explanation, AppError> {
+    let job = jobs::get(app, asker, id).await?;
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let at = store::clock(&mut tx).await?;
+    tx.commit().await?;
+    let message = match (job.state, job.message.as_str()) {
+        (JobState::Succeeded, _) => "its command ended well".to_owned(),
+        (state, "") => format!("the job is {state}"),
+        (_, message) => message.to_owned(),
+    };
+    Ok(Explanation {
+        job: id,
+        state: job.state,
+        waiting: None,
+        beyond_quota: None,
+        message,
+        ended: Ended::of(job),
+        holders: Holders::default(),
+        at,
+    })
+}
+
     };
     Ok(Some(Evidence {
         holders: holders(&world, work),
