@@ -61,9 +61,24 @@ const BOUNDS: [(&str, i64, i64); 9] = [
 ];
 
 /// The numbers that a key of a spec may hold, where it holds a whole number.
-pub fn bounds(path: &str) -> Option<RangeInclusive<i64>> {
+fn bounds(path: &str) -> Option<RangeInclusive<i64>> {
     let found = BOUNDS.iter().find(|(key, ..)| *key == path);
     found.map(|(_, least, most)| *least..=*most)
+}
+
+/// What a key of a spec takes, where that is a number.
+pub fn takes(path: &str) -> Option<String> {
+    if path == "per_worker.gpus" {
+        return Some(format!(
+            "a whole number from 0 to {GPUS_PER_WORKER_MAX}, or a fraction under 1 with at most three decimals"
+        ));
+    }
+    bounds(path).map(|bounds| whole_number(&bounds))
+}
+
+/// The words for a whole number within bounds.
+pub fn whole_number(bounds: &RangeInclusive<i64>) -> String {
+    format!("a whole number from {} to {}", bounds.start(), bounds.end())
 }
 
 /// Refuses a whole number that its key may not hold.
@@ -72,8 +87,7 @@ fn check_bounds(path: &str, value: i64) -> Result<(), FieldError> {
     if bounds.contains(&value) {
         return Ok(());
     }
-    let remedy = format!("a whole number from {} to {}", bounds.start(), bounds.end());
-    Err(FieldError::new(path, value, remedy))
+    Err(FieldError::new(path, value, whole_number(&bounds)))
 }
 
 impl JobSpec {

@@ -4,7 +4,7 @@ use domain::ids::JobId;
 use domain::money::Money;
 use domain::state::JobState;
 use domain::{MilliGpu, Timestamp};
-use engine::world::{NodeState, Workload, World};
+use engine::world::{Workload, World};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -28,9 +28,9 @@ pub struct Explanation {
     pub waiting: Option<Value>,
     /// What of its quota can never admit it as it is; null where no quota is in its way for good.
     pub beyond_quota: Option<BeyondQuota>,
-    /// One sentence for people.
     /// How it ended; null while it may still run.
     pub ended: Option<Ended>,
+    /// One sentence for people.
     pub message: String,
     /// Who holds what it could use, in aggregate.
     pub holders: Holders,
@@ -39,9 +39,6 @@ pub struct Explanation {
     pub at: Timestamp,
 }
 
-/// Who holds the devices of the pools that a job accepts.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
-pub struct Holders {
 /// How a job ended, and what came of it.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Ended {
@@ -77,6 +74,9 @@ impl Ended {
     }
 }
 
+/// Who holds the devices of the pools that a job accepts.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+pub struct Holders {
     /// Devices of those pools that are well, on nodes that answer.
     pub capacity: MilliGpu,
     /// Held by the job's own team.
@@ -124,37 +124,13 @@ pub async fn explain(app: &App, asker: &Asker, id: JobId) -> Result<Explanation,
         state: job.state,
         waiting: waiting.map(|w| serde_json::to_value(w).unwrap_or_default()),
         beyond_quota,
+        ended: None,
         message,
         holders: holders(&thought.world, asked),
         at: thought.world.now,
     })
 }
 
-/// What stands behind a wait, for a job's page.
-#[derive(Debug)]
-pub struct Evidence {
-    /// Who holds what it could use.
-    pub holders: Holders,
-    /// What of its quota can never admit it.
-    pub beyond_quota: Option<BeyondQuota>,
-}
-
-/// What stands behind a job's wait as it is now; nothing of a job that does not wait.
-pub async fn evidence(app: &App, asker: &Asker, id: JobId) -> Result<Option<Evidence>, AppError> {
-    let mut tx = app.db.begin_person(&asker.scope()).await?;
-    let job = jobs::find(&mut tx, asker, Action::ExplainJob, id).await?;
-    tx.commit().await?;
-    if !matches!(job.state, JobState::Queued | JobState::Suspended) {
-        return Ok(None);
-    }
-        ended: None,
-    let world = live(app).await?;
-    let Some(work) = world.workload(&id.to_string()) else {
-        return Ok(None);
-    };
-    let beyond_quota = match job.reason.as_deref() {
-        Some(code) if jobs::may_be_beyond(code) => beyond_quota(app, work).await?,
-        _ => None,
 /// What there is to say of a job that waits for nothing.
 async fn not_waiting(app: &App, asker: &Asker, id: JobId) -> Result<Explanation, AppError> {
     let job = jobs::get(app, asker, id).await?;
@@ -178,6 +154,30 @@ async fn not_waiting(app: &App, asker: &Asker, id: JobId) -> Result<Explanation,
     })
 }
 
+/// What stands behind a wait, for a job's page.
+#[derive(Debug)]
+pub struct Evidence {
+    /// Who holds what it could use.
+    pub holders: Holders,
+    /// What of its quota can never admit it.
+    pub beyond_quota: Option<BeyondQuota>,
+}
+
+/// What stands behind a job's wait as it is now; nothing of a job that does not wait.
+pub async fn evidence(app: &App, asker: &Asker, id: JobId) -> Result<Option<Evidence>, AppError> {
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let job = jobs::find(&mut tx, asker, Action::ExplainJob, id).await?;
+    tx.commit().await?;
+    if !matches!(job.state, JobState::Queued | JobState::Suspended) {
+        return Ok(None);
+    }
+    let world = live(app).await?;
+    let Some(work) = world.workload(&id.to_string()) else {
+        return Ok(None);
+    };
+    let beyond_quota = match job.reason.as_deref() {
+        Some(code) if jobs::may_be_beyond(code) => beyond_quota(app, work).await?,
+        _ => None,
     };
     Ok(Some(Evidence {
         holders: holders(&world, work),
@@ -199,7 +199,7 @@ fn holders(world: &World, work: &Workload) -> Holders {
     let nodes: Vec<_> = world
         .nodes
         .iter()
-        .filter(|n| accepted(&n.pool) && n.state != NodeState::Unreachable)
+        .filter(|n| accepted(&n.pool) && promises::answers(n))
         .collect();
     let mut sum = Holders {
         capacity: promises::capacity(nodes.iter().copied()),
