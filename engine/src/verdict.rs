@@ -6,14 +6,14 @@ mod expected;
 mod remedies;
 mod words;
 
-pub(crate) use counts::Counted;
 pub use alone::{Bound, alone};
+pub(crate) use counts::Counted;
 
 use domain::MilliGpu;
 use domain::spec::NvlinkRule;
 use rustc_hash::FxHashMap;
 
-use crate::cycle::Cycle;
+use crate::cycle::{Cycle, Keeps};
 use crate::index::{Amount, Index, Need};
 use crate::ledger::{Ledger, Sight, Standing};
 use crate::place::{self, Query, Unfit, place};
@@ -21,6 +21,9 @@ use crate::plan::{Code, Waiting};
 use crate::preempt::{self, Rules};
 use crate::quota::{self, Block};
 use crate::world::{PoolState, WorkloadState};
+
+/// Begins the scope of what is kept for bookings rather than for a start; the pool follows.
+const BOOKINGS: &str = "bookings of";
 
 /// What binds a workload in one pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -220,11 +223,14 @@ fn judge(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize, head: bool) -> Ver
     };
     let query = Query::start(index, work, pool).workers(least);
     if has_place(cycle, query) {
-        return here(if cycle.held_back(work, pool) {
-            Code::HeldForReservation
-        } else {
-            Code::BehindInOrder
-        });
+        return match cycle.held_back(work, pool) {
+            Some(Keeps::Start) => here(Code::HeldForReservation),
+            Some(Keeps::Booking) => Verdict {
+                scope: format!("{BOOKINGS} {scope}"),
+                ..here(Code::HeldForReservation)
+            },
+            None => here(Code::BehindInOrder),
+        };
     }
     let relaxed = Query {
         relaxed: true,

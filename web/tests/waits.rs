@@ -49,6 +49,9 @@ fn a_wait_is_told_by_its_code_and_numbers() {
         told(&wait("insufficient_capacity", "pool h100")),
         "Not enough GPUs are free. It needs <b>2 GPUs</b>; free in pool h100: <b>0.5 GPU</b>."
     );
+    let held = |scope: &str| told(&wait("held_for_reservation", scope));
+    assert!(held("pool h100").contains("kept for work that comes first"));
+    assert!(held("bookings of pool h100").contains("are booked for a time"));
     let shell = samples::shell(web::shell::Section::Jobs, "/jobs");
     let binds = |scope: &str| {
         wait("over_limit", scope)
@@ -57,6 +60,7 @@ fn a_wait_is_told_by_its_code_and_numbers() {
     };
     for (scope, words) in [
         ("team vision", Some("team vision")),
+        ("bookings of pool h100", Some("the bookings of pool h100")),
         ("lend_limit of team speech", Some("what team speech lends")),
         (
             "max_per_user of another team",
@@ -223,15 +227,15 @@ fn a_quota_that_never_admits_is_told_with_what_helps() {
             beyond_quota: Some(BeyondQuota {
                 bound,
                 team: team.map(str::to_owned),
+                pool: "h100".into(),
                 need_milli: 4000,
                 have_milli,
+                instances: None,
             }),
             ..Wait::default()
-                pool: "h100".into(),
         });
         view.render().unwrap()
     };
-                instances: None,
     let lent = told(QuotaBound::LendLimit, None, 0);
     assert!(
         lent.contains("what another team lends of pool h100 leaves it <b>0 GPUs</b>"),
