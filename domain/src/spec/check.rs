@@ -61,7 +61,7 @@ const BOUNDS: [(&str, i64, i64); 9] = [
 ];
 
 /// The numbers that a key of a spec may hold, where it holds a whole number.
-fn bounds(path: &str) -> Option<RangeInclusive<i64>> {
+pub fn bounds(path: &str) -> Option<RangeInclusive<i64>> {
     let found = BOUNDS.iter().find(|(key, ..)| *key == path);
     found.map(|(_, least, most)| *least..=*most)
 }

@@ -178,6 +178,7 @@ fn plain(expected: &str) -> String {
         "u8" | "u16" | "u64" | "usize" => "a whole number, not negative".into(),
         "i8" | "i16" | "i64" | "isize" => "a whole number of at most 18 digits".into(),
         "a sequence" => "an array".into(),
+        "a JSON number" => "a number".into(),
         "a map" => "an object".into(),
         "a boolean" => "true or false".into(),
         other if other.starts_with("struct ") => "an object".into(),

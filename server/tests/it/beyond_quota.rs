@@ -45,10 +45,13 @@ async fn of_several_pools_the_one_that_admits_the_most_is_told_with_its_own_numb
     assert_eq!(fleet.job(job.id).await.message, beyond.to_string());
 
     // Another pool that would admit it, and is full: it waits like any other.
-    set_quota(&fleet, "vision", 2000, Some(8000)).await;
-    let first = fleet.submit(7).await.id;
+    let full = spec(8, json!({ "pools": ["h100"] }));
+    let first = fleet.submit_as(&fleet.bob(), "speech", full).await;
+    let first = first.expect("accepted").id;
     fleet.turn().await;
     assert_eq!(fleet.job(first).await.state, JobState::Starting);
+    set_quota(&fleet, "vision", 2000, Some(8000)).await;
+    fleet.turn().await;
     let told = planning::explain(&fleet.app, &fleet.ada(), job.id)
         .await
         .expect("explained");
