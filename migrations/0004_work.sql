@@ -18,7 +18,9 @@ CREATE TABLE jobs (
     -- Retries spent of the spec's limit, and requeues that were nobody's fault.
     retries_used integer NOT NULL DEFAULT 0,
     requeues integer NOT NULL DEFAULT 0,
+    -- Of its last attempt, where one of them decided it.
     exit_code integer,
+    exit_signal integer,
     -- Not placed before this time: the spec's, or a retry's back-off.
     not_before timestamptz,
     -- The engine's last verdict while it waits, and room that a plan keeps for it.

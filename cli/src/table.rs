@@ -1,10 +1,10 @@
 //! Tables for people, JSON for programs.
 
+mod fit;
+
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 
-use comfy_table::presets::NOTHING;
-use comfy_table::{CellAlignment, ContentArrangement, Table};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -38,27 +38,22 @@ fn on_terminal(text: &str, made_safe: impl Fn(&str) -> String) -> Cow<'_, str> {
     }
 }
 
-/// Prints `rows` as a table, or `empty` where there are none. Numbers stand at the right.
+/// Prints `rows` as a table, or `empty` where there are none. Numbers stand at the right. On a terminal
+/// that is too narrow the columns that matter least go: those at the end.
 pub fn print(rows: &[Value], columns: &[Column], empty: &str) -> Result<(), Failure> {
     if rows.is_empty() {
         return print_line(empty);
     }
-    let mut table = Table::new();
-    table
-        .load_style(NOTHING)
-        .set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(columns.iter().map(|(head, _)| *head));
-    for row in rows {
-        table.add_row(columns.iter().map(|(_, path)| shown(row, path)));
-    }
-    for (index, (_, path)) in columns.iter().enumerate() {
-        if rows.iter().any(|row| at(row, path).is_number())
-            && let Some(column) = table.column_mut(index)
-        {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    print_line(&table.trim_fmt())
+    let number = |path: &str| rows.iter().any(|row| at(row, path).is_number());
+    let cells = fit::Cells {
+        heads: columns.iter().map(|(head, _)| *head).collect(),
+        rows: rows
+            .iter()
+            .map(|row| columns.iter().map(|(_, path)| shown(row, path)).collect())
+            .collect(),
+        numbers: columns.iter().map(|(_, path)| number(path)).collect(),
+    };
+    print_line(&fit::laid_out(cells, fit::terminal_width()))
 }
 
 /// The value at a dotted path.

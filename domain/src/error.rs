@@ -8,14 +8,17 @@ const QUOTED_CHARS_MAX: usize = 80;
 
 /// One field that was refused: where it is, what it held, and what would be accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
-#[error("{field}: {value} is refused: {remedy}")]
+#[error("{}", self.sentence())]
 pub struct FieldError {
     /// The field's path, such as `per_worker.gpus`.
     pub field: String,
-    /// The value as it was given, shortened and without control characters.
+    /// The value as it was given, shortened and without control characters; empty where none was.
     pub value: String,
     /// What would be accepted instead.
     pub remedy: String,
+    /// Whether the field was not there, which must be.
+    #[serde(skip)]
+    pub missing: bool,
 }
 
 impl FieldError {
@@ -29,6 +32,29 @@ impl FieldError {
             field: field.into(),
             value: quote(&value.to_string()),
             remedy: remedy.into(),
+            missing: false,
+        }
+    }
+
+    /// A field that must be there and is not, and what it takes.
+    pub fn missing(field: impl Into<String>, takes: impl Into<String>) -> Self {
+        Self {
+            missing: true,
+            ..Self::new(field, "", takes)
+        }
+    }
+
+    fn sentence(&self) -> String {
+        let Self {
+            field,
+            value,
+            remedy,
+            missing,
+        } = self;
+        if *missing {
+            format!("{field} is missing: it takes {remedy}")
+        } else {
+            format!("{field}: {value} is refused: {remedy}")
         }
     }
 
@@ -66,6 +92,15 @@ pub fn printable(c: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_field_that_is_missing_is_told_as_that() {
+        let error = FieldError::missing("pool", "a string").under("jobs[3]");
+        assert_eq!(
+            error.to_string(),
+            "jobs[3].pool is missing: it takes a string"
+        );
+    }
 
     #[test]
     fn a_quoted_value_is_short_and_has_no_control_characters() {

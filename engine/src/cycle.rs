@@ -19,6 +19,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use domain::Timestamp;
 use domain::sharing::SharingMode;
 
+pub(crate) use reserve::Keeps;
+
 use crate::backfill::{self, Timeline};
 use crate::bookings::Bookings;
 use crate::index::Index;

@@ -35,3 +35,4 @@ pub use dry_run::{DryRun, dry_run};
 pub use explain::explain;
 pub use planner::{Left, Planner};
 pub use shelf::Shelf;
+pub use verdict::{Bound, alone};

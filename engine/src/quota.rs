@@ -13,6 +13,8 @@ pub(crate) struct Row {
     pub written: bool,
     /// The guarantee, shrunk in proportion where the pool has too little.
     pub guaranteed: Amount,
+    /// The guarantee as it was given, to which it grows again.
+    pub given: Amount,
     pub limit: Option<Amount>,
     pub lend_limit: Option<Amount>,
     pub max_per_user: Option<Amount>,
@@ -41,6 +43,7 @@ pub(crate) fn rows(
             Row {
                 written: quota.is_some(),
                 guaranteed: quota.map_or(0, |q| units(q.guaranteed)),
+                given: 0,
                 limit: quota.and_then(|q| q.limit).map(units),
                 lend_limit: quota.and_then(|q| q.lend_limit).map(units),
                 max_per_user: team.row.max_per_user.get(&pool.name).copied().map(units),
@@ -80,6 +83,9 @@ pub(crate) fn rows(
         if !teams[team].row.past_use.contains_key(&pool.name) {
             rows[team].past_use = teams[team].children.iter().map(|&c| rows[c].past_use).sum();
         }
+    }
+    for row in &mut rows {
+        row.given = row.guaranteed;
     }
     shrink(&mut rows, teams, capacity, unit);
     rows
@@ -189,8 +195,8 @@ pub(crate) fn allowed(
     }
 }
 
-/// The most that limits would let a workload have in a pool, were nobody else there; nothing where
-/// none binds it.
+/// The most that limits would let a workload have in a pool, were nobody else there and all of the
+/// pool's devices back; nothing where none binds it.
 pub(crate) fn ceiling(index: &Index<'_>, work: usize, pool: usize) -> Option<Amount> {
     let facts = &index.works[work];
     let rows = &index.pools[pool].rows;
@@ -199,7 +205,7 @@ pub(crate) fn ceiling(index: &Index<'_>, work: usize, pool: usize) -> Option<Amo
     let users = path().filter_map(|row| row.max_per_user);
     let users = users.filter(|_| facts.row.user.is_some());
     let firm = !facts.preemptible && !index.pools[pool].row.non_preemptible_borrowing;
-    let own = firm.then_some(rows[facts.team].guaranteed);
+    let own = firm.then_some(rows[facts.team].given);
     limits.chain(users).chain(own).min()
 }
 

@@ -1,17 +1,19 @@
 //! One verdict for every workload that waits: the binding cause, in the order of the contract.
 
+mod alone;
 mod counts;
 mod expected;
 mod remedies;
 mod words;
 
+pub use alone::{Bound, alone};
 pub(crate) use counts::Counted;
 
 use domain::MilliGpu;
 use domain::spec::NvlinkRule;
 use rustc_hash::FxHashMap;
 
-use crate::cycle::Cycle;
+use crate::cycle::{Cycle, Keeps};
 use crate::index::{Amount, Index, Need};
 use crate::ledger::{Ledger, Sight, Standing};
 use crate::place::{self, Query, Unfit, place};
@@ -19,6 +21,9 @@ use crate::plan::{Code, Waiting};
 use crate::preempt::{self, Rules};
 use crate::quota::{self, Block};
 use crate::world::{PoolState, WorkloadState};
+
+/// Begins the scope of what is kept for bookings rather than for a start; the pool follows.
+const BOOKINGS: &str = "bookings of";
 
 /// What binds a workload in one pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,11 +84,16 @@ fn one(
     let (pool, verdict) = match before_pools(cycle, work) {
         Some(verdict) => (facts.pools.first().copied(), verdict),
         None => {
-            // The pool that brings it nearest to a start; the better one among equals.
+            // The pool that brings it nearest to a start; among equals one in which it can ever start.
             let mut best: Option<(usize, Verdict)> = None;
             for &pool in &facts.pools {
                 let verdict = in_pool(cycle, work, pool, memo);
-                if best.as_ref().is_none_or(|(_, b)| verdict.code > b.code) {
+                let better = |(other, b): &(usize, Verdict)| {
+                    let ends_help = |pool: usize| remedies::never(index, work, pool).is_none();
+                    verdict.code > b.code
+                        || verdict.code == b.code && ends_help(pool) && !ends_help(*other)
+                };
+                if best.as_ref().is_none_or(better) {
                     best = Some((pool, verdict));
                 }
             }
@@ -213,11 +223,14 @@ fn judge(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize, head: bool) -> Ver
     };
     let query = Query::start(index, work, pool).workers(least);
     if has_place(cycle, query) {
-        return here(if cycle.held_back(work, pool) {
-            Code::HeldForReservation
-        } else {
-            Code::BehindInOrder
-        });
+        return match cycle.held_back(work, pool) {
+            Some(Keeps::Start) => here(Code::HeldForReservation),
+            Some(Keeps::Booking) => Verdict {
+                scope: format!("{BOOKINGS} {scope}"),
+                ..here(Code::HeldForReservation)
+            },
+            None => here(Code::BehindInOrder),
+        };
     }
     let relaxed = Query {
         relaxed: true,

@@ -3,7 +3,7 @@
 use chrono::TimeDelta;
 use domain::{MilliGpu, Timestamp};
 use engine::cycles;
-use engine::plan::{Plan, Reason};
+use engine::plan::{Code, Plan, Reason};
 use engine::rig::{Rig, before, noon};
 use engine::world::{
     Backfill, Booking, Pool, PreemptionPolicy, Quota, Reclaim, Team, Workload, WorkloadState,
@@ -104,9 +104,13 @@ fn before_it_begins_only_what_may_be_preempted_or_ends_by_then_takes_what_is_boo
     assert_eq!(starts(&rig(4, "fixed", 0)), [""; 0]);
     assert_eq!(starts(&rig(2, "fixed", 0)), ["j"]);
     assert_eq!(starts(&rig(8, "normal", 0)), ["j"]);
-    // What waits for the booking to end is told so.
+    // What waits for the booking to end is told so, and what waits for another's start is not.
     let plan = rig(4, "fixed", 3);
     assert_eq!(plan.reservations[0].start, hours(3));
+    let told = plan.waiting_for("j").expect("it waits");
+    assert_eq!(told.code, Code::HeldForReservation);
+    assert_eq!(told.scope, "bookings of pool p");
+    assert!(told.message.contains("booked"), "{}", told.message);
 }
 
 #[test]

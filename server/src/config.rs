@@ -9,6 +9,9 @@ use domain::weekly::Zone;
 use serde::{Deserialize, Deserializer};
 
 mod check;
+mod proxies;
+
+pub use proxies::{Network, Proxies, ProxyHeader};
 
 /// Everything that `allotment-server` can be told.
 #[derive(Debug, Clone, Deserialize)]
@@ -19,6 +22,9 @@ pub struct Config {
     /// Addresses that are listened on.
     #[serde(default)]
     pub listen: Listen,
+    /// The proxies before this server.
+    #[serde(default)]
+    pub proxies: Proxies,
     /// Timers; tests shorten them.
     #[serde(default)]
     pub timers: Timers,

@@ -315,6 +315,45 @@ fn what_is_refused_displaces_nobody_and_does_not_say_so() {
 }
 
 #[test]
+fn what_a_quota_never_admits_is_told_before_it_is_submitted() {
+    use domain::quota::QuotaBound;
+    use web::views::{BeyondQuota, Cause, DryRunView, Outcome, Wait};
+    let sample = samples::submit();
+    let told = |instances: Option<i64>| {
+        let mut view = DryRunView {
+            shell: sample.shell.clone(),
+            dry_run: sample.dry_run.clone(),
+        };
+        let dry_run = view.dry_run.as_mut().unwrap();
+        dry_run.outcome = Outcome::Never;
+        dry_run.cause = Some(Cause::Waits(Wait {
+            code: "over_limit".into(),
+            beyond_quota: Some(BeyondQuota {
+                bound: QuotaBound::Limit,
+                team: Some("vision".into()),
+                pool: "h100".into(),
+                need_milli: 4000,
+                have_milli: 2000,
+                instances,
+            }),
+            ..Wait::default()
+        }));
+        view.render().unwrap()
+    };
+    let html = told(None);
+    for words in [
+        "never start under the present quota",
+        "It needs <b>4 GPUs</b>, and team vision may hold <b>2 GPUs</b> of pool h100",
+        "Ask for at most 2 GPUs, or have an administrator raise the quota.",
+        "Submit it all the same",
+    ] {
+        assert!(html.contains(words), "{words} in {html}");
+    }
+    assert!(!html.contains("It would wait"), "{html}");
+    assert!(told(Some(14)).contains("Ask for at most 14 instances"));
+}
+
+#[test]
 fn a_job_is_asked_about_by_what_a_cancel_would_lose() {
     let asks = |view: &web::views::JobView| view.render().unwrap();
     assert!(asks(&samples::job()).contains("has its grace to save"));

@@ -49,6 +49,9 @@ fn a_wait_is_told_by_its_code_and_numbers() {
         told(&wait("insufficient_capacity", "pool h100")),
         "Not enough GPUs are free. It needs <b>2 GPUs</b>; free in pool h100: <b>0.5 GPU</b>."
     );
+    let held = |scope: &str| told(&wait("held_for_reservation", scope));
+    assert!(held("pool h100").contains("kept for work that comes first"));
+    assert!(held("bookings of pool h100").contains("are booked for a time"));
     let shell = samples::shell(web::shell::Section::Jobs, "/jobs");
     let binds = |scope: &str| {
         wait("over_limit", scope)
@@ -57,6 +60,7 @@ fn a_wait_is_told_by_its_code_and_numbers() {
     };
     for (scope, words) in [
         ("team vision", Some("team vision")),
+        ("bookings of pool h100", Some("the bookings of pool h100")),
         ("lend_limit of team speech", Some("what team speech lends")),
         (
             "max_per_user of another team",
@@ -211,7 +215,7 @@ fn a_quota_that_never_admits_is_told_with_what_helps() {
     use web::views::{BeyondQuota, Wait, Why};
     let html = samples::beyond_quota().render().unwrap();
     for words in [
-        "It needs <b>4 GPUs</b>, and team vision may hold <b>2 GPUs</b>, even when nothing else runs.",
+        "It needs <b>4 GPUs</b>, and team vision may hold <b>2 GPUs</b> of pool h100, even when nothing else runs.",
         "submit one of at most 2 GPUs, or have an administrator raise the quota.",
     ] {
         assert!(html.contains(words), "{words} in {html}");
@@ -223,8 +227,10 @@ fn a_quota_that_never_admits_is_told_with_what_helps() {
             beyond_quota: Some(BeyondQuota {
                 bound,
                 team: team.map(str::to_owned),
+                pool: "h100".into(),
                 need_milli: 4000,
                 have_milli,
+                instances: None,
             }),
             ..Wait::default()
         });
@@ -232,13 +238,13 @@ fn a_quota_that_never_admits_is_told_with_what_helps() {
     };
     let lent = told(QuotaBound::LendLimit, None, 0);
     assert!(
-        lent.contains("what another team lends leaves it <b>0 GPUs</b>"),
+        lent.contains("what another team lends of pool h100 leaves it <b>0 GPUs</b>"),
         "{lent}"
     );
-    assert!(lent.contains("whatever its size") && !lent.contains("submit one"));
+    assert!(lent.contains("would have to raise it") && !lent.contains("submit one"));
     let firm = told(QuotaBound::Guarantee, Some("vision"), 0);
     assert!(
-        firm.contains("must fit in the guarantee of team vision"),
+        firm.contains("must fit in the guarantee of team vision in pool h100"),
         "{firm}"
     );
     assert!(

@@ -50,6 +50,10 @@ impl Jobs {
         if self.json {
             return table::print_json(&json!({ "items": jobs }));
         }
+        let jobs: Vec<Value> = jobs
+            .into_iter()
+            .map(|job| said_once(job, "state"))
+            .collect();
         let columns = [
             ("ID", "id"),
             ("NAME", "name"),
@@ -85,6 +89,7 @@ impl Job {
         if self.json {
             return table::print_json(&job);
         }
+        let job = said_once(job, "state");
         let lines = [
             ("name", "name"),
             ("team", "team"),
@@ -97,6 +102,7 @@ impl Job {
             ("started", "started_at"),
             ("finished", "finished_at"),
             ("exit code", "exit_code"),
+            ("signal", "exit_signal"),
             ("GPU-seconds", "gpu_seconds"),
             ("cost", "cost"),
         ];
@@ -106,23 +112,13 @@ impl Job {
                 table::print_line(&format!("{label:<12} {}", table::shown(&job, path)))?;
             }
         }
-        for worker in job["placement"].as_array().into_iter().flatten() {
-            let devices: Vec<String> = worker["devices"]
-                .as_array()
-                .into_iter()
-                .flatten()
-                .map(device)
-                .collect();
-            table::print_line(&format!(
-                "worker {:<5} {} {}",
-                text(&worker["worker"]),
-                text(&worker["node"]),
-                devices.join(", ")
-            ))?;
+        for line in workers(&job["placement"]) {
+            table::print_line(&line)?;
         }
         let rows = client
             .list(&format!("{path}/events"), &[], EVENTS_MAX)
             .await?;
+        let rows: Vec<Value> = rows.into_iter().map(|row| said_once(row, "to")).collect();
         table::print_line("")?;
         let columns = [
             ("AT", "at"),
@@ -134,6 +130,34 @@ impl Job {
         ];
         table::print(&rows, &columns, "no events")
     }
+}
+
+/// A row without its reason where that is the word of its state once more.
+fn said_once(mut row: Value, state: &str) -> Value {
+    if row["reason"] == row[state] {
+        row["reason"] = json!("");
+    }
+    row
+}
+
+/// A line for each worker: where it is, and on which devices.
+fn workers(placement: &Value) -> Vec<String> {
+    let line = |worker: &Value| {
+        let devices = worker["devices"].as_array().into_iter().flatten();
+        let devices: Vec<String> = devices.map(device).collect();
+        format!(
+            "worker {:<5} {} {}",
+            text(&worker["worker"]),
+            text(&worker["node"]),
+            devices.join(", ")
+        )
+    };
+    placement
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(line)
+        .collect()
 }
 
 fn device(device: &Value) -> String {
@@ -186,7 +210,7 @@ impl Cancel {
     }
 }
 
-/// Say why a job waits, and what would start it.
+/// Say why a job waits and what would start it, or how it ended.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  allot explain 0190b6f2-5c1e-7cc3-98c4-dc0c0c07398f")]
 pub struct Explain {
@@ -206,42 +230,77 @@ impl Explain {
         if self.json {
             return table::print_json(&verdict);
         }
-        table::print_line(&text(&verdict["message"]))?;
-        let waiting = &verdict["waiting"];
-        let lines = [
-            ("code", "code"),
-            ("scope", "scope"),
-            ("needs", "need"),
-            ("has", "have"),
-            ("rank", "rank"),
-            ("expected", "expected_start"),
-        ];
-        for (label, path) in lines {
-            if !at(waiting, path).is_null() {
-                table::print_line(&format!("{label:<10} {}", table::shown(waiting, path)))?;
-            }
-        }
-        if let Some(counts) = waiting["counts"].as_object() {
-            for (filter, count) in sifted(counts) {
-                table::print_line(&format!(
-                    "{:>8}  {}",
-                    text(count),
-                    plain(filter).replace('_', " ")
-                ))?;
-            }
-        }
-        for holder in verdict["holders"].as_array().into_iter().flatten() {
-            table::print_line(&format!("held by: {}", pairs(holder)))?;
-        }
-        for remedy in waiting["remedies"].as_array().into_iter().flatten() {
-            let effect = text(&remedy["effect"]).replace('_', " ");
-            table::print_line(&format!(
-                "would help: {} ({effect})",
-                pairs(&remedy["change"])
-            ))?;
+        for line in told(&verdict) {
+            table::print_line(&line)?;
         }
         Ok(())
     }
+}
+
+/// An explanation in lines: the sentence first, then what stands behind it.
+fn told(verdict: &Value) -> Vec<String> {
+    let mut lines = vec![text(&verdict["message"])];
+    let facts = |of: &Value, facts: &[(&str, &str)]| -> Vec<String> {
+        let known = facts.iter().filter(|(_, path)| !at(of, path).is_null());
+        let line = |(label, path): &(&str, &str)| format!("{label:<10} {}", table::shown(of, path));
+        known.map(line).collect()
+    };
+    let ended = &verdict["ended"];
+    if !ended.is_null() {
+        lines.push(format!("{:<10} {}", "state", text(&verdict["state"])));
+        let ended = said_once_beside(ended, &verdict["state"]);
+        lines.extend(facts(&ended, &ENDED));
+        lines.extend(workers(&ended["placement"]));
+    }
+    let waiting = &verdict["waiting"];
+    if waiting.is_null() {
+        return lines;
+    }
+    lines.extend(facts(waiting, &WAITING));
+    if let Some(counts) = waiting["counts"].as_object() {
+        let count = |(filter, count): (&String, &Value)| {
+            format!("{:>8}  {}", text(count), plain(filter).replace('_', " "))
+        };
+        lines.extend(sifted(counts).into_iter().map(count));
+    }
+    lines.push(format!("{:<10} {}", "GPUs", pairs(&verdict["holders"])));
+    for remedy in waiting["remedies"].as_array().into_iter().flatten() {
+        let effect = text(&remedy["effect"]).replace('_', " ");
+        lines.push(format!(
+            "would help: {} ({effect})",
+            pairs(&remedy["change"])
+        ));
+    }
+    lines
+}
+
+/// What is told of a wait.
+const WAITING: [(&str, &str); 6] = [
+    ("code", "code"),
+    ("scope", "scope"),
+    ("needs", "need"),
+    ("has", "have"),
+    ("rank", "rank"),
+    ("expected", "expected_start"),
+];
+
+/// What is told of an end.
+const ENDED: [(&str, &str); 6] = [
+    ("reason", "reason"),
+    ("exit code", "exit_code"),
+    ("signal", "exit_signal"),
+    ("ended", "finished_at"),
+    ("attempts", "attempts"),
+    ("cost", "cost"),
+];
+
+/// What ended, without its reason where that is its state's word.
+fn said_once_beside(ended: &Value, state: &Value) -> Value {
+    let mut ended = ended.clone();
+    if ended["reason"] == *state {
+        ended["reason"] = Value::Null;
+    }
+    ended
 }
 
 /// Counts of nodes: all that were looked at first, then what ruled most of them out.
@@ -265,4 +324,62 @@ fn pairs(object: &Value) -> String {
         .map(|(key, value)| format!("{} {}", plain(key).replace(['_', '.'], " "), text(value)))
         .collect();
     pairs.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_that_has_ended_tells_how_why_where_and_at_what_cost() {
+        let verdict = json!({
+            "state": "failed", "message": "worker 0 was ended by signal 9 (SIGKILL)", "waiting": null,
+            "holders": {"capacity": 0, "own_team": 0, "other_teams": 0, "free": 0},
+            "ended": {
+                "reason": "signal", "exit_code": null, "exit_signal": 9, "attempts": 2,
+                "finished_at": "2026-11-30T13:16:27.082278Z", "cost": {"amount": "1.2345", "currency": "CNY"},
+                "placement": [{"worker": 0, "node": "n1", "devices": [{"index": 3, "mode": "exclusive", "gpus": 1}]}],
+            },
+        });
+        let lines = told(&verdict).join("\n");
+        for words in [
+            "signal 9 (SIGKILL)",
+            "state      failed",
+            "reason     signal",
+            "ended      2026-11-30T13:16:27Z",
+            "attempts   2",
+            "cost       CNY 1.2345",
+            "worker 0     n1 #3 exclusive 1",
+        ] {
+            assert!(lines.contains(words), "{words} in {lines}");
+        }
+        assert!(
+            !lines.contains("exit code") && !lines.contains("GPUs"),
+            "{lines}"
+        );
+    }
+
+    #[test]
+    fn a_wait_tells_who_holds_what_it_could_use() {
+        let verdict = json!({
+            "state": "queued", "message": "it waits", "ended": null,
+            "waiting": {"code": "insufficient_capacity", "counts": {}, "remedies": []},
+            "holders": {"capacity": 8, "own_team": 2, "other_teams": 5, "free": 1},
+        });
+        let lines = told(&verdict).join("\n");
+        for words in ["other teams 5", "own team 2", "free 1"] {
+            assert!(lines.contains(words), "{words} in {lines}");
+        }
+    }
+
+    #[test]
+    fn a_cancelled_job_says_so_once() {
+        let job = said_once(
+            json!({"state": "cancelled", "reason": "cancelled"}),
+            "state",
+        );
+        assert_eq!(job["reason"], "");
+        let failed = said_once(json!({"state": "failed", "reason": "oom"}), "state");
+        assert_eq!(failed["reason"], "oom");
+    }
 }

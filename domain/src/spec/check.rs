@@ -66,14 +66,28 @@ pub fn bounds(path: &str) -> Option<RangeInclusive<i64>> {
     found.map(|(_, least, most)| *least..=*most)
 }
 
+/// What a key of a spec takes, where that is a number.
+pub fn takes(path: &str) -> Option<String> {
+    if path == "per_worker.gpus" {
+        return Some(format!(
+            "a whole number from 0 to {GPUS_PER_WORKER_MAX}, or a fraction under 1 with at most three decimals"
+        ));
+    }
+    bounds(path).map(|bounds| whole_number(&bounds))
+}
+
+/// The words for a whole number within bounds.
+pub fn whole_number(bounds: &RangeInclusive<i64>) -> String {
+    format!("a whole number from {} to {}", bounds.start(), bounds.end())
+}
+
 /// Refuses a whole number that its key may not hold.
 fn check_bounds(path: &str, value: i64) -> Result<(), FieldError> {
     let bounds = bounds(path).expect("each key that is checked has a row in BOUNDS");
     if bounds.contains(&value) {
         return Ok(());
     }
-    let remedy = format!("a whole number from {} to {}", bounds.start(), bounds.end());
-    Err(FieldError::new(path, value, remedy))
+    Err(FieldError::new(path, value, whole_number(&bounds)))
 }
 
 impl JobSpec {

@@ -19,6 +19,15 @@ use crate::quota;
 use crate::start;
 use crate::world::Backfill;
 
+/// What room is kept for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keeps {
+    /// The start of work that comes first.
+    Start,
+    /// Bookings that are yet to begin.
+    Booking,
+}
+
 impl<'i, 'w> Cycle<'i, 'w> {
     /// A place for work that ends then, if it may stand there: one that leaves bookings and
     /// kept starts alone.
@@ -260,12 +269,22 @@ impl<'i, 'w> Cycle<'i, 'w> {
         start
     }
 
-    /// Whether room in a pool is kept from a workload: for a start, or for a booking.
-    pub fn held_back(&self, work: usize, pool: usize) -> bool {
-        let kept = self.timelines[pool]
-            .as_ref()
-            .is_some_and(|t| t.reserved().iter().any(|r| r.work != work));
-        kept || (!self.index.works[work].preemptible && self.bookings.any(pool))
+    /// For what room in a pool is kept from a workload.
+    pub fn held_back(&self, work: usize, pool: usize) -> Option<Keeps> {
+        let index = self.index;
+        let now = index.world.now;
+        let least = index.works[work].row.workers_least();
+        let span = (now, backfill::end_from(index, work, now));
+        let asked = bookings::asked(index, work, least);
+        if !self.bookings.let_stand(index, work, pool, span, asked) {
+            return Some(Keeps::Booking);
+        }
+        let timeline = self.timelines[pool].as_ref();
+        if timeline.is_some_and(|t| t.reserved().iter().any(|r| r.work != work)) {
+            return Some(Keeps::Start);
+        }
+        let bound = !index.works[work].preemptible && self.bookings.any(pool);
+        bound.then_some(Keeps::Booking)
     }
 
     /// Whether a workload that waits for these devices leaves kept starts and bookings alone,

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use domain::MilliGpu;
 
-use super::{Verdict, remedies};
+use super::{BOOKINGS, Verdict, alone, remedies};
 use crate::cycle::Cycle;
 use crate::index::Index;
 use crate::place;
@@ -130,6 +130,9 @@ fn binding(
         Code::InsufficientCapacity => {
             format!("it needs {need} GPUs, and {have} are free in pool {pool}")
         }
+        Code::HeldForReservation if scope.starts_with(BOOKINGS) => {
+            format!("what is free in pool {pool} is booked for a time at which it would still run")
+        }
         Code::HeldForReservation => format!("what is free in pool {pool} is kept for others"),
         Code::BehindInOrder => format!("what is free in pool {pool} goes to those before it"),
     }
@@ -139,6 +142,7 @@ fn binding(
 fn never(index: &Index<'_>, work: usize, pool: usize) -> String {
     match remedies::never(index, work, pool) {
         Some(most) => {
+            let most = alone::legal(index, work, pool, most);
             let most = MilliGpu::from_milli(index.pools[pool].milli(most));
             format!("; as it is it can never start: its limits allow {most} at most")
         }

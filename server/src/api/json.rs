@@ -6,7 +6,7 @@ use serde_json::Value;
 use serde_json::error::Category;
 
 use crate::app::AppError;
-use crate::front::fields::field_fault;
+use crate::front::fields::{field_fault, takes};
 
 /// Reads a body: what is not JSON is unreadable (400), what is JSON but wrong is invalid (422).
 pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, AppError> {
@@ -36,12 +36,37 @@ pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, AppError> {
         let field = if path.is_empty() { "body" } else { &path };
         return Err(unreadable(field, text, &error));
     }
-    let whole = serde_json::from_str::<Value>(text).unwrap_or(Value::Null);
-    Err(AppError::Invalid(field_fault(
-        &path,
-        &message(&error),
-        |field| look_up(&whole, field).map(ToString::to_string),
-    )))
+    let mut whole = serde_json::from_str::<Value>(text).unwrap_or(Value::Null);
+    let fault = fault_in(&whole, &path, &error);
+    if !fault.missing {
+        return Err(AppError::Invalid(fault));
+    }
+    // What its parser says of a value that it cannot be is what it takes.
+    let tried = put_null(&mut whole, &fault.field).and_then(|()| {
+        let wrong = serde_path_to_error::deserialize::<_, T>(&whole).err()?;
+        let path = wrong.path().to_string();
+        Some(fault_in(&whole, &path, &wrong.into_inner()))
+    });
+    Err(AppError::Invalid(takes(fault, tried)))
+}
+
+fn fault_in(whole: &Value, path: &str, error: &serde_json::Error) -> FieldError {
+    field_fault(path, &message(error), |field| {
+        look_up(whole, field).map(ToString::to_string)
+    })
+}
+
+/// Puts null at a path whose object is there.
+fn put_null(whole: &mut Value, path: &str) -> Option<()> {
+    let (above, key) = path.rsplit_once('.').unwrap_or(("", path));
+    let pointer: String = above
+        .split(['.', '[', ']'])
+        .filter(|part| !part.is_empty())
+        .map(|part| format!("/{part}"))
+        .collect();
+    let object = whole.pointer_mut(&pointer)?.as_object_mut()?;
+    object.insert(key.to_owned(), Value::Null);
+    Some(())
 }
 
 fn unreadable(field: &str, text: &str, error: &serde_json::Error) -> AppError {
@@ -175,11 +200,18 @@ mod tests {
             fault(r#"{"name": "a", "command": [], "per_worker": {"gpu": 1}}"#);
         assert_eq!((field.as_str(), value.as_str()), ("per_worker.gpu", "1"));
         assert!(remedy.contains("gpus"), "{remedy}");
-        let (field, value, _) = fault(r#"{"name": "a"}"#);
-        assert_eq!(
-            (field.as_str(), value.as_str()),
-            ("command", "a missing value")
-        );
+        for (text, said) in [
+            (r#"{"name": "a"}"#, "command is missing: it takes an array"),
+            (
+                r#"{"command": ["true"]}"#,
+                "name is missing: it takes a string",
+            ),
+        ] {
+            match read::<JobSpec>(text.as_bytes()) {
+                Err(AppError::Invalid(fault)) => assert_eq!(fault.to_string(), said),
+                other => panic!("{other:?}"),
+            }
+        }
         assert_eq!(fault(r#"{"name": "a", "name": "b"}"#).0, "name");
     }
 

@@ -37,7 +37,7 @@ pub struct Problem {
     /// The field, parameter or header at fault.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
-    /// What it held.
+    /// What it held; `nothing` where the field is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
     /// What would be accepted.
@@ -63,7 +63,11 @@ impl Problem {
 
     fn with(mut self, field: FieldError) -> Self {
         self.field = Some(field.field);
-        self.value = Some(field.value);
+        self.value = Some(if field.missing {
+            "nothing".to_owned()
+        } else {
+            field.value
+        });
         self.remedy = Some(field.remedy);
         self
     }

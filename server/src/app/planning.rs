@@ -4,6 +4,7 @@ mod dry_run;
 mod explain;
 
 use domain::MilliGpu;
+use domain::ids::UserId;
 use domain::name::Name;
 use domain::spec::JobSpec;
 use engine::world::{Workload, World};
@@ -14,17 +15,17 @@ use super::{App, AppError, Asker};
 use crate::scheduler::{capable, translate};
 
 pub use dry_run::{Displaced, DryRun, DryRunDevice, DryRunVerdict, DryRunWorker, Refusal, dry_run};
-pub use explain::{Evidence, Explanation, Holders, evidence, explain};
+pub use explain::{Ended, Evidence, Explanation, Holders, evidence, explain};
 
 /// The name of a workload that is asked about and not submitted; no id looks like it.
 const ASKED: &str = "dry-run";
 
-/// A spec as a workload that somebody asks about.
-pub(super) fn workload(world: &World, team: &str, asker: &Asker, spec: &JobSpec) -> Workload {
+/// A spec of a user as a workload that somebody asks about.
+pub(super) fn workload(world: &World, team: &str, user: UserId, spec: &JobSpec) -> Workload {
     translate::waiting(
         ASKED.to_owned(),
         team,
-        asker.user_id.to_string(),
+        user.to_string(),
         spec,
         &capable::roots(&world.nodes),
         world.now,

@@ -34,10 +34,14 @@ pub(super) fn overpromised(fleet: &World, pool: &str) -> Option<Overpromised> {
     Overpromised::of(fleet, pool, guaranteed)
 }
 
+/// Whether a node answers: what it has counts, whether or not new work starts on it.
+pub(super) fn answers(node: &Node) -> bool {
+    node.state != NodeState::Unreachable
+}
+
 /// The devices of these nodes that have not failed, where the node answers.
 pub(super) fn capacity<'n>(nodes: impl Iterator<Item = &'n Node>) -> MilliGpu {
-    let answering = nodes.filter(|node| node.state != NodeState::Unreachable);
-    let well = answering.map(|node| {
+    let well = nodes.filter(|node| answers(node)).map(|node| {
         let failed = i64::try_from(node.failed.len()).unwrap_or(i64::MAX);
         i64::from(node.gpus) - failed
     });

@@ -25,6 +25,8 @@ const SESSION_SECONDS: RangeInclusive<i64> = 1..=366 * 24 * 3_600;
 const UNIX_USER_BASE: RangeInclusive<u32> = 1_000..=2_000_000_000;
 /// Without a stream no page is live.
 const EVENT_STREAMS: RangeInclusive<usize> = 1..=10_000;
+/// Each is compared with the address of every request.
+const TRUSTED_PROXIES: RangeInclusive<usize> = 0..=256;
 /// An agent reads so many in all.
 const LOGS: RangeInclusive<usize> = 1..=64;
 
@@ -33,6 +35,7 @@ impl Config {
     pub fn check(&self) -> Result<(), FieldError> {
         let Self {
             database,
+            proxies,
             timers,
             agents,
             sessions,
@@ -40,6 +43,7 @@ impl Config {
             ..
         } = self;
         within("database.connections", database.connections, CONNECTIONS)?;
+        within("proxies.trusted", proxies.trusted.len(), TRUSTED_PROXIES)?;
         timers.check().map_err(|error| error.under("timers"))?;
         within(
             "agents.certificate_seconds",
@@ -150,6 +154,22 @@ mod tests {
             assert_eq!(error.field, field.trim_start_matches('.'));
             assert_eq!(error.value, value);
         }
+    }
+
+    #[test]
+    fn a_proxy_is_trusted_by_an_address_or_a_network_and_nothing_else() {
+        let good = with(
+            "proxies",
+            "trusted = ['10.0.0.0/8', '::1']\nheader = 'forwarded'",
+        );
+        let proxies = good.expect("read").proxies;
+        assert!(proxies.trusts("10.1.2.3".parse().expect("an address")));
+        assert!(!proxies.trusts("11.1.2.3".parse().expect("an address")));
+        let error = with("proxies", "trusted = ['10.0.0.0/33']").expect_err("refused");
+        assert!(error.to_string().contains("10.0.0.0/33"), "{error}");
+        let many = vec!["'10.0.0.1'"; TRUSTED_PROXIES.end() + 1].join(", ");
+        let many = with("proxies", &format!("trusted = [{many}]")).expect("read");
+        assert_eq!(many.check().expect_err("refused").field, "proxies.trusted");
     }
 
     #[test]

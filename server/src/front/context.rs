@@ -11,7 +11,7 @@ use axum::response::Response;
 use domain::ids::RequestId;
 use tracing::Instrument;
 
-use super::metrics;
+use super::{metrics, origin};
 use crate::app::{App, Asker, audit};
 
 /// The header that carries a request's id, so that people can quote it.
@@ -22,7 +22,7 @@ pub const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-request-id"
 pub struct RequestContext {
     /// Its id.
     pub request_id: RequestId,
-    /// Where it came from, where the listener told.
+    /// Where it came from, where the listener told; behind a trusted proxy who asked the proxy.
     pub address: Option<IpAddr>,
     /// Who asks; set once by the extractor that found out.
     pub asker: OnceLock<Asker>,
@@ -40,7 +40,9 @@ pub async fn carry(State(app): State<App>, mut request: Request, next: Next) -> 
         address: request
             .extensions()
             .get::<ConnectInfo<SocketAddr>>()
-            .map(|ConnectInfo(address)| address.ip()),
+            .map(|ConnectInfo(peer)| {
+                origin::address(&app.config.proxies, peer.ip(), request.headers())
+            }),
         asker: OnceLock::new(),
     });
     request.extensions_mut().insert(Arc::clone(&context));

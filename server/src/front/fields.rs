@@ -3,7 +3,7 @@
 use axum::extract::Query;
 use axum::http::Uri;
 use domain::FieldError;
-use domain::spec::{GPUS_PER_WORKER_MAX, WORKERS_MAX};
+use domain::spec::{self, WORKERS_MAX};
 use serde::de::DeserializeOwned;
 
 use crate::app::AppError;
@@ -15,10 +15,27 @@ pub fn read_query<T: DeserializeOwned>(uri: &Uri) -> Result<T, AppError> {
     match Query::<T>::try_from_uri(uri) {
         Ok(Query(value)) => Ok(value),
         Err(rejection) => {
-            Err(query_fault(&rejection.body_text(), uri.query().unwrap_or("")).into())
+            let query = uri.query().unwrap_or("");
+            let fault = query_fault(&rejection.body_text(), query);
+            if !fault.missing {
+                return Err(fault.into());
+            }
+            let held = format!("{}={NOTHING_ITS_KIND}", fault.field);
+            let query = if query.is_empty() {
+                held
+            } else {
+                format!("{query}&{held}")
+            };
+            let tried = format!("/?{query}").parse().ok();
+            let tried = tried.and_then(|uri: Uri| Query::<T>::try_from_uri(&uri).err());
+            let tried = tried.map(|rejection| query_fault(&rejection.body_text(), &query));
+            Err(takes(fault, tried).into())
         }
     }
 }
+
+/// A text that is no number, time, word or name.
+const NOTHING_ITS_KIND: &str = "%2F";
 
 /// A fault of the query, from what axum says of it.
 fn query_fault(rejection: &str, query: &str) -> FieldError {
@@ -37,6 +54,19 @@ fn query_fault(rejection: &str, query: &str) -> FieldError {
     })
 }
 
+/// What is said of a field that is missing where its parser does not say what it takes.
+const ANYTHING: &str = "a value";
+
+/// Says of a missing field what it takes: what is refused of `tried`, in which it holds what it cannot.
+pub fn takes(missing: FieldError, tried: Option<FieldError>) -> FieldError {
+    match tried {
+        Some(tried) if tried.field == missing.field && !tried.missing => {
+            FieldError::missing(missing.field, tried.remedy)
+        }
+        _ => missing,
+    }
+}
+
 /// Turns a parser's message into field, value and remedy.
 pub fn field_fault(
     path: &str,
@@ -44,8 +74,7 @@ pub fn field_fault(
     value_at: impl Fn(&str) -> Option<String>,
 ) -> FieldError {
     if let Some(name) = quoted_after(message, "missing field ") {
-        let field = below(path, name);
-        return FieldError::new(field, "a missing value", "this field is required");
+        return FieldError::missing(below(path, name), ANYTHING);
     }
     if let Some(name) = quoted_after(message, "duplicate field ") {
         return FieldError::new(below(path, name), "a second value", "give it once");
@@ -64,11 +93,8 @@ pub fn field_fault(
     // Our own types say `field: value is refused: remedy`.
     if let Some((head, remedy)) = message.split_once(" is refused: ") {
         let own = head.split_once(": ").map_or(head, |(_, value)| value);
-        let remedy = if path == "per_worker.gpus" {
-            gpus_of_a_worker()
-        } else {
-            remedy.to_owned()
-        };
+        // An amount's own bounds are wider than those of a key of a spec.
+        let remedy = spec::takes(path).unwrap_or_else(|| remedy.to_owned());
         return FieldError::new(field, value.as_deref().unwrap_or(own), remedy);
     }
     let expected = message
@@ -80,13 +106,6 @@ pub fn field_fault(
         .or_else(|| expected.map(plain))
         .unwrap_or_else(|| message.to_owned());
     FieldError::new(field, value.as_deref().unwrap_or("a value"), remedy)
-}
-
-/// What a worker may ask of GPUs: less than the bounds of any amount.
-fn gpus_of_a_worker() -> String {
-    format!(
-        "a whole number from 0 to {GPUS_PER_WORKER_MAX}, or a fraction under 1 with at most three decimals"
-    )
 }
 
 /// An array was expected and one value was given: it, as such an array.
@@ -118,14 +137,10 @@ fn bounded(path: &str, message: &str, expected: Option<&str>) -> Option<String> 
     if !expected.is_some_and(integer) && !NO_WHOLE_NUMBER.iter().any(|w| message.contains(w)) {
         return None;
     }
-    let (least, most) = match domain::spec::bounds(path) {
-        Some(bounds) => bounds.into_inner(),
-        None => {
-            let found = BOUNDS.iter().find(|(key, ..)| *key == path)?;
-            (found.1, found.2)
-        }
-    };
-    Some(format!("a whole number from {least} to {most}"))
+    spec::takes(path).or_else(|| {
+        let (_, least, most) = BOUNDS.iter().find(|(key, ..)| *key == path)?;
+        Some(spec::whole_number(&(*least..=*most)))
+    })
 }
 
 /// What would be accepted where a parser of times or numbers says only what it stumbled over.
@@ -163,6 +178,7 @@ fn plain(expected: &str) -> String {
         "u8" | "u16" | "u64" | "usize" => "a whole number, not negative".into(),
         "i8" | "i16" | "i64" | "isize" => "a whole number of at most 18 digits".into(),
         "a sequence" => "an array".into(),
+        "a JSON number" => "a number".into(),
         "a map" => "an object".into(),
         "a boolean" => "true or false".into(),
         other if other.starts_with("struct ") => "an object".into(),
@@ -210,5 +226,31 @@ mod tests {
         );
         assert_eq!((fault.field.as_str(), fault.value.as_str()), ("limit", "x"));
         assert!(fault.remedy.contains("a whole number"), "{}", fault.remedy);
+    }
+
+    #[test]
+    fn a_parameter_that_is_missing_is_told_with_what_it_takes() {
+        #[derive(Debug, serde::Deserialize)]
+        struct Wanted {
+            limit: u32,
+            #[serde(default)]
+            at: Option<domain::Timestamp>,
+        }
+        for (uri, said) in [
+            (
+                "/x",
+                "limit is missing: it takes a whole number from 1 to 500",
+            ),
+            (
+                "/x?at=2026-10-01T00:00:00Z",
+                "limit is missing: it takes a whole number from 1 to 500",
+            ),
+        ] {
+            match read_query::<Wanted>(&uri.parse().expect("an address")) {
+                Err(AppError::Invalid(fault)) => assert_eq!(fault.to_string(), said),
+                Err(other) => panic!("{other:?}"),
+                Ok(Wanted { limit, at }) => panic!("{limit} {at:?}"),
+            }
+        }
     }
 }

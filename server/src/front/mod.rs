@@ -1,4 +1,4 @@
-//! What pages and REST have in common: the listener, how a query is read, a request's id, its log line, its numbers, and the headers that guard a browser.
+//! What pages and REST have in common: the listener, how a query is read, a request's id and origin, its log line, its numbers, and the headers that guard a browser.
 
 pub mod body;
 pub mod context;
@@ -8,5 +8,6 @@ pub mod health;
 pub mod listener;
 pub mod logs;
 pub mod metrics;
+mod origin;
 
 pub use context::RequestContext;

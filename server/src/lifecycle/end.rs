@@ -134,7 +134,7 @@ fn step_to(to: JobState, attempt: &AttemptRow) -> JobStep {
     let end = attempt.reason.unwrap_or(AttemptEnd::NodeLost);
     JobStep::to(to)
         .because(end.as_str(), attempt.message.clone())
-        .exit_code(attempt.exit_code)
+        .exited(attempt.exit_code, attempt.exit_signal)
 }
 
 /// Queues a job again where its spec pays for that, else fails it.

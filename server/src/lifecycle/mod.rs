@@ -77,6 +77,7 @@ pub async fn step_job(
     job.reason.clone_from(&step.reason);
     job.message.clone_from(&step.message);
     job.exit_code = step.exit_code;
+    job.exit_signal = step.exit_signal;
     job.not_before = step.not_before;
     job.attempt += i32::from(step.begins_attempt);
     job.retries_used += i32::from(step.spends_retry);

@@ -33,7 +33,7 @@ use fault::PageError;
 use signin::Nothing;
 
 macro_rules! pages {
-    ($($path:literal $([$($known:literal)+])? { $($method:ident $handler:expr;)+ })+) => {
+    ($($path:literal $(<$query:ty>)? $([$($known:literal)+])? { $($method:ident $handler:expr;)+ })+) => {
         /// Method and path of every page; a test walks them all and fails on one that is new to it.
         pub const ROUTES: &[(&str, &str)] = &[$($((stringify!($method), $path),)+)+];
 
@@ -42,7 +42,10 @@ macro_rules! pages {
                 $path,
                 MethodRouter::new()
                     $(.$method($handler))+
-                    .route_layer(Extension(query::Known(&[$($($known),+)?]))),
+                    .route_layer(Extension(query::Known::of(
+                        &[$(query::parameters::<$query>(),)?],
+                        &[$($($known),+)?],
+                    ))),
             ))+
         }
     };
@@ -50,7 +53,7 @@ macro_rules! pages {
 
 pages! {
     "/" { get |_: query::Checked| async { Redirect::to("/jobs") }; }
-    "/signin" ["next"] { get signin::show_signin; post signin::sign_in; }
+    "/signin" <signin::SigninQuery> { get signin::show_signin; post signin::sign_in; }
     "/signout" { post signin::sign_out; }
     "/theme" { post signin::choose_theme; }
     "/fleet" { get fleet::show_fleet; }
@@ -59,19 +62,19 @@ pages! {
     "/nodes/{node}/uncordon" { post node::uncordon_node; }
     "/nodes/{node}/drain" { post node::drain_node; }
     "/nodes/{node}/declare-lost" { post node::declare_node_lost; }
-    "/jobs" ["team" "state" "user" "cursor" "done"] { get jobs::list_jobs; }
-    "/jobs/{job}" ["log" "done"] { get job::show_job; }
-    "/jobs/{job}/log/stream" ["attempt" "worker" "offset"] { get job::log::stream_log; }
+    "/jobs" <jobs::JobsQuery> ["done"] { get jobs::list_jobs; }
+    "/jobs/{job}" <job::JobQuery> ["done"] { get job::show_job; }
+    "/jobs/{job}/log/stream" <job::log::StreamQuery> { get job::log::stream_log; }
     "/jobs/{job}/cancel" { post job::cancel_job; }
     "/jobs/{job}/suspend" { post job::suspend_job; }
     "/jobs/{job}/resume" { post job::resume_job; }
-    "/submit" ["team" "like" "workers" "gpus"] { get submit::show_submit; post submit::submit_job; }
+    "/submit" <submit::SubmitQuery> { get submit::show_submit; post submit::submit_job; }
     "/submit/dry-run" { post submit::check_job; }
     "/teams" ["done"] { get teams::list_teams; post teams::make_team; }
     "/teams/{team}" ["done"] { get team::show_team; }
     "/teams/{team}/members" { get team::show_members; post team::add_member; }
     "/teams/{team}/members/{user}/remove" { post team::remove_member; }
-    "/users" ["cursor" "done"] { get users::list_users; post users::add_user; }
+    "/users" <users::ListQuery> ["done"] { get users::list_users; post users::add_user; }
     "/users/{user}/disable" { post users::disable_user; }
     "/users/{user}/enable" { post users::enable_user; }
     "/assets/{*path}" { get assets::send; }

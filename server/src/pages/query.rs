@@ -3,6 +3,8 @@
 use axum::Extension;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
+use serde::de::{DeserializeOwned, Deserializer, Visitor};
+use serde::forward_to_deserialize_any;
 use web::messages::{Messages, Phrase};
 
 use super::fault::PageError;
@@ -10,8 +12,49 @@ use super::visit::decode;
 use crate::app::{App, AppError};
 
 /// The parameters that the pages of a route know.
-#[derive(Debug, Clone, Copy)]
-pub struct Known(pub &'static [&'static str]);
+#[derive(Debug, Clone, Default)]
+pub struct Known(Vec<&'static str>);
+
+impl Known {
+    /// Those that handlers read, and those that the script of pages reads.
+    pub fn of(read: &[&[&'static str]], besides: &[&'static str]) -> Self {
+        Self([&read.concat(), besides].concat())
+    }
+}
+
+/// The parameters of a query: the names of its fields, as its reader knows them.
+pub fn parameters<T: DeserializeOwned>() -> &'static [&'static str] {
+    let mut names = Names(&[]);
+    // It ends with an error always: names are all that is asked for.
+    let _ = T::deserialize(&mut names);
+    names.0
+}
+
+/// Reads nothing, and keeps the names of the fields that were to be read.
+struct Names(&'static [&'static str]);
+
+impl<'de> Deserializer<'de> for &mut Names {
+    type Error = serde::de::value::Error;
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Self::Error> {
+        self.0 = fields;
+        self.deserialize_any(visitor)
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Self::Error> {
+        Err(serde::de::Error::custom("nothing is read"))
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option
+        unit unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
 
 /// The proof that an address holds nothing that its page does not know.
 #[derive(Debug)]
@@ -23,8 +66,8 @@ impl FromRequestParts<App> for Checked {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, PageError> {
         let Extension(Known(known)) = Extension::from_request_parts(parts, app)
             .await
-            .unwrap_or(Extension(Known(&[])));
-        check(parts.uri.query().unwrap_or(""), known)?;
+            .unwrap_or(Extension(Known::default()));
+        check(parts.uri.query().unwrap_or(""), &known)?;
         Ok(Self)
     }
 }
@@ -63,6 +106,18 @@ fn refused(words: Phrase, name: &str) -> PageError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_parameters_of_a_page_are_the_fields_that_its_handler_reads() {
+        #[derive(serde::Deserialize)]
+        #[allow(dead_code)]
+        struct Read {
+            team: String,
+            #[serde(default)]
+            cursor: Option<String>,
+        }
+        assert_eq!(parameters::<Read>(), ["team", "cursor"]);
+    }
 
     #[test]
     fn each_known_parameter_may_be_there_once() {

@@ -259,6 +259,7 @@ async fn dry_run(
     Ok(DryRun {
         outcome: match answer.verdict {
             DryRunVerdict::Starts => Outcome::Starts,
+            DryRunVerdict::Waits if answer.beyond_quota.is_some() => Outcome::Never,
             DryRunVerdict::Waits | DryRunVerdict::WaitsForVictims => {
                 Outcome::Waits { until: expected }
             }

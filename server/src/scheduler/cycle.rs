@@ -1,6 +1,6 @@
 //! One turn of the leader: refresh, settle what needs no plan, think, commit, tell those who wait.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use domain::Timestamp;
 use domain::ids::JobId;
 use domain::state::JobState;
 use engine::plan::{Plan, Waiting};
-use engine::world::{WorkloadState, World};
+use engine::world::{Workload, WorkloadState, World};
 use tokio::task::JoinHandle;
 
 use super::commit::{self, Outcome};
@@ -19,6 +19,7 @@ use super::translate;
 use super::windows;
 use super::world::{Mirror, Refresh};
 use crate::app::App;
+use crate::app::jobs::{beyond_quotas, waits_for_quota};
 use crate::store::epochs::{self, Epoch};
 use crate::store::jobs::{self, Verdict};
 use crate::store::windows::Window;
@@ -284,6 +285,7 @@ impl Cycle {
             }
         }
         if !verdicts.is_empty() {
+            self.tell_beyond(world, &mut verdicts).await;
             let mut tx = self.app.db.begin_system().await?;
             if epochs::share(&mut tx).await? == self.epoch {
                 wake |= jobs::set_waiting(&mut tx, &verdicts).await? > 0;
@@ -295,6 +297,36 @@ impl Cycle {
             self.app.wake.all();
         }
         Ok(())
+    }
+
+    /// Says of jobs that their quota never admits just that, in the words of their submission.
+    async fn tell_beyond(&self, world: &World, verdicts: &mut [Verdict]) {
+        let asked: BTreeSet<String> = verdicts
+            .iter()
+            .filter(|verdict| waits_for_quota(&verdict.code))
+            .map(|verdict| verdict.id.to_string())
+            .collect();
+        if asked.is_empty() {
+            return;
+        }
+        let works = world.workloads.iter();
+        let works: Vec<Workload> = works
+            .filter(|work| asked.contains(&work.name))
+            .cloned()
+            .collect();
+        let fleet = translate::fleet(&self.mirror.records, self.mirror.now);
+        let beyond = tokio::task::spawn_blocking(move || beyond_quotas(&fleet, works)).await;
+        match beyond {
+            Ok(beyond) => {
+                for verdict in verdicts {
+                    if let Some(beyond) = beyond.get(&verdict.id.to_string()) {
+                        verdict.message = beyond.to_string();
+                    }
+                }
+            }
+            // The engine's own words stay, which say less.
+            Err(error) => tracing::error!(%error, "quotas could not be asked for waiting jobs"),
+        }
     }
 }
 

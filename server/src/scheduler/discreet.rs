@@ -19,17 +19,27 @@ pub fn verdict(world: &World, team: &str, waiting: &Waiting) -> Waiting {
     {
         told.message = why;
     }
-    let own = told.scope.strip_prefix("team ");
-    let of = told.scope.split_once(" of team ").map(|(_, named)| named);
-    let Some(named) = own.or(of) else {
-        return told;
-    };
-    if !line(world, team).contains(named) {
-        let words = format!("team {named}");
+    if let Some(words) = hidden(world, team, &waiting.scope) {
         told.message = told.message.replace(&words, SOMEBODY);
         told.scope = told.scope.replace(&words, SOMEBODY);
     }
     told
+}
+
+/// What binds work of `team`, likewise.
+pub fn scope(world: &World, team: &str, scope: &str) -> String {
+    match hidden(world, team, scope) {
+        Some(words) => scope.replace(&words, SOMEBODY),
+        None => scope.to_owned(),
+    }
+}
+
+/// The words for a team that `team` may not know, where that is what binds.
+fn hidden(world: &World, team: &str, scope: &str) -> Option<String> {
+    let own = scope.strip_prefix("team ");
+    let of = scope.split_once(" of team ").map(|(_, named)| named);
+    let named = own.or(of)?;
+    (!line(world, team).contains(named)).then(|| format!("team {named}"))
 }
 
 /// A team with all above it.

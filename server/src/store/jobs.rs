@@ -43,6 +43,8 @@ pub struct JobRow {
     pub requeues: i32,
     /// The exit code of its last attempt.
     pub exit_code: Option<i32>,
+    /// The signal that ended its last attempt.
+    pub exit_signal: Option<i32>,
     /// Not placed before this time.
     pub not_before: Option<Timestamp>,
     /// The engine's last verdict while it waits.
@@ -117,7 +119,7 @@ macro_rules! select_jobs {
             JobRow,
             r#"SELECT j.id AS "id: JobId", j.team_id AS "team_id: TeamId", t.name AS team, j.user_id AS "user_id: UserId",
                       u.name AS "user", j.name, j.kind, j.class, j.spec, j.state AS "state: JobState", j.reason, j.message,
-                      j.attempt, j.retries_used, j.requeues, j.exit_code, j.not_before, j.waiting, j.nominated,
+                      j.attempt, j.retries_used, j.requeues, j.exit_code, j.exit_signal, j.not_before, j.waiting, j.nominated,
                       j.created_at, j.queued_at, j.started_at, j.finished_at, j.version
                FROM jobs AS j
                JOIN teams AS t ON t.id = j.team_id
@@ -216,6 +218,8 @@ pub struct JobStep {
     pub message: String,
     /// The exit code of the attempt that ended.
     pub exit_code: Option<i32>,
+    /// The signal that ended it.
+    pub exit_signal: Option<i32>,
     /// For a job that queues again: not before.
     pub not_before: Option<Timestamp>,
     /// Whether an attempt begins with it.
@@ -234,6 +238,7 @@ impl JobStep {
             reason: None,
             message: String::new(),
             exit_code: None,
+            exit_signal: None,
             not_before: None,
             begins_attempt: false,
             spends_retry: false,
@@ -249,10 +254,11 @@ impl JobStep {
         self
     }
 
-    /// The same with the exit code of the attempt that ended.
+    /// The same with the exit code and the signal of the attempt that ended.
     #[must_use]
-    pub fn exit_code(mut self, code: Option<i32>) -> Self {
+    pub fn exited(mut self, code: Option<i32>, signal: Option<i32>) -> Self {
         self.exit_code = code;
+        self.exit_signal = signal;
         self
     }
 }
@@ -269,6 +275,7 @@ pub async fn step(
              reason = $5,
              message = $6,
              exit_code = $7,
+             exit_signal = $12,
              not_before = $8,
              attempt = attempt + $9::bool::int,
              retries_used = retries_used + $10::bool::int,
@@ -297,6 +304,7 @@ pub async fn step(
         step.begins_attempt,
         step.spends_retry,
         step.counts_requeue,
+        step.exit_signal,
     )
     .fetch_optional(&mut **tx)
     .await

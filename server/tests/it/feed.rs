@@ -12,7 +12,7 @@ use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 
 use super::fixture::Server;
-use super::fleet::Fleet;
+use super::fleet::{Fleet, settled};
 use super::machine::eventually;
 
 /// Longest wait for an item that must come.
@@ -152,6 +152,8 @@ struct Listener {
 async fn listener(owner: &PgPool, user: &str) -> Listener {
     let server = Server::start(owner).await;
     let app = &server.app;
+    // What was written before is history to who begins now, and not told late.
+    settled(app, owner).await;
     let stop = CancellationToken::new();
     tokio::spawn(feed::run(app.clone(), stop.clone()));
     let opened = sessions::open(app, server.users[user], SessionKind::Token, 3600)
@@ -315,12 +317,17 @@ async fn a_stream_tells_nothing_more_of_a_team_that_its_reader_has_left(owner: P
         .execute(&owner)
         .await
         .expect("a job");
-    change_class(&on.server).await;
+    // The first of its kind that is told: it comes after all of these.
+    on.server
+        .client("admin")
+        .post("/pools", json!({ "name": "last" }))
+        .await
+        .expect(StatusCode::CREATED);
     loop {
         let item = next(&mut on.subscription).await;
         assert_eq!((item.job, item.team), (None, None), "{item:?}");
         assert_ne!(item.noun, "rights");
-        if item.noun == "class" {
+        if item.noun == "pool" {
             break;
         }
     }

@@ -29,6 +29,21 @@ pub struct Fleet {
     users: BTreeMap<&'static str, UserId>,
 }
 
+/// Waits until the feed's horizon has passed everything so far.
+pub async fn settled(app: &App, owner: &PgPool) {
+    let newest = sqlx::query_scalar!(r#"SELECT max(xid)::text::bigint AS "xid!" FROM changes"#)
+        .fetch_one(owner)
+        .await
+        .expect("something is in the feed");
+    eventually("the feed has settled", async || {
+        let mut tx = app.db.begin_system().await.expect("a transaction");
+        let head = changes::head(&mut tx).await.expect("a position");
+        tx.commit().await.expect("committed");
+        head.xid > newest
+    })
+    .await;
+}
+
 /// Memory of each device.
 pub const DEVICE_MIB: i64 = 81_559;
 
@@ -203,17 +218,7 @@ impl Fleet {
     /// Waits until the feed's horizon has passed everything so far. Transactions of other tests'
     /// databases on the same server hold it back as well.
     pub async fn settled(&self) {
-        let newest = sqlx::query_scalar!(r#"SELECT max(xid)::text::bigint AS "xid!" FROM changes"#)
-            .fetch_one(&self.owner)
-            .await
-            .expect("something is in the feed");
-        eventually("the feed has settled", async || {
-            let mut tx = self.app.db.begin_system().await.expect("a transaction");
-            let head = changes::head(&mut tx).await.expect("a position");
-            tx.commit().await.expect("committed");
-            head.xid > newest
-        })
-        .await;
+        settled(&self.app, &self.owner).await;
     }
 
     /// A job that was granted the one GPU of the one node, and cancelled before that had heard of it.

@@ -1,6 +1,7 @@
 //! A job's page: what it tells of a job to which much has happened.
 
 use axum::http::StatusCode;
+use domain::state::JobState;
 use protocol::report::FactKind;
 use serde_json::json;
 use server::app::jobs;
@@ -8,7 +9,7 @@ use sqlx::PgPool;
 
 use crate::fixture::Server;
 use crate::fleet::{Fleet, add_node, exited, turn};
-use crate::pages::{Browser, give_password};
+use crate::pages::{Browser, add_person, give_password};
 
 /// More than one page of events holds.
 const MANY: i32 = 600;
@@ -88,7 +89,7 @@ async fn the_price_is_that_of_what_the_job_holds(owner: PgPool) {
 
 #[sqlx::test(migrations = "../migrations")]
 async fn an_attempt_that_is_over_tells_where_it_ran(owner: PgPool) {
-    let fleet = Fleet::new(owner).await;
+    let fleet = Fleet::new(owner.clone()).await;
     fleet.node("n1", 1).await;
     let once = json!({"name": "once", "command": ["true"], "per_worker": {"gpus": 1}});
     let id = fleet.submit_spec(once).await.expect("accepted").id;
@@ -98,4 +99,34 @@ async fn an_attempt_that_is_over_tells_where_it_ran(owner: PgPool) {
     let attempts = jobs::attempts(&fleet.app, &fleet.ada(), id).await;
     let attempts = attempts.expect("they are told").items;
     assert_eq!(attempts[0].nodes, ["n1"]);
+    add_person(&owner, "boss", Some("admin")).await;
+    let mut browser = Browser::new(&fleet.app);
+    browser.sign_in("boss").await;
+    let page = browser.get(&format!("/jobs/{id}")).await.html;
+    let attempts = page.split("class=\"stack attempts\"").nth(1);
+    let attempts = attempts.and_then(|rest| rest.split("</ol>").next());
+    let attempts = attempts.expect("its attempts are on its page");
+    assert!(attempts.contains(" · n1"), "{attempts}");
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_job_that_was_cancelled_while_it_ran_says_so_once_where_it_stands(owner: PgPool) {
+    let fleet = Fleet::new(owner.clone()).await;
+    fleet.node("n1", 1).await;
+    let id = fleet.running(1).await;
+    fleet.cancel(id).await;
+    fleet.report(id, &[exited(1), FactKind::Released]).await;
+    assert_eq!(fleet.job(id).await.state, JobState::Cancelled);
+    add_person(&owner, "boss", Some("admin")).await;
+    let mut browser = Browser::new(&fleet.app);
+    browser.sign_in("boss").await;
+    let page = browser.get(&format!("/jobs/{id}")).await.html;
+    let lede = page
+        .split("<p class=\"lede\"")
+        .nth(1)
+        .expect("where it stands");
+    let lede = lede.split("</p>").next().expect("its end");
+    // Once as a code for scripts and once for people.
+    assert_eq!(lede.matches("ancelled").count(), 2, "{lede}");
+    assert_eq!(page.matches("<b>Cancelled</b>").count(), 1, "{page}");
 }

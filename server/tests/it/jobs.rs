@@ -104,13 +104,13 @@ async fn a_job_that_is_wrong_is_refused_with_field_value_and_remedy_and_nothing_
                 r#"{"mig_profile": "1g.10gb", "sharing": ["mig"]}"#,
             ),
             422,
-            "per_worker",
+            "per_worker.sharing",
             "no-such-hardware",
         ),
         (
             text("\"per_worker\"", r#"{"gpus": 1, "gpu_model": "B200"}"#),
             422,
-            "per_worker",
+            "per_worker.gpu_model",
             "no-such-hardware",
         ),
         (
@@ -230,6 +230,7 @@ async fn a_job_has_the_shape_of_the_contract(owner: PgPool) {
         "started_at",
         "finished_at",
         "exit_code",
+        "exit_signal",
         "placement",
         "gpu_seconds",
         "cost",

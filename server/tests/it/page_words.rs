@@ -290,7 +290,7 @@ async fn a_refusal_is_a_sentence(owner: PgPool) {
         (
             "/nodes/join-tokens",
             json!({}),
-            "pool: a missing value is refused: this field is required",
+            "pool is missing: it takes a string",
         ),
         (
             "/users",

@@ -17,14 +17,15 @@ use super::fleet::{Fleet, add_node};
 use super::pages::{Browser, add_person};
 
 /// A spec of so many GPUs with more keys.
-fn spec(gpus: u32, more: Value) -> Value {
+pub fn spec(gpus: u32, more: Value) -> Value {
     let mut spec = json!({ "name": "j", "command": ["true"], "per_worker": { "gpus": gpus } });
     let keys = more.as_object().expect("an object").clone();
     spec.as_object_mut().expect("an object").extend(keys);
     spec
 }
 
-async fn set_quota(fleet: &Fleet, team: &str, guaranteed: i64, limit: Option<i64>) {
+/// Gives a team a quota in pool `h100`, or changes it.
+pub async fn set_quota(fleet: &Fleet, team: &str, guaranteed: i64, limit: Option<i64>) {
     sqlx::query!(
         "INSERT INTO quotas (team_id, pool_id, guaranteed_milli, limit_milli)
          SELECT id, $2, $3, $4 FROM teams WHERE name = $1
@@ -58,12 +59,15 @@ async fn work_beyond_its_teams_limit_is_taken_and_told_what_would_let_it_start(o
     assert_eq!(job.reason.as_deref(), Some("over_limit"));
     for words in [
         "needs 4",
-        "the limit of team vision admits 2",
+        "the limit of team vision in pool h100 admits 2",
         "at most 2 GPUs",
     ] {
         assert!(job.message.contains(words), "{words} in {}", job.message);
     }
     fleet.turn().await;
+    let looked_at = fleet.job(job.id).await;
+    assert!(looked_at.waiting.is_some());
+    assert_eq!(looked_at.message, job.message, "also after a cycle");
     let told = planning::explain(&fleet.app, &fleet.ada(), job.id)
         .await
         .expect("explained");
@@ -119,14 +123,18 @@ async fn a_limit_above_and_a_guarantee_that_cannot_hold_it_are_told_likewise(own
         job.reason.as_deref(),
         Some("non_preemptible_over_guarantee")
     );
-    for words in ["its team's guarantee admits 4", "let it be preempted"] {
+    for words in [
+        "its team's guarantee in pool h100 admits 4",
+        "let it be preempted",
+    ] {
         assert!(job.message.contains(words), "{words} in {}", job.message);
     }
     set_quota(&fleet, "org", 8000, Some(8000)).await;
     let job = fleet.submit(9).await;
     assert_eq!(job.reason.as_deref(), Some("ancestor_over_limit"));
     assert!(
-        job.message.contains("the limit of team org admits 8"),
+        job.message
+            .contains("the limit of team org in pool h100 admits 8"),
         "{}",
         job.message
     );
@@ -209,6 +217,14 @@ async fn a_start_time_hides_nothing_that_is_wrong_whatever_the_time(owner: PgPoo
     set_quota(&fleet, "vision", 2000, Some(2000)).await;
     let job = fleet.submit_spec(spec(4, later)).await.expect("taken");
     assert!(job.message.contains("present quota"), "{}", job.message);
+    fleet.turn().await;
+    assert_eq!(fleet.job(job.id).await.reason.as_deref(), Some("not_yet"));
+    let told = planning::explain(&fleet.app, &fleet.ada(), job.id)
+        .await
+        .expect("explained");
+    assert_eq!(told.waiting.expect("it waits")["code"], "not_yet");
+    let beyond = told.beyond_quota.expect("its quota never admits it");
+    assert_eq!(told.message, beyond.to_string());
 }
 
 #[sqlx::test(migrations = "../migrations")]

@@ -203,7 +203,10 @@ async fn the_list_says_which_signal_and_out_of_memory_says_which_limit(owner: Pg
         .report(job, &[struck(11, false), FactKind::Released])
         .await;
     let list = browser.get("/jobs").await.html;
-    assert!(list.contains("signal 11"), "{list}");
+    assert!(
+        list.contains("It was ended by signal 11"),
+        "in the words of pages: {list}"
+    );
     assert!(!list.contains("It was ended by a signal."), "{list}");
     let spec =
         json!({ "name": "m", "command": ["true"], "per_worker": { "gpus": 1, "memory_mib": 512 } });

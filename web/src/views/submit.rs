@@ -152,6 +152,8 @@ pub enum Outcome {
         /// When it is expected to start.
         until: Option<DateTime<Utc>>,
     },
+    /// It would be taken, and its quota would never admit it as it is.
+    Never,
     /// It would be refused.
     Refused,
     /// The form is not complete enough to tell.
@@ -173,6 +175,7 @@ impl DryRun {
         match self.outcome {
             Outcome::Starts => "starts",
             Outcome::Waits { .. } => "waits",
+            Outcome::Never => "never",
             Outcome::Refused => "refused",
             Outcome::Unknown => "unknown",
         }
@@ -182,6 +185,7 @@ impl DryRun {
         match self.outcome {
             Outcome::Starts => "ok",
             Outcome::Waits { .. } => "info",
+            Outcome::Never => "warn",
             Outcome::Refused => "bad",
             Outcome::Unknown => "muted",
         }
@@ -191,17 +195,18 @@ impl DryRun {
         match self.outcome {
             Outcome::Starts => "run",
             Outcome::Refused => "fail",
-            Outcome::Waits { .. } | Outcome::Unknown => "queued",
+            Outcome::Waits { .. } | Outcome::Never | Outcome::Unknown => "queued",
         }
     }
 
     /// The cause, in words and figures.
     fn causes(&self, t: &Messages) -> Vec<Phrase> {
         match &self.cause {
-            Some(Cause::Waits(wait)) => [Some(wait.explain(t)), wait.figures(t)]
-                .into_iter()
-                .flatten()
-                .collect(),
+            Some(Cause::Waits(wait)) => {
+                let mends = wait.beyond_quota.as_ref().map(|beyond| beyond.before(t));
+                let said = [Some(wait.explain(t)), wait.figures(t), mends];
+                said.into_iter().flatten().collect()
+            }
             Some(Cause::Refused(refusal)) => vec![refusal.say(t)],
             None => Vec::new(),
         }
@@ -231,6 +236,7 @@ fn button(shell: &Shell, dry_run: Option<&DryRun>) -> Phrase {
             .say("submit.button_waits_until")
             .nest("at", shell.moment(&at)),
         Some(Outcome::Waits { until: None }) => t.say("submit.button_waits"),
+        Some(Outcome::Never) => t.say("submit.button_never"),
         _ => t.say("submit.button"),
     }
 }

@@ -61,10 +61,14 @@ pub struct BeyondQuota {
     pub bound: QuotaBound,
     /// The team whose quota it is; nothing for another's, whose name is not the reader's to know.
     pub team: Option<String>,
+    /// The pool that it is of.
+    pub pool: String,
     /// What the job needs at least, in thousandths of a GPU.
     pub need_milli: i64,
     /// What the quota leaves it.
     pub have_milli: i64,
+    /// How many instances of its profile that is, where it asks for instances.
+    pub instances: Option<i64>,
 }
 
 impl BeyondQuota {
@@ -78,18 +82,31 @@ impl BeyondQuota {
             .nest("need", t.gpus(self.need_milli))
             .nest("have", t.gpus(self.have_milli))
             .nest("team", team)
+            .with("pool", &self.pool)
     }
 
     /// What would let the job start, or one like it.
     fn next(&self, t: &Messages) -> Phrase {
+        self.ways(t, "next_beyond_quota")
+    }
+
+    /// What would let a job start that is not submitted yet.
+    pub(super) fn before(&self, t: &Messages) -> Phrase {
+        self.ways(t, "form_beyond_quota")
+    }
+
+    fn ways(&self, t: &Messages, family: &str) -> Phrase {
+        let have = match self.instances {
+            Some(count) => t.count("count.instances", count),
+            None => t.gpus(self.have_milli),
+        };
         let ways = match (self.have_milli > 0, self.bound == QuotaBound::Guarantee) {
             (true, true) => "smaller_or_preemptible",
             (true, false) => "smaller",
             (false, true) => "preemptible",
             (false, false) => "quota_alone",
         };
-        t.word("next_beyond_quota", ways)
-            .nest("have", t.gpus(self.have_milli))
+        t.word(family, ways).nest("have", have)
     }
 }
 
@@ -156,7 +173,20 @@ impl Wait {
         if let (Some(state), Some(pool)) = (self.nodes_out(), pool) {
             return t.word("nodes_out", state).nest("scope", pool);
         }
-        t.word("waiting", &self.code)
+        t.word("waiting", self.told_code())
+    }
+
+    /// The code, where its scope says that bookings are what room is kept for that of those.
+    fn told_code(&self) -> &str {
+        let booked = self
+            .scope
+            .as_deref()
+            .is_some_and(|text| bookings(text).is_some());
+        if booked {
+            "held_for_booking"
+        } else {
+            &self.code
+        }
     }
 
     /// The cause in figures, where they say more.
@@ -244,6 +274,11 @@ fn rules(text: &str) -> Option<(&str, &str)> {
         .filter(|(keys, _)| keys.starts_with("preemption."))
 }
 
+/// The pool whose bookings bind, where such do.
+fn bookings(text: &str) -> Option<&str> {
+    text.strip_prefix("bookings of ")
+}
+
 /// What binds, in words; nothing where it is the job itself.
 fn scope(t: &Messages, text: &str) -> Option<Phrase> {
     for limit in LIMITS {
@@ -257,6 +292,9 @@ fn scope(t: &Messages, text: &str) -> Option<Phrase> {
     if let Some((keys, pool)) = rules(text) {
         let named = t.word("scope", "rules").with("rules", keys);
         return Some(named.nest("pool", scope(t, pool)?));
+    }
+    if let Some(pool) = bookings(text) {
+        return Some(t.word("scope", "bookings").nest("pool", scope(t, pool)?));
     }
     let (kind, name) = text.split_once(' ').unwrap_or((text, ""));
     match (kind, name) {

@@ -262,8 +262,10 @@ pub fn beyond_quota() -> JobView {
             beyond_quota: Some(BeyondQuota {
                 bound: QuotaBound::Limit,
                 team: Some("vision".into()),
+                pool: "h100".into(),
                 need_milli: 4000,
                 have_milli: 2000,
+                instances: None,
             }),
             ..Wait::default()
         }),

@@ -106,7 +106,7 @@ async fn foresee_all(
     tx.commit().await?;
     let workloads = specs.iter();
     let workloads: Vec<Workload> = workloads
-        .map(|spec| planning::workload(fleet, team.as_str(), asker, spec))
+        .map(|spec| planning::workload(fleet, team.as_str(), asker.user_id, spec))
         .collect();
     let (fleet, specs) = (Arc::clone(fleet), Arc::clone(specs));
     let asked = move || {

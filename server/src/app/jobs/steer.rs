@@ -8,12 +8,14 @@ use serde::Deserialize;
 use serde_json::json;
 use utoipa::ToSchema;
 
+use super::prospect::{self, Prospect};
+use super::submit::Foretold;
 use super::view::{self, Job};
 use super::{find, lock};
 use crate::app::audit::{self, Change};
 use crate::app::authorise::Action;
 use crate::app::idempotency::{self, Answer, Repeat};
-use crate::app::{App, AppError, Asker, RefusalCode};
+use crate::app::{App, AppError, Asker, RefusalCode, planning, questions};
 use crate::lifecycle::{self, Stop, step_job};
 use crate::store::events::Actor;
 use crate::store::jobs::{self, JobGuard, JobRow, JobStep};
@@ -29,6 +31,20 @@ pub struct JobPatch {
     #[serde(deserialize_with = "crate::app::some")]
     #[schema(value_type = Option<i64>)]
     pub time_limit_seconds: Option<Option<i64>>,
+}
+
+impl JobPatch {
+    /// The spec as it is changed.
+    fn of(&self, before: &JobSpec) -> JobSpec {
+        let mut after = before.clone();
+        if let Some(class) = &self.class {
+            after.class = class.clone();
+        }
+        if let Some(limit) = self.time_limit_seconds {
+            after.time_limit_seconds = limit;
+        }
+        after
+    }
 }
 
 /// Cancels a job: at once where nothing of it runs, else as soon as its workers have left. It is
@@ -188,6 +204,8 @@ pub async fn update(
     version: i64,
     patch: JobPatch,
 ) -> Result<Job, AppError> {
+    // Asked before the row is locked: a transaction is not kept open while others are being answered.
+    let foretold = foresee_change(app, asker, id, &patch).await;
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let job = lock(&mut tx, asker, Action::UpdateJob, id).await?;
     if job.version != version {
@@ -209,23 +227,18 @@ pub async fn update(
         code: RefusalCode::SpecUnreadable,
         message: jobs::unreadable_spec(&error),
     })?;
-    let mut after = before.clone();
-    if let Some(class) = patch.class {
-        if store::classes::find(&mut tx, class.as_str())
+    if let Some(class) = &patch.class
+        && store::classes::find(&mut tx, class.as_str())
             .await?
             .is_none()
-        {
-            return Err(AppError::invalid(
-                "class",
-                &class,
-                "the name of a class that is there",
-            ));
-        }
-        after.class = class;
+    {
+        return Err(AppError::invalid(
+            "class",
+            class,
+            "the name of a class that is there",
+        ));
     }
-    if let Some(limit) = patch.time_limit_seconds {
-        after.time_limit_seconds = limit;
-    }
+    let after = patch.of(&before);
     after.check()?;
     if after != before {
         let guard = JobGuard {
@@ -247,11 +260,38 @@ pub async fn update(
             ..Change::of(Action::UpdateJob, format!("job/{id}"))
         };
         audit::record(&mut tx, asker, change).await?;
+        if let Some(foretold) = foretold? {
+            jobs::set_waiting(&mut tx, &[foretold.verdict(id)]).await?;
+        }
     }
     let job = shown_again(&mut tx, id).await?;
     tx.commit().await?;
     app.wake.all();
     Ok(job)
+}
+
+/// What the engine foretells of a job as it is to be, where it waits and its spec can be read. That
+/// no node could hold it any more is no reason to refuse the change: it was taken.
+async fn foresee_change(
+    app: &App,
+    asker: &Asker,
+    id: JobId,
+    patch: &JobPatch,
+) -> Result<Option<Foretold>, AppError> {
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let job = find(&mut tx, asker, Action::UpdateJob, id).await?;
+    tx.commit().await?;
+    let Some(before) = job.spec().ok().filter(|_| job.state == JobState::Queued) else {
+        return Ok(None);
+    };
+    let fleet = questions::fleet(app).await?;
+    let spec = patch.of(&before);
+    let workload = planning::workload(&fleet, &job.team, job.user_id, &spec);
+    let asked = move || match prospect::of(&fleet, &spec, workload) {
+        Prospect::BeyondQuota(beyond, verdict) => Some(Foretold::of(&beyond, &verdict)),
+        Prospect::Open | Prospect::Closed { .. } => None,
+    };
+    app.questions.ask("foresee a change", asked).await
 }
 
 async fn shown_again(tx: &mut Tx, id: JobId) -> Result<Job, AppError> {

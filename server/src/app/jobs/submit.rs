@@ -8,10 +8,11 @@ use domain::ids::{JobId, TeamId};
 use domain::name::Name;
 use domain::spec::JobSpec;
 use domain::state::JobState;
+use engine::plan::Waiting;
 use engine::world::{Workload, World};
 use serde_json::{Value, json};
 
-use super::prospect::{self, Prospect};
+use super::prospect::{self, BeyondQuota, Prospect};
 use super::view::{self, Job};
 use crate::app::audit::{self, Change};
 use crate::app::authorise::Action;
@@ -74,7 +75,7 @@ async fn foresee_one(
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let team = check(&mut tx, fleet, asker, Action::SubmitJob, team, spec).await?;
     tx.commit().await?;
-    let workload = planning::workload(fleet, team.name.as_str(), asker, spec);
+    let workload = planning::workload(fleet, team.name.as_str(), asker.user_id, spec);
     let (fleet, spec) = (Arc::clone(fleet), spec.clone());
     let asked = move || foresee(&fleet, &spec, workload);
     app.questions.ask("foresee a job", asked).await?
@@ -89,6 +90,27 @@ pub(super) struct Foretold {
     whole: Value,
 }
 
+impl Foretold {
+    /// A quota that never admits a job, with the engine's verdict.
+    pub(super) fn of(beyond: &BeyondQuota, verdict: &Waiting) -> Self {
+        Self {
+            code: verdict.code.as_str(),
+            message: beyond.to_string(),
+            whole: serde_json::to_value(verdict).expect("a verdict's keys are texts"),
+        }
+    }
+
+    /// The same of a job that has an id.
+    pub(super) fn verdict(self, id: JobId) -> Verdict {
+        Verdict {
+            id,
+            code: self.code.to_owned(),
+            message: self.message,
+            whole: self.whole,
+        }
+    }
+}
+
 /// Refuses what can never run here, and says what is known of the rest already.
 pub(super) fn foresee(
     fleet: &World,
@@ -98,11 +120,7 @@ pub(super) fn foresee(
     match prospect::of(fleet, spec, workload) {
         Prospect::Open => Ok(None),
         Prospect::Closed { code, field } => Err(AppError::Impossible { code, field }),
-        Prospect::BeyondQuota(beyond, verdict) => Ok(Some(Foretold {
-            code: verdict.code.as_str(),
-            message: beyond.to_string(),
-            whole: serde_json::to_value(verdict).expect("a verdict's keys are texts"),
-        })),
+        Prospect::BeyondQuota(beyond, verdict) => Ok(Some(Foretold::of(&beyond, &verdict))),
     }
 }
 
@@ -117,12 +135,7 @@ pub(super) async fn write(
     foretold: Option<Foretold>,
 ) -> Result<JobId, AppError> {
     let id = JobId::new();
-    let foretold = foretold.map(|told| Verdict {
-        id,
-        code: told.code.to_owned(),
-        message: told.message,
-        whole: told.whole,
-    });
+    let foretold = foretold.map(|told| told.verdict(id));
     let new = NewJob {
         id,
         team_id,

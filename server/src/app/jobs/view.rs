@@ -54,6 +54,8 @@ pub struct Job {
     pub finished_at: Option<Timestamp>,
     /// The exit code of its last attempt, where one decided it.
     pub exit_code: Option<i32>,
+    /// The signal that ended its last attempt, where one did.
+    pub exit_signal: Option<i32>,
     /// Where it runs or last ran, by worker.
     pub placement: Vec<PlacedWorker>,
     /// GPU-seconds charged so far: up to when its nodes were last heard of.
@@ -159,6 +161,7 @@ fn shown(row: JobRow, placement: Vec<PlacedWorker>, used: Sum, currency: Option<
         started_at: row.started_at,
         finished_at: row.finished_at,
         exit_code: row.exit_code,
+        exit_signal: row.exit_signal,
         placement,
         gpu_seconds: used.gpu_seconds,
         cost: cost(used, currency),

@@ -119,7 +119,7 @@ pub async fn dry_run(
     let own = store::teams::names_of(&mut tx, &asker.scope().teams).await?;
     tx.commit().await?;
     let fleet = questions::fleet(app).await?;
-    let asked = workload(&world, team.name.as_str(), asker, &spec);
+    let asked = workload(&world, team.name.as_str(), asker.user_id, &spec);
     let wanted = Wanted::of(&spec);
     let tried = move || {
         let prospect = jobs::prospect(&fleet, &spec, asked.clone());

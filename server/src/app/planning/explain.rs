@@ -1,20 +1,20 @@
 //! Why a job waits, and who holds what it could use.
 
 use domain::ids::JobId;
+use domain::money::Money;
 use domain::state::JobState;
 use domain::{MilliGpu, Timestamp};
-use engine::world::{NodeState, Workload, World};
+use engine::world::{Workload, World};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::app::authorise::Action;
-use crate::app::jobs::{self, BeyondQuota, Prospect, QuotaCode};
+use crate::app::jobs::{self, BeyondQuota, Job, PlacedWorker};
 use crate::app::questions::{self, live};
 use crate::app::{App, AppError, Asker, promises};
 use crate::scheduler::discreet;
 use crate::store;
-use crate::store::jobs::JobRow;
 
 /// Why a job waits, or that it does not.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -28,6 +28,8 @@ pub struct Explanation {
     pub waiting: Option<Value>,
     /// What of its quota can never admit it as it is; null where no quota is in its way for good.
     pub beyond_quota: Option<BeyondQuota>,
+    /// How it ended; null while it may still run.
+    pub ended: Option<Ended>,
     /// One sentence for people.
     pub message: String,
     /// Who holds what it could use, in aggregate.
@@ -35,6 +37,41 @@ pub struct Explanation {
     /// When this was so.
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
+}
+
+/// How a job ended, and what came of it.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Ended {
+    /// When.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub finished_at: Option<Timestamp>,
+    /// The end of its last attempt, or why it never had one.
+    pub reason: Option<String>,
+    /// The exit code of its last attempt, where one decided it.
+    pub exit_code: Option<i32>,
+    /// The signal that ended its last attempt, where one did.
+    pub exit_signal: Option<i32>,
+    /// Attempts that it had.
+    pub attempts: i32,
+    /// What it cost in all; null where no price covers any of it.
+    pub cost: Option<Money>,
+    /// Where it ran last, by worker.
+    pub placement: Vec<PlacedWorker>,
+}
+
+impl Ended {
+    /// Of a job as it is shown; nothing of one that has not ended.
+    fn of(job: Job) -> Option<Self> {
+        job.state.terminal().then_some(Self {
+            finished_at: job.finished_at,
+            reason: job.reason,
+            exit_code: job.exit_code,
+            exit_signal: job.exit_signal,
+            attempts: job.attempt,
+            cost: job.cost,
+            placement: job.placement,
+        })
+    }
 }
 
 /// Who holds the devices of the pools that a job accepts.
@@ -64,30 +101,15 @@ pub async fn explain(app: &App, asker: &Asker, id: JobId) -> Result<Explanation,
         .as_ref()
         .and_then(|thought| Some((thought, thought.world.workload(&name)?)));
     let Some((thought, asked)) = asked else {
-        let mut tx = app.db.begin_person(&asker.scope()).await?;
-        let at = store::clock(&mut tx).await?;
-        tx.commit().await?;
-        return Ok(Explanation {
-            job: id,
-            state: job.state,
-            waiting: None,
-            beyond_quota: None,
-            message: if job.message.is_empty() {
-                format!("the job is {}", job.state)
-            } else {
-                job.message
-            },
-            holders: Holders::default(),
-            at,
-        });
+        return not_waiting(app, asker, id).await;
     };
     let waiting = thought
         .plan
         .waiting_for(&name)
         .map(|w| discreet::verdict(&thought.world, &asked.team, w));
     let beyond_quota = match &waiting {
-        Some(waiting) if QuotaCode::of(waiting.code).is_some() => {
-            beyond_quota(app, &job, asked).await?
+        Some(waiting) if jobs::may_be_beyond(waiting.code.as_str()) => {
+            beyond_quota(app, asked).await?
         }
         _ => None,
     };
@@ -102,9 +124,33 @@ pub async fn explain(app: &App, asker: &Asker, id: JobId) -> Result<Explanation,
         state: job.state,
         waiting: waiting.map(|w| serde_json::to_value(w).unwrap_or_default()),
         beyond_quota,
+        ended: None,
         message,
         holders: holders(&thought.world, asked),
         at: thought.world.now,
+    })
+}
+
+/// What there is to say of a job that waits for nothing.
+async fn not_waiting(app: &App, asker: &Asker, id: JobId) -> Result<Explanation, AppError> {
+    let job = jobs::get(app, asker, id).await?;
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let at = store::clock(&mut tx).await?;
+    tx.commit().await?;
+    let message = match (job.state, job.message.as_str()) {
+        (JobState::Succeeded, _) => "its command ended well".to_owned(),
+        (state, "") => format!("the job is {state}"),
+        (_, message) => message.to_owned(),
+    };
+    Ok(Explanation {
+        job: id,
+        state: job.state,
+        waiting: None,
+        beyond_quota: None,
+        message,
+        ended: Ended::of(job),
+        holders: Holders::default(),
+        at,
     })
 }
 
@@ -130,7 +176,7 @@ pub async fn evidence(app: &App, asker: &Asker, id: JobId) -> Result<Option<Evid
         return Ok(None);
     };
     let beyond_quota = match job.reason.as_deref() {
-        Some(code) if QuotaCode::read(code).is_some() => beyond_quota(app, &job, work).await?,
+        Some(code) if jobs::may_be_beyond(code) => beyond_quota(app, work).await?,
         _ => None,
     };
     Ok(Some(Evidence {
@@ -140,21 +186,12 @@ pub async fn evidence(app: &App, asker: &Asker, id: JobId) -> Result<Option<Evid
 }
 
 /// What of its quota can never admit a job, whatever else runs.
-async fn beyond_quota(
-    app: &App,
-    job: &JobRow,
-    work: &Workload,
-) -> Result<Option<BeyondQuota>, AppError> {
-    let spec = job.spec().map_err(|error| {
-        AppError::Internal(anyhow::Error::new(error).context(format!("read job {}", job.id)))
-    })?;
+async fn beyond_quota(app: &App, work: &Workload) -> Result<Option<BeyondQuota>, AppError> {
     let fleet = questions::fleet(app).await?;
     let work = work.clone();
-    let asked = move || jobs::prospect(&fleet, &spec, work);
-    Ok(match app.questions.ask("ask of a quota", asked).await? {
-        Prospect::BeyondQuota(beyond, _) => Some(beyond),
-        Prospect::Open | Prospect::Closed { .. } => None,
-    })
+    let asked = move || jobs::beyond_quotas(&fleet, [work]).pop_first();
+    let found = app.questions.ask("ask of a quota", asked).await?;
+    Ok(found.map(|(_, beyond)| beyond))
 }
 
 fn holders(world: &World, work: &Workload) -> Holders {
@@ -162,7 +199,7 @@ fn holders(world: &World, work: &Workload) -> Holders {
     let nodes: Vec<_> = world
         .nodes
         .iter()
-        .filter(|n| accepted(&n.pool) && n.state != NodeState::Unreachable)
+        .filter(|n| accepted(&n.pool) && promises::answers(n))
         .collect();
     let mut sum = Holders {
         capacity: promises::capacity(nodes.iter().copied()),

@@ -6,4 +6,4 @@ mod view;
 pub mod why;
 
 pub use steer::{cancel_job, read_id, resume_job, suspend_job};
-pub use view::show_job;
+pub use view::{JobQuery, show_job};

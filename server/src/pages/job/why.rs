@@ -26,14 +26,10 @@ pub fn short(t: &Messages, job: &Job) -> Option<Phrase> {
                 return Some(t.word("never_ran", code));
             }
             let end = job.reason.as_deref()?.parse().ok()?;
-            // Which signal it was, a job's row says in words alone.
-            if end == AttemptEnd::Signal && !job.message.is_empty() {
-                return Some(Phrase::literal(&job.message));
-            }
             let ending = Ending {
                 end,
                 exit_code: job.exit_code,
-                signal: None,
+                signal: job.exit_signal,
                 message: None,
                 suspended_by: None,
                 memory_mib: memory(job),
@@ -62,7 +58,7 @@ pub fn explain(job: &Job, waiting: Option<&Value>, last: Option<&Attempt>) -> Wh
             Why::Ended(Ending {
                 end,
                 exit_code: job.exit_code,
-                signal: last.and_then(|attempt| attempt.exit_signal),
+                signal: job.exit_signal,
                 message: said(&job.message),
                 suspended_by: None,
                 memory_mib: memory(job),
@@ -160,8 +156,10 @@ pub fn beyond(beyond: &jobs::BeyondQuota) -> BeyondQuota {
     BeyondQuota {
         bound: beyond.bound,
         team: beyond.team.clone(),
+        pool: beyond.pool.clone(),
         need_milli: beyond.need.milli(),
         have_milli: beyond.have.milli(),
+        instances: beyond.instances,
     }
 }
 

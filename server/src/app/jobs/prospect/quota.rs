@@ -1,0 +1,248 @@
+//! What of a job's quota can never admit it, in numbers and in words.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use domain::MilliGpu;
+use domain::quantity::MILLI;
+use domain::quota::QuotaBound;
+use engine::Bound;
+use engine::plan::Code;
+use engine::world::{Workload, WorkloadState, World};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::in_service;
+use crate::app::promises;
+use crate::scheduler::discreet;
+
+/// By which rule a quota binds, as a verdict's code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum QuotaCode {
+    /// The limit of its own team, what others lend, or what one user may hold.
+    OverLimit,
+    /// The limit of a team above its own.
+    AncestorOverLimit,
+    /// It may not be preempted, and so must fit in its team's guarantee.
+    NonPreemptibleOverGuarantee,
+}
+
+impl QuotaCode {
+    /// The rule of a verdict; nothing where it is not one of quota.
+    pub(in crate::app) fn of(code: Code) -> Option<Self> {
+        match code {
+            Code::OverLimit => Some(Self::OverLimit),
+            Code::AncestorOverLimit => Some(Self::AncestorOverLimit),
+            Code::NonPreemptibleOverGuarantee => Some(Self::NonPreemptibleOverGuarantee),
+            _ => None,
+        }
+    }
+}
+
+/// Causes of a wait besides those of quota that may hide that a quota never admits the job.
+const HIDING: [Code; 4] = [
+    Code::Suspended,
+    Code::NotYet,
+    Code::Dependency,
+    Code::PoolClosed,
+];
+
+/// Whether a job waits for a quota, as a code says.
+pub(crate) fn waits_for_quota(code: &str) -> bool {
+    let codes = [
+        Code::OverLimit,
+        Code::AncestorOverLimit,
+        Code::NonPreemptibleOverGuarantee,
+    ];
+    codes.iter().any(|known| known.as_str() == code)
+}
+
+/// Whether what a job waits for, as a code, may be that its quota never admits it, or may hide that.
+pub(in crate::app) fn may_be_beyond(code: &str) -> bool {
+    waits_for_quota(code) || HIDING.iter().any(|known| known.as_str() == code)
+}
+
+/// What of a job's quota can never admit it, even when nothing else runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BeyondQuota {
+    /// `over_limit`, `ancestor_over_limit` or `non_preemptible_over_guarantee`.
+    pub code: QuotaCode,
+    /// Which number binds: `limit`, `lend_limit`, `max_per_user` or `guarantee`.
+    pub bound: QuotaBound,
+    /// The team whose number it is; null for another's, whose name is not the reader's to know.
+    pub team: Option<String>,
+    /// The pool in which that is so; of several that the job accepts the one that admits the most.
+    pub pool: String,
+    /// The GPUs that it needs at least, all workers together.
+    pub need: MilliGpu,
+    /// The GPUs that it could be given when nothing else runs: whole ones where it asks for whole ones.
+    pub have: MilliGpu,
+    /// How many instances of its MIG profile that is; null where it asks for none.
+    pub instances: Option<i64>,
+    /// What would let it start.
+    pub remedy: String,
+}
+
+impl fmt::Display for BeyondQuota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (need, have) = (self.need, self.have);
+        let number = self.number();
+        write!(
+            f,
+            "it cannot start under the present quota: it needs {need} GPUs, and {number} admits {have} even when nothing else runs; {}",
+            self.remedy
+        )
+    }
+}
+
+impl BeyondQuota {
+    /// What a bound on a workload says of a quota; nothing where no quota binds.
+    fn of(fleet: &World, work: &Workload, bound: &Bound) -> Option<Self> {
+        let code = QuotaCode::of(bound.code)?;
+        let (number, team) = match code {
+            QuotaCode::NonPreemptibleOverGuarantee => {
+                (QuotaBound::Guarantee, Some(work.team.clone()))
+            }
+            QuotaCode::OverLimit | QuotaCode::AncestorOverLimit => {
+                read_scope(&discreet::scope(fleet, &work.team, &bound.scope))
+            }
+        };
+        let mut told = Self {
+            code,
+            bound: number,
+            team,
+            pool: bound.pool.clone(),
+            need: bound.need,
+            have: bound.have,
+            instances: instances(work, bound),
+            remedy: String::new(),
+        };
+        told.remedy = told.ways().join(", or ");
+        Some(told)
+    }
+
+    /// What would let it start, each by itself.
+    fn ways(&self) -> Vec<String> {
+        let mut ways = Vec::new();
+        match self.instances {
+            _ if self.have == MilliGpu::ZERO => {}
+            Some(count) => ways.push(format!("ask for at most {count} instances")),
+            None => ways.push(format!("ask for at most {} GPUs", self.have)),
+        }
+        if self.bound == QuotaBound::Guarantee {
+            ways.push("let it be preempted".to_owned());
+        }
+        ways.push(format!("have an administrator raise {}", self.number()));
+        ways
+    }
+
+    /// The number that binds, in words.
+    fn number(&self) -> String {
+        let team = self.team.as_deref();
+        let whose = team.map_or_else(|| "another team".to_owned(), |team| format!("team {team}"));
+        let number = match self.bound {
+            QuotaBound::Limit => format!("the limit of {whose}"),
+            QuotaBound::LendLimit => format!("the lend_limit of {whose}"),
+            QuotaBound::MaxPerUser => format!("the max_per_user of {whose}"),
+            QuotaBound::Guarantee => "its team's guarantee".to_owned(),
+        };
+        format!("{number} in pool {}", self.pool)
+    }
+}
+
+/// How many instances of its profile a bound leaves a workload that asks for some.
+fn instances(work: &Workload, bound: &Bound) -> Option<i64> {
+    work.per_worker.mig_profile.as_ref()?;
+    let asked = work.per_worker.gpus().milli() / MILLI * i64::from(work.workers_least());
+    (bound.have.milli() * asked).checked_div(bound.need.milli())
+}
+
+/// What of their quotas can never admit these workloads, by name, whatever else runs and once all that
+/// is out has come back; of work that some pool would admit, nothing. The engine thinks for it: not on a
+/// thread that answers requests.
+pub(crate) fn beyond_quotas(
+    fleet: &World,
+    works: impl IntoIterator<Item = Workload>,
+) -> BTreeMap<String, BeyondQuota> {
+    let mut fleet = in_service(fleet);
+    // What they wait for besides is not asked.
+    let waiting = |work: Workload| Workload {
+        state: WorkloadState::Waiting,
+        nominated: None,
+        placed: Vec::new(),
+        ..work
+    };
+    fleet.workloads = works.into_iter().map(waiting).collect();
+    let mut bounds = engine::alone(&fleet);
+    let found = fleet.workloads.iter().filter_map(|work| {
+        let bounds = bounds.remove(&work.name)?;
+        Some((work.name.clone(), best(&fleet, work, &bounds)?))
+    });
+    found.collect()
+}
+
+/// Of the pools that keep a workload out by quota the one that admits the most, the first among
+/// equals; nothing where one would let it start some day.
+fn best(fleet: &World, work: &Workload, bounds: &[Bound]) -> Option<BeyondQuota> {
+    let mut best: Option<BeyondQuota> = None;
+    for bound in bounds {
+        match bound.code {
+            Code::NeverFits | Code::NoSuchHardware | Code::NoQuota => {}
+            _ => {
+                let told = BeyondQuota::of(fleet, work, bound)?;
+                if shrunk(fleet, work, &told) {
+                    return None;
+                }
+                if best.as_ref().is_none_or(|best| told.have > best.have) {
+                    best = Some(told);
+                }
+            }
+        }
+    }
+    best
+}
+
+/// Whether the work is within its team's guarantee as it was given: what binds is then that a pool
+/// promises more than it has, which machines mend.
+fn shrunk(fleet: &World, work: &Workload, beyond: &BeyondQuota) -> bool {
+    matches!(beyond.bound, QuotaBound::Guarantee | QuotaBound::LendLimit)
+        && promises::of_team(&fleet.teams, &work.team, &beyond.pool) >= beyond.need
+}
+
+/// The number that binds and whose it is, from the engine's words for a limit.
+fn read_scope(scope: &str) -> (QuotaBound, Option<String>) {
+    let bounds = [
+        ("lend_limit of ", QuotaBound::LendLimit),
+        ("max_per_user of ", QuotaBound::MaxPerUser),
+    ];
+    let found = bounds
+        .iter()
+        .find_map(|(words, bound)| Some((*bound, scope.strip_prefix(words)?)));
+    let (bound, whose) = found.unwrap_or((QuotaBound::Limit, scope));
+    (bound, whose.strip_prefix("team ").map(str::to_owned))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_engine_calls_a_limit_is_read_as_what_it_is() {
+        let whose = |bound, team: Option<&str>| (bound, team.map(str::to_owned));
+        for (scope, read) in [
+            ("team vision", whose(QuotaBound::Limit, Some("vision"))),
+            ("another team", whose(QuotaBound::Limit, None)),
+            (
+                "lend_limit of another team",
+                whose(QuotaBound::LendLimit, None),
+            ),
+            (
+                "max_per_user of team org",
+                whose(QuotaBound::MaxPerUser, Some("org")),
+            ),
+        ] {
+            assert_eq!(read_scope(scope), read, "{scope}");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! What a quota never admits is told truly: of which pool, with an amount that would be admitted, and whenever it comes to be so.
+
+use domain::state::JobState;
+use serde_json::json;
+use server::app::{jobs, planning};
+use sqlx::PgPool;
+
+use super::fleet::{Fleet, add_node};
+use super::prospects::{set_quota, spec};
+
+/// Adds pool `a100` with one node of eight, and a limit for vision there.
+async fn second_pool(fleet: &Fleet, limit: i64) {
+    sqlx::query!("INSERT INTO pools (id, name, policy) VALUES (gen_random_uuid(), 'a100', '{}')")
+        .execute(&fleet.owner)
+        .await
+        .expect("a pool");
+    sqlx::query!(
+        "INSERT INTO quotas (team_id, pool_id, guaranteed_milli, limit_milli)
+         SELECT teams.id, pools.id, 1000, $1 FROM teams, pools
+         WHERE teams.name = 'vision' AND pools.name = 'a100'",
+        limit
+    )
+    .execute(&fleet.owner)
+    .await
+    .expect("a quota");
+    add_node(&fleet.owner, "a100", "other", 8).await;
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn of_several_pools_the_one_that_admits_the_most_is_told_with_its_own_numbers(owner: PgPool) {
+    let fleet = Fleet::new(owner).await;
+    fleet.node("n1", 8).await;
+    second_pool(&fleet, 1000).await;
+    set_quota(&fleet, "vision", 2000, Some(3000)).await;
+    let either = json!({ "pools": ["a100", "h100"] });
+    let job = fleet.submit_spec(spec(4, either)).await.expect("taken");
+    let words = "the limit of team vision in pool h100 admits 3";
+    assert!(job.message.contains(words), "{}", job.message);
+    fleet.turn().await;
+    let told = planning::explain(&fleet.app, &fleet.ada(), job.id)
+        .await
+        .expect("explained");
+    let beyond = told.beyond_quota.expect("no pool admits it");
+    assert_eq!((beyond.pool.as_str(), beyond.have.milli()), ("h100", 3000));
+    assert_eq!(fleet.job(job.id).await.message, beyond.to_string());
+
+    // Another pool that would admit it, and is full: it waits like any other.
+    let full = spec(8, json!({ "pools": ["h100"] }));
+    let first = fleet.submit_as(&fleet.bob(), "speech", full).await;
+    let first = first.expect("accepted").id;
+    fleet.turn().await;
+    assert_eq!(fleet.job(first).await.state, JobState::Starting);
+    set_quota(&fleet, "vision", 2000, Some(8000)).await;
+    fleet.turn().await;
+    let told = planning::explain(&fleet.app, &fleet.ada(), job.id)
+        .await
+        .expect("explained");
+    assert_eq!(told.beyond_quota, None, "{}", told.message);
+    for message in [told.message, fleet.job(job.id).await.message] {
+        assert!(
+            !message.contains("never") && !message.contains("present quota"),
+            "{message}"
+        );
+    }
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn the_amount_that_is_named_is_one_that_would_be_admitted(owner: PgPool) {
+    let fleet = Fleet::new(owner).await;
+    // Guarantees of eight in a pool of five: vision's four shrink to two and a half.
+    fleet.node("n1", 5).await;
+    let firm = json!({ "class": "training-high", "workers": 5 });
+    let job = fleet.submit_spec(spec(1, firm)).await.expect("taken");
+    for words in ["h100 admits 2 even", "ask for at most 2 GPUs"] {
+        assert!(job.message.contains(words), "{words} in {}", job.message);
+    }
+
+    // A limit, and a lower one above it: what is named is within both.
+    fleet.node("n3", 16).await;
+    set_quota(&fleet, "vision", 2000, Some(5000)).await;
+    set_quota(&fleet, "org", 3000, Some(3000)).await;
+    let job = fleet.submit(6).await;
+    let words = "the limit of team org in pool h100 admits 3";
+    assert!(job.message.contains(words), "{}", job.message);
+    assert!(
+        job.message.contains("ask for at most 3 GPUs"),
+        "{}",
+        job.message
+    );
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_class_that_puts_a_job_beyond_its_quota_is_told_with_the_change(owner: PgPool) {
+    let fleet = Fleet::new(owner).await;
+    fleet.node("n1", 8).await;
+    let running = fleet.running(8).await;
+    let job = fleet.submit(5).await;
+    fleet.turn().await;
+    let waiting = fleet.job(job.id).await;
+    assert!(
+        !waiting.message.contains("present quota"),
+        "{}",
+        waiting.message
+    );
+    let patch = |class: &str| serde_json::from_value(json!({ "class": class })).expect("a patch");
+    let change = async |class: &str| {
+        let version = fleet.job(job.id).await.version;
+        jobs::update(&fleet.app, &fleet.ada(), job.id, version, patch(class))
+            .await
+            .expect("changed")
+    };
+    let told = change("training-high").await;
+    assert_eq!(
+        told.reason.as_deref(),
+        Some("non_preemptible_over_guarantee")
+    );
+    let words = "its team's guarantee in pool h100 admits 4";
+    assert!(told.message.contains(words), "{}", told.message);
+    fleet.turn().await;
+    assert_eq!(
+        fleet.job(job.id).await.message,
+        told.message,
+        "also after a cycle"
+    );
+    change("normal").await;
+    fleet.turn().await;
+    let back = fleet.job(job.id).await;
+    assert!(!back.message.contains("present quota"), "{}", back.message);
+    assert_eq!(fleet.job(running).await.state, JobState::Running);
+}
