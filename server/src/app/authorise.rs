@@ -101,6 +101,7 @@ actions! {
     RemoveMember "remove_member" Team(Owner, ADMIN);
     ListQuotas "list_quotas" Team(Viewer, SEE);
     PutQuota "put_quota" Platform(STEER);
+    GetQuotaStatement "get_quota_statement" Team(Viewer, SEE);
     ListAllQuotas "list_all_quotas" SignedIn;
     PutQuotas "put_quotas" Platform(STEER);
 

@@ -39,6 +39,7 @@ mod refusal_code;
 pub mod rights;
 pub mod sessions;
 pub mod spend;
+pub mod statements;
 pub mod streams;
 pub mod teams;
 pub mod throttle;

@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use super::commit::{self, Outcome};
 use super::discreet;
 use super::settle;
+use super::starved::{Look, Looked};
 use super::think::{Thought, think};
 use super::translate;
 use super::windows;
@@ -60,6 +61,8 @@ pub struct Cycle {
     refusals: u32,
     /// Jobs that others follow and that have ended well.
     followed: settle::Followed,
+    /// When it was last looked who is short of its guarantee.
+    look: Look,
     fresh: bool,
     /// Whether the last plan was refused by the checker.
     stuck: bool,
@@ -80,6 +83,7 @@ impl Cycle {
             strikes: BTreeMap::new(),
             refusals: 0,
             followed: settle::Followed::default(),
+            look: Look::default(),
             fresh: true,
             stuck: false,
             last_check: Instant::now(),
@@ -111,6 +115,9 @@ impl Cycle {
         let unsettled = self.stuck || self.anybody_waits();
         let idle = self.last_thought.elapsed() >= IDLE_LIMIT && unsettled;
         if !(changed || due || idle) {
+            if self.look.due() && self.look_again().await? == Looked::Fenced {
+                return Ok(Turn::Fenced);
+            }
             return Ok(if self.stuck { Turn::Stuck } else { Turn::Done });
         }
         let turn = self.plan_and_commit().await?;
@@ -176,7 +183,22 @@ impl Cycle {
             return Ok(Turn::Fenced);
         }
         self.tell(&world, &plan, &outcome).await?;
+        self.look.ask();
+        if self.look.due() {
+            let world = Arc::unwrap_or_clone(world);
+            let looked = self.look.take(&self.app, self.epoch, world, Some(*plan));
+            if looked.await? == Looked::Fenced {
+                return Ok(Turn::Fenced);
+            }
+        }
         Ok(Turn::Done)
+    }
+
+    /// Looks who is short of its guarantee in a world that has come to rest.
+    async fn look_again(&mut self) -> Result<Looked, sqlx::Error> {
+        let memory = self.mirror.recall(&self.app.db).await?;
+        let world = translate::world(&self.mirror.records, self.mirror.now, &memory);
+        self.look.take(&self.app, self.epoch, world, None).await
     }
 
     /// Waiting jobs whose last run was on one node that keeps its checkpoints to itself.

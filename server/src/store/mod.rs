@@ -31,6 +31,7 @@ pub mod replicas;
 pub mod schema;
 pub mod segments;
 pub mod sessions;
+pub mod starved;
 pub mod teams;
 pub mod users;
 pub mod versions;

@@ -39,6 +39,7 @@ mod setup;
 mod simulated;
 mod slow;
 mod specs;
+mod statements;
 mod stops;
 mod telling;
 mod walls;

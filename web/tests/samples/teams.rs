@@ -15,6 +15,9 @@ pub fn team_page() -> TeamView {
             used,
             lent,
         },
+        promised: guaranteed,
+        reclaimable: lent,
+        starved_since: (pool == "a100").then(|| minutes_ago(40)),
         lend_limit: None,
         weight: Some("1".into()),
     };
