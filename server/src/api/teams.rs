@@ -178,7 +178,9 @@ async fn get_quota_statement(
     ApiPath(path): ApiPath<TeamPath>,
     ApiQuery(NoQuery {}): ApiQuery<NoQuery>,
 ) -> Result<Json<QuotaStatement>, AppError> {
-    statements::of_team(&app, &asker, &path.team).await.map(Json)
+    statements::of_team(&app, &asker, &path.team)
+        .await
+        .map(Json)
 }
 
 /// List a team's members.

@@ -16,6 +16,7 @@ pub mod browsers;
 pub mod classes;
 pub mod clock;
 pub mod error;
+pub mod evictions;
 pub mod feed;
 pub mod holdings;
 pub mod idempotency;

@@ -100,10 +100,7 @@ pub async fn of_team(app: &App, asker: &Asker, team: &Name) -> Result<QuotaState
 }
 
 /// What the teams that the asker may see have of each pool, and when.
-pub async fn of_all(
-    app: &App,
-    asker: &Asker,
-) -> Result<(Timestamp, Vec<StatementLine>), AppError> {
+pub async fn of_all(app: &App, asker: &Asker) -> Result<(Timestamp, Vec<StatementLine>), AppError> {
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let own = store::teams::names_of(&mut tx, &asker.scope().teams).await?;
     let known = starved::known(store::starved::all(&mut tx).await?);
@@ -190,10 +187,7 @@ mod tests {
         let told: Vec<_> = told.iter().map(|o| (o.team.as_deref(), o.amount)).collect();
         assert_eq!(
             told,
-            [
-                (Some("b"), MilliGpu::whole(2)),
-                (None, MilliGpu::whole(5))
-            ]
+            [(Some("b"), MilliGpu::whole(2)), (None, MilliGpu::whole(5))]
         );
         assert_eq!(other_sides(Vec::new(), &|_| true), []);
     }

@@ -1,17 +1,16 @@
 //! Work that must leave where it is: its node is lost or drained, or its device has failed.
 
-use domain::Timestamp;
 use domain::ids::JobId;
 use domain::state::{AttemptEnd, AttemptState, JobState};
 
 use super::each;
 use crate::app::App;
 use crate::lifecycle::end::lose_node;
-use crate::lifecycle::{LifecycleError, Stop, stop};
-use crate::store::attempts::{self, AttemptRow, Leaving, Preempted};
+use crate::lifecycle::{Eviction, LifecycleError, Stop, stop};
+use crate::store::Tx;
+use crate::store::attempts::{self, AttemptRow, Leaving};
 use crate::store::events::Actor;
 use crate::store::jobs::{self, JobRow};
-use crate::store::{self, Tx};
 
 /// Fences work on lost nodes, but for work that is kept: that waits for its node to answer or
 /// for a person to declare it dead.
@@ -60,17 +59,11 @@ async fn drain(app: &App, leaving: Leaving) -> Result<(), LifecycleError> {
     let Some(mut job) = jobs::lock(&mut tx, leaving.job_id).await? else {
         return Ok(());
     };
-    let Some(attempt) = live(&mut tx, &job).await? else {
+    if live(&mut tx, &job).await?.is_none() {
         return Ok(());
-    };
-    let held = attempts::held_milli(&mut tx, attempt.id).await?;
-    let now = store::clock(&mut tx).await?;
+    }
     let wish = Stop {
-        preempted: Some(Preempted {
-            made_room_for: None,
-            rule: "drain",
-            lost_gpu_milli_seconds: held.saturating_mul(unsaved_seconds(&job, &attempt, now)),
-        }),
+        evicted: Some(Eviction::drained()),
         job_to: Some(JobState::Preempting),
         ..Stop::because(
             AttemptEnd::Preempted,
@@ -110,17 +103,4 @@ pub(super) async fn stop_live(
 async fn live(tx: &mut Tx, job: &JobRow) -> Result<Option<AttemptRow>, LifecycleError> {
     let attempt = attempts::lock_live(tx, job.id).await?;
     Ok(attempt.filter(|attempt| attempt.state != AttemptState::Stopping))
-}
-
-/// How long an attempt has worked since it last saved its state, as far as its spec tells.
-fn unsaved_seconds(job: &JobRow, attempt: &AttemptRow, now: Timestamp) -> i64 {
-    let Some(started_at) = attempt.started_at else {
-        return 0;
-    };
-    let ran = (now - started_at).num_seconds().max(0);
-    let every = job.spec().ok().and_then(|spec| spec.checkpoint_seconds);
-    match every {
-        Some(every) if every > 0 => ran % every,
-        _ => ran,
-    }
 }

@@ -64,7 +64,7 @@ async fn give_up_growth(app: &App, job: JobId, window_ms: i64) -> Result<(), Lif
         shrink(
             &mut tx,
             &mut job,
-            attempt.id,
+            &attempt,
             first.worker,
             &why,
             &Actor::System,

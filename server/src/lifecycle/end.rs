@@ -15,7 +15,7 @@ use crate::config::Timers;
 use crate::store::assignments::{self, Assignment};
 use crate::store::attempts::{self, AttemptRow, AttemptStep};
 use crate::store::jobs::{self, JobRow, JobStep};
-use crate::store::{self, Tx, nodes};
+use crate::store::{self, Tx, evictions, nodes};
 
 /// Most requeues that were nobody's fault; after them something is wrong with the job or the
 /// fleet, and a person should look.
@@ -45,6 +45,7 @@ pub(super) async fn end(
     if well && !cancelled {
         if attempt.reason.is_some() {
             attempts::amend_as_done(tx, attempt.id).await?;
+            evictions::nothing_lost(tx, attempt.id).await?;
             attempt.reason = None;
         }
         let step = AttemptStep {

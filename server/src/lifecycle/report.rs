@@ -15,7 +15,7 @@ use super::{
 use crate::accounting::meter;
 use crate::config::Timers;
 use crate::store::assignments::{self, Assignment, Exit};
-use crate::store::attempts::{self, AttemptStep};
+use crate::store::attempts::{self, AttemptRow, AttemptStep};
 use crate::store::events::{self, NewEvent, Subject};
 use crate::store::jobs::{self, JobRow, JobStep};
 use crate::store::{self, Tx, nodes};
@@ -36,7 +36,7 @@ pub enum Outcome {
 /// A worker with all that is locked for changing it.
 struct Locked {
     job: JobRow,
-    attempt_state: AttemptState,
+    attempt: AttemptRow,
     worker: Assignment,
 }
 
@@ -44,7 +44,7 @@ impl Locked {
     /// Whether its gang runs already and was to grow by it.
     fn newcomer(&self) -> bool {
         let new = [AssignmentPhase::Granted, AssignmentPhase::HandedOver];
-        self.attempt_state == AttemptState::Running && new.contains(&self.worker.phase)
+        self.attempt.state == AttemptState::Running && new.contains(&self.worker.phase)
     }
 
     /// A gang that was to grow by this worker goes on without it and those above it.
@@ -54,7 +54,7 @@ impl Locked {
         message: String,
         actor: &Actor,
     ) -> Result<(), LifecycleError> {
-        let (attempt, from) = (self.worker.attempt_id, self.worker.worker);
+        let (attempt, from) = (&self.attempt, self.worker.worker);
         let why = Dismissal::refused(message);
         shrink(tx, &mut self.job, attempt, from, &why, actor).await?;
         self.worker.phase = AssignmentPhase::Stopping;
@@ -114,7 +114,7 @@ async fn lock(tx: &mut Tx, seen: &Assignment) -> Result<Option<Locked>, Lifecycl
         .filter(|worker| worker.phase.live());
     Ok(worker.map(|worker| Locked {
         job,
-        attempt_state: attempt.state,
+        attempt,
         worker,
     }))
 }

@@ -1,13 +1,14 @@
 //! Resizing: a gang that runs goes on with fewer workers, or with more of them.
 
-use domain::ids::{AttemptId, NodeId};
+use domain::ids::{AssignmentId, AttemptId, NodeId};
 use domain::state::{AssignmentPhase, AttemptState};
 use serde_json::{Value, json};
 
 use super::grant::place_workers;
 use super::report::step_worker;
-use super::{Actor, Grant, LifecycleError};
+use super::{Actor, Eviction, Grant, LifecycleError, evict};
 use crate::store::assignments::{self, Assignment};
+use crate::store::attempts::AttemptRow;
 use crate::store::events::{self, NewEvent, Subject};
 use crate::store::jobs::{self, JobGuard, JobRow};
 use crate::store::{self, Tx, attempts};
@@ -19,8 +20,8 @@ pub struct Dismissal {
     pub rule: &'static str,
     /// The same in words.
     pub message: String,
-    /// Work that it destroys, in thousandths of a GPU times seconds.
-    pub lost_gpu_milli_seconds: i64,
+    /// Where policy takes their places: for whom, and by which rule.
+    pub evicted: Option<Eviction>,
     /// Another time between SIGTERM and SIGKILL than the attempt was granted with.
     pub grace_ms: Option<i64>,
 }
@@ -31,24 +32,24 @@ impl Dismissal {
         Self {
             rule: "start_refused",
             message,
-            lost_gpu_milli_seconds: 0,
+            evicted: None,
             grace_ms: None,
         }
     }
 }
 
 /// Tells the workers of the rank `from` and above to leave a gang that goes on without them;
-/// whether there were any. The job's row is locked. What of them has ended by itself stays as it is.
+/// whether there were any. Job and attempt are locked. What of them has ended by itself stays as it is.
 pub async fn shrink(
     tx: &mut Tx,
     job: &mut JobRow,
-    attempt: AttemptId,
+    attempt: &AttemptRow,
     from: i32,
     why: &Dismissal,
     actor: &Actor,
 ) -> Result<bool, LifecycleError> {
     let now = store::clock(tx).await?;
-    let members = members(tx, attempt).await?;
+    let members = members(tx, attempt.id).await?;
     let (leaving, staying): (Vec<_>, Vec<_>) = members
         .into_iter()
         .filter(|worker| worker.exited_at.is_none())
@@ -57,13 +58,16 @@ pub async fn shrink(
         return Ok(false);
     }
     let sizes = (staying.len() + leaving.len(), staying.len());
+    let mut data = json!({ "rule": why.rule });
+    if let Some(evicted) = &why.evicted {
+        let ids: Vec<AssignmentId> = leaving.iter().map(|worker| worker.id).collect();
+        data = evict::record(tx, job, attempt, Some(&ids), evicted).await?;
+    }
+    data["message"] = json!(why.message);
     for mut worker in leaving {
         step_worker(tx, &mut worker, AssignmentPhase::Stopping, actor, why.rule).await?;
         assignments::dismiss(tx, worker.id, why.rule, why.grace_ms, now).await?;
     }
-    let data = json!({
-        "rule": why.rule, "message": why.message, "lost_gpu_milli_seconds": why.lost_gpu_milli_seconds,
-    });
     note(tx, job, "shrunk", sizes, data, actor).await?;
     Ok(true)
 }

@@ -11,7 +11,7 @@ use web::views::{MemberForm, MemberRow, QuotaRow, Refusal, TeamView};
 
 use super::jobs::Teams;
 use super::visit::{Posted, Visit};
-use super::{Nothing, PageError, page, refusal, spend};
+use super::{Nothing, PageError, evictions, page, refusal, spend};
 use crate::app::authorise::{self, Action};
 use crate::app::holdings;
 use crate::app::idempotency::Repeat;
@@ -78,10 +78,13 @@ async fn show(
         })
         .or(shell.notice);
     let spent = spend::of_team(app, asker, name).await?;
+    let (evictions, eviction_sums) = evictions::of_team(app, asker, name).await?;
     page(&TeamView {
         team: known.shown(name.as_str()),
         ancestors: ancestors(&known, &team),
         quotas: quota_rows(app, asker, name).await?,
+        evictions,
+        eviction_sums,
         jobs,
         month: shell.now,
         spend: spent.lines,

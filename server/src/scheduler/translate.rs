@@ -268,7 +268,7 @@ fn workload(records: &Records, job: &JobRecord, roots: &Roots, now: Timestamp) -
     );
     work.not_before = row.not_before;
     let day = now - PREEMPTION_DAY;
-    let recent = job.preemptions.iter().filter(|at| **at > day).count();
+    let recent = job.evictions.iter().filter(|at| **at > day).count();
     work.preemptions_today = u32::try_from(recent).unwrap_or(u32::MAX);
     work.pools
         .retain(|pool| records.pools.iter().any(|p| p.name == *pool));

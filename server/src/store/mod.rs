@@ -16,6 +16,7 @@ pub mod desired;
 pub mod devices;
 pub mod epochs;
 pub mod events;
+pub mod evictions;
 pub mod idempotency;
 pub mod jobs;
 pub mod join_tokens;

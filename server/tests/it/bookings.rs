@@ -328,13 +328,13 @@ async fn booked_gpus_are_lent_until_they_begin_and_given_back_when_they_end(owne
     let job = fleet.job(borrower).await;
     assert_eq!(job.state, JobState::Preempting, "{}", job.message);
     let rule = sqlx::query_scalar!(
-        "SELECT preemption_rule FROM attempts WHERE job_id = $1",
+        "SELECT rule || ' for ' || for_booking FROM evictions WHERE job_id = $1",
         borrower as JobId
     )
     .fetch_one(&owner)
     .await
-    .expect("its attempt");
-    assert_eq!(rule.as_deref(), Some("reservation"));
+    .expect("its eviction");
+    assert_eq!(rule.as_deref(), Some("reservation for demo"));
     fleet
         .report(borrower, &[told_to_end(), FactKind::Released])
         .await;

@@ -11,6 +11,7 @@ mod crossings;
 mod day;
 mod elastic;
 mod enrolment;
+mod evictions;
 mod faults;
 mod feed;
 mod fixture;

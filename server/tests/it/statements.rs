@@ -37,10 +37,16 @@ async fn statements_add_up_over_random_live_states(owner: PgPool) {
                     "exclusive"
                 };
                 let gpus: serde_json::Number = gpus.parse().expect("a number");
-                let spec = json!({ "name": "j", "command": ["x"], "class": ["normal", "training-high"][dice.roll(2)],
+                let class = ["normal", "training-high"][dice.roll(2)];
+                let spec = json!({ "name": "j", "command": ["x"], "class": class,
                                    "per_worker": { "gpus": gpus, "sharing": [mode] } });
                 let team = ["vision", "speech"][dice.roll(2)];
-                live.extend(fleet.submit_as(&fleet.root(), team, spec).await.map(|job| job.id));
+                live.extend(
+                    fleet
+                        .submit_as(&fleet.root(), team, spec)
+                        .await
+                        .map(|job| job.id),
+                );
             }
             2 => {
                 for job in &live {
@@ -71,7 +77,13 @@ async fn statements_add_up_over_random_live_states(owner: PgPool) {
     }
     assert_eq!(
         met,
-        Met { lent: true, spare: true, shrunk: true, starved: true, reclaimable: true },
+        Met {
+            lent: true,
+            spare: true,
+            shrunk: true,
+            starved: true,
+            reclaimable: true
+        },
         "seed {seed} meets all of it"
     );
 }
@@ -230,19 +242,25 @@ async fn a_statement_names_own_teams_and_speaks_of_others_in_aggregate(owner: Pg
     assert_eq!(items.len(), 1);
     assert_eq!(items[0]["lends_to"], json!([{ "team": null, "amount": 2 }]));
     assert_eq!(
-        (&items[0]["lent"], &items[0]["idle"], &items[0]["reclaimable"]),
+        (
+            &items[0]["lent"],
+            &items[0]["idle"],
+            &items[0]["reclaimable"]
+        ),
         (&json!(2), &json!(2), &json!(4))
     );
     // Whoever may see both teams reads both names, and the parent over its children.
     for user in ["org-viewer", "auditor"] {
         let told = asked(user, "org").await.expect(StatusCode::OK);
         let items = told["items"].as_array().expect("lines");
-        let of = |team: &str| -> &Value {
-            items.iter().find(|i| i["team"] == team).expect("a line")
-        };
+        let of =
+            |team: &str| -> &Value { items.iter().find(|i| i["team"] == team).expect("a line") };
         assert_eq!(of("vision")["lends_to"][0]["team"], "speech");
         assert_eq!(of("speech")["borrows_from"][0]["team"], "vision");
-        assert_eq!((&of("org")["held"], &of("org")["borrowed"]), (&json!(6), &json!(0)));
+        assert_eq!(
+            (&of("org")["held"], &of("org")["borrowed"]),
+            (&json!(6), &json!(0))
+        );
         assert_eq!(of("org")["promised"], 8);
     }
     asked("speech-viewer", "vision")

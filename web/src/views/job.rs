@@ -13,7 +13,7 @@ use crate::parts::{EventLine, State, Team, scattered};
 use crate::shell::{Section, Shell};
 
 use super::held::{self, HeldAlike};
-use super::{Ending, Remedy, Why};
+use super::{Ending, EvictionRow, Remedy, Why};
 
 /// A job as its team sees it.
 #[derive(Debug, Clone, Template)]
@@ -117,6 +117,8 @@ pub struct AttemptRow {
     pub nodes: Vec<String>,
     /// How it ended; `None` while it lives.
     pub ending: Option<Ending>,
+    /// What it gave up, first to last.
+    pub evictions: Vec<EvictionRow>,
 }
 
 /// A line of the job's bill.

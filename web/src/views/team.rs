@@ -8,7 +8,7 @@ use crate::format::Cost;
 use crate::parts::Team;
 use crate::shell::{Section, Shell};
 
-use super::Refusal;
+use super::{EvictionRow, EvictionSum, Refusal};
 
 /// A team as its members see it.
 #[derive(Debug, Clone, Template)]
@@ -24,6 +24,10 @@ pub struct TeamView {
     pub children: Vec<Team>,
     /// Its quotas, by pool.
     pub quotas: Vec<QuotaRow>,
+    /// The last times that its work gave way, the newest first.
+    pub evictions: Vec<EvictionRow>,
+    /// The same by month and rule, the newest month first.
+    pub eviction_sums: Vec<EvictionSum>,
     /// Jobs that wait and that run.
     pub jobs: (i64, i64),
     /// The month that the spend is of.
