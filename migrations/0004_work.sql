@@ -55,6 +55,8 @@ CREATE TABLE attempts (
     master_node_id uuid REFERENCES nodes (id),
     master_port integer CONSTRAINT attempt_master_port CHECK (master_port BETWEEN 20000 AND 29999),
     grace_ms bigint NOT NULL DEFAULT 30000,
+    -- Its gang is not grown before this: a node refused a worker to grow by.
+    grow_after timestamptz,
     created_at timestamptz NOT NULL DEFAULT allotment.clock(),
     started_at timestamptz,
     stop_asked_at timestamptz,

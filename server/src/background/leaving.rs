@@ -6,11 +6,11 @@ use domain::state::{AttemptEnd, AttemptState, JobState};
 use super::each;
 use crate::app::App;
 use crate::lifecycle::end::lose_node;
-use crate::lifecycle::{Eviction, LifecycleError, Stop, stop};
-use crate::store::Tx;
+use crate::lifecycle::{Eviction, LifecycleError, Stop, give_up, stop};
 use crate::store::attempts::{self, AttemptRow, Leaving};
 use crate::store::events::Actor;
 use crate::store::jobs::{self, JobRow};
+use crate::store::{Tx, assignments};
 
 /// Fences work on lost nodes, but for work that is kept: that waits for its node to answer or
 /// for a person to declare it dead.
@@ -34,16 +34,37 @@ async fn fence(app: &App, leaving: Leaving) -> Result<(), LifecycleError> {
     Ok(())
 }
 
-/// Stops work that holds a failed device.
+/// Stops work that holds a failed device; an elastic gang goes on without the workers that do, where
+/// enough of it is left.
 pub async fn failed_devices(app: &App) -> Result<(), LifecycleError> {
     let mut tx = app.db.begin_system().await?;
     let due = attempts::on_failed_devices(&mut tx).await?;
     tx.commit().await?;
-    each(due, |leaving| {
-        let wish = Stop::because(AttemptEnd::NodeLost, format!("device {}", leaving.what));
-        stop_live(app, leaving.job_id, |_, _| Some(wish))
-    })
-    .await
+    each(due, |leaving| fail(app, leaving)).await
+}
+
+async fn fail(app: &App, leaving: Leaving) -> Result<(), LifecycleError> {
+    let message = format!("device {}", leaving.what);
+    let mut tx = app.db.begin_system().await?;
+    let Some(mut job) = jobs::lock(&mut tx, leaving.job_id).await? else {
+        return Ok(());
+    };
+    let Some(attempt) = live(&mut tx, &job).await? else {
+        return Ok(());
+    };
+    let failed = assignments::on_failed_devices(&mut tx, attempt.id).await?;
+    if failed.is_empty() {
+        return Ok(());
+    }
+    let actor = &Actor::System;
+    if !give_up(&mut tx, &mut job, &attempt, &failed, message.clone(), actor).await? {
+        let wish = Stop::because(AttemptEnd::NodeLost, message);
+        stop(&mut tx, &mut job, &wish, actor).await?;
+    }
+    tx.commit().await?;
+    tracing::info!(job.id = %job.id, "work on a failed device was stopped");
+    app.wake.all();
+    Ok(())
 }
 
 /// Preempts preemptible work on nodes that are being drained; other work stays until it ends.

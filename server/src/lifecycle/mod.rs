@@ -27,7 +27,7 @@ pub use crate::store::events::Actor;
 pub use crate::store::evictions::Gainer;
 pub use evict::Eviction;
 pub use grant::{Grant, GrantDevice, GrantWorker, grant};
-pub use resize::{Dismissal, grow, shrink};
+pub use resize::{Dismissal, give_up, grow, refuse_growth, shrink};
 pub use stop::{Stop, cancel_waiting, stop};
 
 /// Why a step was not taken.

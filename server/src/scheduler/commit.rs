@@ -15,6 +15,7 @@ use crate::app::{App, bookings};
 use crate::lifecycle::{
     self, Actor, Dismissal, Eviction, Gainer, Grant, GrantDevice, GrantWorker, LifecycleError, Stop,
 };
+use crate::store::assignments::Assignment;
 use crate::store::attempts::{self, AttemptRow};
 use crate::store::epochs::{self, Epoch};
 use crate::store::jobs::{self, JobRow};
@@ -67,10 +68,12 @@ pub async fn commit(
         return Ok(outcome);
     }
     // All jobs before all nodes, each in the order of their ids: whoever fences the work of a
-    // lost node locks a job and then its node, and the two would wait for each other.
+    // lost node locks a job and then its node, and the two would wait for each other. A job that
+    // others give way for is among them, since their evictions refer to it.
     let decided: BTreeSet<JobId> = decisions(plan)
         .take(DECISIONS_MAX)
-        .filter_map(|decision| translate::job_id(decision.workload()))
+        .flat_map(|decision| [Some(decision.workload()), decision.gainer()])
+        .filter_map(|workload| translate::job_id(workload?))
         .collect();
     jobs::lock_all(&mut tx, &decided.into_iter().collect::<Vec<_>>()).await?;
     let desk = Desk::lay(
@@ -128,13 +131,22 @@ fn decisions(plan: &Plan) -> impl Iterator<Item = Decision<'_>> {
         .chain(plan.resizes.iter().map(Decision::Resize))
 }
 
-impl Decision<'_> {
-    fn workload(&self) -> &str {
+impl<'p> Decision<'p> {
+    fn workload(self) -> &'p str {
         match self {
             Self::Preempt(preemption) => &preemption.workload,
             Self::Migrate(migration) => &migration.workload,
             Self::Start(start) => &start.workload,
             Self::Resize(resize) => &resize.workload,
+        }
+    }
+
+    /// For whom something gives way.
+    fn gainer(self) -> Option<&'p str> {
+        match self {
+            Self::Preempt(preemption) => preemption.gainer.as_deref(),
+            Self::Migrate(migration) => migration.gainer.as_deref(),
+            Self::Start(_) | Self::Resize(_) => None,
         }
     }
 }
@@ -252,7 +264,8 @@ impl<'p> Desk<'p> {
             evicted: Some(evicted),
             grace_ms: self.pool_grace_ms(seen),
         };
-        let shrunk = lifecycle::shrink(tx, &mut job, &attempt, from, &why, &Actor::Scheduler);
+        let leaves = |worker: &Assignment| worker.worker >= from;
+        let shrunk = lifecycle::shrink(tx, &mut job, &attempt, leaves, &why, &Actor::Scheduler);
         if shrunk.await? { Ok(()) } else { Err(missed()) }
     }
 

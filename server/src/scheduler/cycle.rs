@@ -18,11 +18,10 @@ use super::starved::{Look, Looked};
 use super::think::{Thought, think};
 use super::translate;
 use super::windows;
-use super::world::{Mirror, Refresh};
+use super::world::{Mirror, Records, Refresh};
 use crate::app::App;
 use crate::store::epochs::{self, Epoch};
 use crate::store::jobs::{self, Verdict};
-use crate::store::windows::Window;
 
 /// Planning again although nothing changed, at the latest: ageing and minimum run times move.
 const IDLE_LIMIT: Duration = Duration::from_secs(10);
@@ -168,7 +167,7 @@ impl Cycle {
             }))
             .await
         };
-        self.next_moment = next_moment(&world, &self.mirror.records.windows);
+        self.next_moment = next_moment(&world, &self.mirror.records);
         let plan = match thought {
             Thought::Plan(plan) => plan,
             Thought::Fault { culprit, messages } => return self.strike(culprit, &messages).await,
@@ -335,7 +334,7 @@ async fn thought_of(task: JoinHandle<Thought>) -> Thought {
 }
 
 /// The next moment at which a plan may come out otherwise although no row changes.
-fn next_moment(world: &World, windows: &[Window]) -> Option<Timestamp> {
+fn next_moment(world: &World, records: &Records) -> Option<Timestamp> {
     let later = |at: Option<Timestamp>| at.filter(|at| *at > world.now);
     let delays = world
         .pools
@@ -353,8 +352,15 @@ fn next_moment(world: &World, windows: &[Window]) -> Option<Timestamp> {
     });
     let booked = world.bookings.iter().flat_map(|b| [b.from, b.to]);
     let booked = booked.filter_map(|at| later(Some(at)));
-    let edge = windows::next_edge(windows, world.now);
-    of_work.flatten().chain(booked).chain(edge).min()
+    let edge = windows::next_edge(&records.windows, world.now);
+    let attempts = records.jobs.values().filter_map(|job| job.attempt);
+    let grown = attempts.filter_map(|attempt| later(attempt.grow_after));
+    of_work
+        .flatten()
+        .chain(booked)
+        .chain(edge)
+        .chain(grown)
+        .min()
 }
 
 #[cfg(test)]

@@ -301,7 +301,7 @@ fn workload(records: &Records, job: &JobRecord, roots: &Roots, now: Timestamp) -
                 );
             work.started = Some(attempt.started_at.unwrap_or(attempt.created_at).min(now));
             work.placed = gang::places(records, job);
-            (work.workers, work.min_workers) = gang::sizes(spec, &attempt, work.placed.len());
+            (work.workers, work.min_workers) = gang::sizes(spec, &attempt, work.placed.len(), now);
             work.node = work.node.filter(known);
             work.state = if leaving {
                 WorkloadState::Leaving

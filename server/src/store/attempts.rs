@@ -207,6 +207,37 @@ pub async fn step(
     Ok(changed.rows_affected() == 1)
 }
 
+/// Notes where the workers of an attempt meet, where rank 0 was filled anew.
+pub async fn move_master(
+    tx: &mut Tx,
+    id: AttemptId,
+    node: NodeId,
+    port: i32,
+) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "UPDATE attempts SET master_node_id = $2, master_port = $3, version = version + 1
+         WHERE id = $1 AND state = 'running'",
+        id as AttemptId,
+        node as NodeId,
+        port,
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
+}
+
+/// Keeps a running attempt's gang from growing until then.
+pub async fn hold_growth(tx: &mut Tx, id: AttemptId, until: Timestamp) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "UPDATE attempts SET grow_after = $2, version = version + 1 WHERE id = $1 AND state = 'running'",
+        id as AttemptId,
+        until,
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
+}
+
 /// A worker that was told to stop.
 #[derive(Debug, Clone, Copy)]
 pub struct StoppedWorker {

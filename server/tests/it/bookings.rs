@@ -390,9 +390,9 @@ async fn a_windows_quota_holds_from_its_edge_to_its_other_edge(owner: PgPool) {
         (JobState::Queued, Some("over_limit"))
     );
     let statement = async || {
-        let all = server::app::holdings::holdings(&fleet.app, &fleet.root())
+        let (_, all) = server::app::statements::of_all(&fleet.app, &fleet.root())
             .await
-            .expect("holdings");
+            .expect("statements");
         let own = all
             .into_iter()
             .find(|h| h.team == "vision")

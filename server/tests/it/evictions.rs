@@ -309,7 +309,11 @@ async fn pages_tell_a_job_and_its_team_what_gave_way(owner: PgPool) {
         );
     }
     let path = format!("/jobs/{victim}/evictions");
-    let told = server.client("auditor").get(&path).await.expect(StatusCode::OK);
+    let told = server
+        .client("auditor")
+        .get(&path)
+        .await
+        .expect(StatusCode::OK);
     assert_eq!(
         told["items"][0]["for"],
         json!({ "team": "speech", "job": gainer, "booking": null })

@@ -247,7 +247,7 @@ async fn a_statement_names_own_teams_and_speaks_of_others_in_aggregate(owner: Pg
             &items[0]["idle"],
             &items[0]["reclaimable"]
         ),
-        (&json!(2), &json!(2), &json!(4))
+        (&json!(2), &json!(2), &json!(2))
     );
     // Whoever may see both teams reads both names, and the parent over its children.
     for user in ["org-viewer", "auditor"] {

@@ -1,5 +1,6 @@
 //! The list of jobs, and jobs that run, wait and have failed.
 
+use domain::eviction::{EvictionKind, EvictionRule};
 use domain::quota::QuotaBound;
 use domain::state::{AttemptEnd, JobState};
 use web::draw::Span;
@@ -213,16 +214,25 @@ pub fn job() -> JobView {
                 LogChoice {
                     worker: 0,
                     attempt: 2,
+                    filling: None,
                     node: Some("h100-1".into()),
                 },
                 LogChoice {
                     worker: 0,
+                    attempt: 2,
+                    filling: Some(1),
+                    node: None,
+                },
+                LogChoice {
+                    worker: 0,
                     attempt: 1,
+                    filling: None,
                     node: Some("h100-1".into()),
                 },
             ],
             worker: 0,
             attempt: 2,
+            filling: None,
             lines: log::render(output.as_bytes()),
             has_earlier: false,
             stream: Some("/jobs/0190/log/stream".into()),
