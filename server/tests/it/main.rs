@@ -33,6 +33,7 @@ mod people;
 mod planning;
 mod policies;
 mod prospects;
+mod replay;
 mod scheduler;
 mod schema;
 mod sessions;
