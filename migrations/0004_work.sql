@@ -57,10 +57,8 @@ CREATE TABLE attempts (
     master_node_id uuid REFERENCES nodes (id),
     master_port integer CONSTRAINT attempt_master_port CHECK (master_port BETWEEN 20000 AND 29999),
     grace_ms bigint NOT NULL DEFAULT 30000,
-    -- For a preemption: the job it made room for, the rule, and what it destroyed.
-    preempted_for uuid,
-    preemption_rule text,
-    lost_gpu_milli_seconds bigint,
+    -- Its gang is not grown before this: a node refused a worker to grow by.
+    grow_after timestamptz,
     created_at timestamptz NOT NULL DEFAULT allotment.clock(),
     started_at timestamptz,
     stop_asked_at timestamptz,
@@ -98,7 +96,7 @@ CREATE TABLE assignments (
     -- When its gang was told to go on without it, and by which rule: its exit counts for nothing.
     dismissed_at timestamptz,
     dismissal text CONSTRAINT assignment_dismissal CHECK (dismissal IN (
-        'reclaim', 'priority', 'share', 'shrink', 'consolidation', 'reservation', 'drain', 'start_refused')),
+        'reclaim', 'priority', 'share', 'consolidation', 'reservation', 'drain', 'start_refused', 'node_lost')),
     -- Between SIGTERM and SIGKILL, where it is not its attempt's.
     grace_ms bigint,
     granted_at timestamptz NOT NULL DEFAULT allotment.clock(),

@@ -3,6 +3,7 @@
 mod text_enum;
 
 pub mod error;
+pub mod eviction;
 pub mod ids;
 pub mod money;
 pub mod name;

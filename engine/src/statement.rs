@@ -83,6 +83,7 @@ fn of_pool(ledger: &Ledger<'_, '_>, pool: usize, known: &Starved) -> Vec<Stateme
     let index = ledger.index;
     let facts = &index.pools[pool];
     let flow = Flow::of(ledger, pool);
+    let wanting = wanting(index, pool);
     let gpus = |amount: Amount| MilliGpu::from_milli(i64::try_from(amount).unwrap_or(i64::MAX));
     let parties = |parts: BTreeMap<usize, Amount>| -> Vec<Party> {
         let told = parts.into_iter().map(|(team, amount)| Party {
@@ -109,7 +110,7 @@ fn of_pool(ledger: &Ledger<'_, '_>, pool: usize, known: &Starved) -> Vec<Stateme
             lends_to,
             borrows_from,
             reclaimable: gpus(reclaim::now(ledger, pool, team, &flow)),
-            starved_since: (held < guaranteed && wants(index, pool, team))
+            starved_since: (held < guaranteed && wanting[team])
                 .then(|| since(index, facts.row, team, known)),
         }
     };
@@ -126,13 +127,16 @@ fn since(index: &Index<'_>, pool: &Pool, team: usize, known: &Starved) -> Timest
     known.get(&key).copied().unwrap_or(now).min(now)
 }
 
-/// Whether work of a team or below it waits for devices of a pool.
-fn wants(index: &Index<'_>, pool: usize, team: usize) -> bool {
-    (0..index.works.len()).any(|work| {
+/// Which teams have work, of their own or below them, that waits for devices of a pool.
+fn wanting(index: &Index<'_>, pool: usize) -> Vec<bool> {
+    let mut wanting = vec![false; index.teams.len()];
+    for work in 0..index.works.len() {
         let facts = &index.works[work];
-        index.ready(work)
-            && !index.plain(work)
-            && facts.pools.contains(&pool)
-            && index.teams[facts.team].path.contains(&team)
-    })
+        if index.ready(work) && !index.plain(work) && facts.pools.contains(&pool) {
+            for &team in &index.teams[facts.team].path {
+                wanting[team] = true;
+            }
+        }
+    }
+    wanting
 }

@@ -133,6 +133,8 @@ pub struct Assignment {
     pub keep_on_partition: bool,
     /// Where the workers that work together are reached, by rank.
     pub addresses: Vec<String>,
+    /// The ranks of those: some are missing where a node was lost.
+    pub ranks: Vec<u32>,
 }
 
 /// An assignment that can be named but not understood.
@@ -213,6 +215,15 @@ fn check_assignment(
     if wire.addresses.len() > domain::spec::WORKERS_MAX as usize {
         return Err(Malformed::invalid("addresses", wire.addresses.len()));
     }
+    // A server that knows no ranks means all of them.
+    let ranks = if wire.ranks.is_empty() {
+        (0..).take(wire.addresses.len()).collect()
+    } else {
+        wire.ranks
+    };
+    if ranks.len() != wire.addresses.len() {
+        return Err(Malformed::invalid("ranks", ranks.len()));
+    }
     if wire.devices.len() > DEVICES_MAX {
         return Err(Malformed::invalid("devices", wire.devices.len()));
     }
@@ -262,6 +273,7 @@ fn check_assignment(
             .map_err(|_| Malformed::invalid("master_port", wire.master_port))?,
         keep_on_partition: wire.keep_on_partition,
         addresses: wire.addresses,
+        ranks,
     })
 }
 

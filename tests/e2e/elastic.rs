@@ -66,6 +66,11 @@ async fn an_elastic_job_gives_a_rank_up_to_a_guarantee_and_gets_it_back() {
         [(Some("shrunk"), Some(3)), (Some("grown"), Some(4))],
         "{events:?}"
     );
+    // Rank 3 was given up and filled anew: what both wrote can be read.
+    for filling in ["&filling=1", "&filling=2", ""] {
+        let path = format!("/jobs/{id}/logs?worker=3{filling}");
+        assert!(vision.text(&path).await.unwrap().starts_with('4'), "{path}");
+    }
     e2e::laws::check_ledger(&cluster).await.unwrap();
     finish(cluster, None).await;
 }

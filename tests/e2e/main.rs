@@ -6,6 +6,7 @@
 
 mod command_line;
 mod elastic;
+mod evictions;
 mod faults;
 mod many_jobs;
 mod moments;

@@ -1,6 +1,7 @@
 //! One view for each page: what it shows, as values, and its HTML.
 
 mod error;
+mod eviction;
 mod fleet;
 mod held;
 mod job;
@@ -15,6 +16,7 @@ mod users;
 mod why;
 
 pub use error::ErrorView;
+pub use eviction::{EvictionRow, EvictionSum, Gainer};
 pub use fleet::{FleetNode, FleetPool, FleetView, Held, ModeOffer};
 pub use job::{AttemptRow, CostLine, JobActions, JobView, LogChoice, LogPanel, PlacedWorker};
 pub use jobs::{JobRow, JobsFilter, JobsView};

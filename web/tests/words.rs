@@ -156,6 +156,7 @@ fn every_message_is_used_and_every_used_message_exists() {
 
 #[test]
 fn every_code_of_the_domain_has_a_word() {
+    use domain::eviction::{EvictionKind, EvictionRule};
     use domain::role::{PlatformRole, TeamRole};
     use domain::sharing::SharingMode;
     use domain::spec::Runner;
@@ -182,6 +183,14 @@ fn every_code_of_the_domain_has_a_word() {
             .map(|code| ("node_state", code.as_str())),
     );
     codes.extend(SharingMode::ALL.iter().map(|code| ("mode", code.as_str())));
+    for family in ["preempted_by", "eviction_rule"] {
+        codes.extend(EvictionRule::ALL.iter().map(|code| (family, code.as_str())));
+    }
+    codes.extend(
+        EvictionKind::ALL
+            .iter()
+            .map(|code| ("gave_way", code.as_str())),
+    );
     codes.extend(Runner::ALL.iter().map(|code| ("runner", code.as_str())));
     codes.extend(TeamRole::ALL.iter().map(|code| ("role", code.as_str())));
     codes.extend(PlatformRole::ALL.iter().map(|code| ("role", code.as_str())));

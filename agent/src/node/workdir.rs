@@ -92,6 +92,9 @@ struct Workers {
     size: usize,
     /// Where each is reached, by rank.
     addresses: Vec<String>,
+    /// The ranks that they have: some are missing where a node was lost.
+    #[serde(default)]
+    ranks: Vec<u32>,
 }
 
 /// Replaces the file that tells a job's process who works with it, where that has changed. It lies
@@ -101,6 +104,7 @@ pub fn write_workers(node: &Node, assignment: &Assignment) -> io::Result<()> {
     let workers = Workers {
         size: assignment.addresses.len(),
         addresses: assignment.addresses.clone(),
+        ranks: assignment.ranks.clone(),
     };
     if read_json::<Workers>(&path)?.as_ref() == Some(&workers) {
         return Ok(());

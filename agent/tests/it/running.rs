@@ -52,10 +52,11 @@ async fn a_job_that_runs_can_read_who_works_with_it_now() {
     agent.server.desire(std::slice::from_ref(&job)).await;
     agent.server.started(&job.id).await;
     job.addresses.push("10.0.0.2".to_owned());
+    job.ranks = vec![0, 2];
     agent.server.desire(std::slice::from_ref(&job)).await;
     assert_eq!(agent.server.exited(&job.id).await.code, Some(0));
     let log = agent.server.read_log(&job.id, false).await.expect("a log");
-    let last = r#"{"size":2,"addresses":["10.0.0.1","10.0.0.2"]}"#;
+    let last = r#"{"size":2,"addresses":["10.0.0.1","10.0.0.2"],"ranks":[0,2]}"#;
     assert_eq!(log.lines().last(), Some(last), "{log}");
     agent.server.released(&job.id).await;
 }

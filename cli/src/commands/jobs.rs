@@ -115,6 +115,12 @@ impl Job {
         for line in workers(&job["placement"]) {
             table::print_line(&line)?;
         }
+        let evictions = client
+            .list(&format!("{path}/evictions"), &[], EVENTS_MAX)
+            .await?;
+        for eviction in evictions.iter().rev() {
+            table::print_line(&gave_way(eviction))?;
+        }
         let rows = client
             .list(&format!("{path}/events"), &[], EVENTS_MAX)
             .await?;
@@ -158,6 +164,28 @@ fn workers(placement: &Value) -> Vec<String> {
         .flatten()
         .map(line)
         .collect()
+}
+
+/// A time that a job gave way, in a line.
+fn gave_way(eviction: &Value) -> String {
+    let said = |key: &str| text(&eviction[key]);
+    let gainer = &eviction["for"];
+    let named = |key: &str| Some(text(at(gainer, key))).filter(|_| !at(gainer, key).is_null());
+    let whom = match (named("team"), named("job"), named("booking")) {
+        _ if gainer.is_null() => String::new(),
+        (Some(team), Some(job), _) => format!(" for job {job} of team {team}"),
+        (Some(team), None, Some(name)) => format!(" for booking {name} of team {team}"),
+        (Some(team), None, None) => format!(" for team {team}"),
+        (None, ..) => " for another team".to_owned(),
+    };
+    format!(
+        "gave way     {} {} by {}{whom}: {} GPUs given up, {} GPU-seconds lost",
+        table::shown(eviction, "at"),
+        said("kind"),
+        said("rule"),
+        said("gpus"),
+        said("lost_gpu_seconds"),
+    )
 }
 
 fn device(device: &Value) -> String {
@@ -381,5 +409,24 @@ mod tests {
         assert_eq!(job["reason"], "");
         let failed = said_once(json!({"state": "failed", "reason": "oom"}), "state");
         assert_eq!(failed["reason"], "oom");
+    }
+
+    #[test]
+    fn an_eviction_is_told_with_whom_it_was_for_as_far_as_that_may_be_known() {
+        let eviction = |gainer: Value| {
+            json!({"at": "2026-01-05T12:00:00.5Z", "kind": "preemption", "rule": "reclaim", "for": gainer,
+                   "gpus": 4, "lost_gpu_seconds": 1200})
+        };
+        let told = |gainer: Value| gave_way(&eviction(gainer));
+        assert_eq!(
+            told(Value::Null),
+            "gave way     2026-01-05T12:00:00Z preemption by reclaim: 4 GPUs given up, 1200 GPU-seconds lost"
+        );
+        let other = json!({"team": null, "job": null, "booking": null});
+        assert!(told(other).contains("reclaim for another team:"));
+        let own = json!({"team": "vision", "job": "0190", "booking": null});
+        assert!(told(own).contains("for job 0190 of team vision:"));
+        let booked = json!({"team": "vision", "job": null, "booking": "demo"});
+        assert!(told(booked).contains("for booking demo of team vision:"));
     }
 }

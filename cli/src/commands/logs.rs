@@ -27,6 +27,9 @@ pub struct Logs {
     /// The attempt [default: the last]
     #[arg(long, short)]
     attempt: Option<u32>,
+    /// Which filling of the rank, of one that was filled anew [default: the last]
+    #[arg(long)]
+    filling: Option<u32>,
     /// Begin at this byte
     #[arg(long, default_value_t = 0)]
     offset: u64,
@@ -45,6 +48,9 @@ impl Logs {
         ];
         if let Some(attempt) = self.attempt {
             query.push(("attempt", attempt.to_string()));
+        }
+        if let Some(filling) = self.filling {
+            query.push(("filling", filling.to_string()));
         }
         let client = Client::found()?;
         let path = format!("/jobs/{}/logs", part(&self.id));

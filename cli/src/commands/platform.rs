@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, part};
 use crate::failure::Failure;
-use crate::table::{self, Column};
+use crate::table::{self, Column, text};
 
 /// Most rows of a list that is not paged for people.
 const ROWS_MAX: usize = 10_000;
@@ -87,7 +87,7 @@ impl Teams {
     }
 }
 
-/// Show a team's quotas.
+/// Show a team's quotas, and what it holds, borrows and lends now.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  allot quota vision")]
 pub struct Quota {
@@ -103,23 +103,70 @@ impl Quota {
     pub async fn run(self) -> Result<(), Failure> {
         let client = Client::found()?;
         let team = super::team(&client, self.team).await?;
-        let answer = client
-            .get(&format!("/teams/{}/quotas", part(&team)), &[])
-            .await?;
+        let path = format!("/teams/{}", part(&team));
+        let quotas = client.get(&format!("{path}/quotas"), &[]).await?;
+        let statement = client.get(&format!("{path}/quota-statement"), &[]).await?;
+        let lines: Vec<&Value> = statement["items"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter(|line| line["team"] == team.as_str())
+            .collect();
         if self.json {
-            return table::print_json(&answer);
+            return table::print_json(&json!({ "items": quotas["items"], "statement": lines }));
         }
-        let rows = answer["items"].as_array().cloned().unwrap_or_default();
+        let rows = quota_rows(&quotas, &lines);
         let columns = [
             ("POOL", "pool"),
-            ("GUARANTEED", "guaranteed"),
-            ("LIMIT", "limit"),
-            ("LEND LIMIT", "lend_limit"),
-            ("WEIGHT", "weight"),
-            ("PER USER", "max_per_user"),
+            ("GUARANTEED", "statement.guaranteed"),
+            ("LIMIT", "statement.limit"),
+            ("HELD", "statement.held"),
+            ("BORROWED", "statement.borrowed"),
+            ("LENT", "statement.lent"),
+            ("CAN TAKE BACK", "statement.reclaimable"),
+            ("LEND LIMIT", "quota.lend_limit"),
+            ("WEIGHT", "quota.weight"),
+            ("PER USER", "quota.max_per_user"),
         ];
-        table::print(&rows, &columns, "no quotas: the team may use no pool")
+        table::print(&rows, &columns, "no quotas: the team may use no pool")?;
+        for line in &lines {
+            for said in notes(line) {
+                table::print_line(&said)?;
+            }
+        }
+        Ok(())
     }
+}
+
+/// A row for each pool in which the team has a part: its quota, where it has one of its own, and
+/// what it has now.
+fn quota_rows(quotas: &Value, lines: &[&Value]) -> Vec<Value> {
+    let quotas = quotas["items"].as_array().cloned().unwrap_or_default();
+    let row = |line: &&Value| {
+        let own = quotas.iter().find(|quota| quota["pool"] == line["pool"]);
+        json!({ "pool": line["pool"], "statement": line, "quota": own })
+    };
+    lines.iter().map(row).collect()
+}
+
+/// What figures alone do not tell: a guarantee that is another one now, and a shortage.
+fn notes(line: &Value) -> Vec<String> {
+    let (pool, said) = (text(&line["pool"]), |key: &str| text(&line[key]));
+    let mut notes = Vec::new();
+    if line["promised"] != line["guaranteed"] {
+        notes.push(format!(
+            "{pool}: {} guaranteed now, {} given",
+            said("guaranteed"),
+            said("promised")
+        ));
+    }
+    if !line["starved_since"].is_null() {
+        notes.push(format!(
+            "{pool}: less than guaranteed while jobs wait, since {}",
+            table::shown(line, "starved_since")
+        ));
+    }
+    notes
 }
 
 /// Show what was used, and what it cost.
@@ -223,6 +270,28 @@ fn total(sum: &Value, columns: &[Column]) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_quota_is_told_with_what_is_held_and_a_shortage_in_words() {
+        let quotas = json!({"items": [{"pool": "a", "weight": 2}]});
+        let line = |pool: &str| json!({"pool": pool, "held": 3, "promised": 4, "guaranteed": 4, "starved_since": null});
+        let (own, inherited) = (line("a"), line("b"));
+        let rows = quota_rows(&quotas, &[&own, &inherited]);
+        assert_eq!(rows[0]["quota"]["weight"], 2);
+        assert_eq!(rows[1]["quota"], Value::Null);
+        assert_eq!(rows[1]["statement"]["held"], 3);
+        assert!(notes(&own).is_empty());
+        let mut short = own;
+        short["guaranteed"] = json!(3.5);
+        short["starved_since"] = json!("2026-01-05T00:00:00Z");
+        assert_eq!(
+            notes(&short),
+            [
+                "a: 3.5 guaranteed now, 4 given",
+                "a: less than guaranteed while jobs wait, since 2026-01-05T00:00:00Z"
+            ]
+        );
+    }
 
     #[test]
     fn groups_stand_in_the_order_in_which_they_were_asked_for() {

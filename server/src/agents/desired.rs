@@ -14,7 +14,7 @@ use protocol::wire;
 
 use crate::app::App;
 use crate::lifecycle::{LifecycleError, Stop, stop};
-use crate::store::desired::{self, Mark, Order, Share};
+use crate::store::desired::{self, Gang, Mark, Order, Seat, Share};
 use crate::store::epochs::Epoch;
 use crate::store::events::Actor;
 use crate::store::jobs;
@@ -29,8 +29,8 @@ const ORDERS_AT_ONCE: usize = 32;
 pub enum Want {
     /// Take it, start nothing.
     Hold,
-    /// Run it, beside workers of which this is the last.
-    Run(Option<AssignmentId>),
+    /// Run it, beside these workers.
+    Run(Gang),
     /// Stop it, for this end of its attempt.
     Stop(Option<AttemptEnd>),
 }
@@ -46,7 +46,7 @@ impl Want {
         if leaving {
             Self::Stop(mark.reason)
         } else if mark.all_taken || mark.phase == AssignmentPhase::Running {
-            Self::Run(mark.last)
+            Self::Run(mark.gang)
         } else {
             Self::Hold
         }
@@ -115,7 +115,7 @@ impl Told {
         let orders = desired::orders(&mut tx, &difference.changed[..read]).await?;
         let mut shares = desired::shares(&mut tx, &difference.changed[..read]).await?;
         let gangs: Vec<AttemptId> = orders.iter().map(|order| order.attempt_id).collect();
-        let addresses = desired::addresses(&mut tx, &gangs).await?;
+        let seats = desired::seats(&mut tx, &gangs).await?;
         tx.commit().await?;
         let mut part = Part::default();
         for order in orders {
@@ -124,9 +124,7 @@ impl Told {
             };
             let shares = shares.remove(&order.id).unwrap_or_default();
             let base = app.config.unix_user_base;
-            let gang = addresses
-                .get(&order.attempt_id)
-                .map_or(&[][..], Vec::as_slice);
+            let gang = seats.get(&order.attempt_id).map_or(&[][..], Vec::as_slice);
             match assignment(base, &order, &shares, gang, *want) {
                 Ok(assignment) => part.put(order.id, assignment),
                 Err(message) => {
@@ -214,7 +212,7 @@ fn assignment(
     unix_user_base: u32,
     order: &Order,
     shares: &[Share],
-    addresses: &[String],
+    gang: &[Seat],
     want: Want,
 ) -> Result<wire::Assignment, String> {
     let bare = to_be_ended(unix_user_base, order, shares, want);
@@ -232,7 +230,8 @@ fn assignment(
         runner: spec.runner.to_string(),
         image: spec.image.unwrap_or_default(),
         keep_on_partition: spec.on_partition == PartitionPolicy::Keep,
-        addresses: addresses.to_vec(),
+        addresses: gang.iter().map(|seat| seat.address.clone()).collect(),
+        ranks: gang.iter().map(|seat| seat.worker.unsigned_abs()).collect(),
         ..bare
     };
     if protocol::encoded_bytes(&whole) > SET_BYTES_MAX {
@@ -301,7 +300,7 @@ mod tests {
             attempt_state,
             reason: None,
             all_taken,
-            last: None,
+            gang: Gang::default(),
         }
     }
 
@@ -310,9 +309,9 @@ mod tests {
         let held = mark(AssignmentPhase::HandedOver, AttemptState::Starting, false);
         assert_eq!(Want::of(&held), Want::Hold);
         let taken = mark(AssignmentPhase::HandedOver, AttemptState::Starting, true);
-        assert_eq!(Want::of(&taken), Want::Run(None));
+        assert_eq!(Want::of(&taken), Want::Run(Gang::default()));
         let grows = mark(AssignmentPhase::Running, AttemptState::Running, false);
-        assert_eq!(Want::of(&grows), Want::Run(None));
+        assert_eq!(Want::of(&grows), Want::Run(Gang::default()));
         let stopped = mark(AssignmentPhase::Stopping, AttemptState::Stopping, true);
         assert_eq!(Want::of(&stopped), Want::Stop(None));
         let left = mark(AssignmentPhase::Cleaning, AttemptState::Running, true);

@@ -31,6 +31,10 @@ struct LogsQuery {
     /// The attempt; the last unless given.
     #[param(minimum = 1)]
     attempt: Option<i32>,
+    /// Which filling of the rank, of one that an elastic gang gave up or lost and filled anew, the first
+    /// being 1; the last unless given.
+    #[param(minimum = 1)]
+    filling: Option<i32>,
     /// The first byte; 0 unless given.
     #[param(minimum = 0)]
     offset: Option<i64>,
@@ -55,6 +59,10 @@ async fn get_job_logs(
         attempt: query
             .attempt
             .map(|attempt| at_least("attempt", attempt, 1))
+            .transpose()?,
+        filling: query
+            .filling
+            .map(|filling| at_least("filling", filling, 1))
             .transpose()?,
         offset: at_least("offset", query.offset.unwrap_or(0), 0)?,
         follow: query.follow.unwrap_or(false),

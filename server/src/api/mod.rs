@@ -15,6 +15,7 @@ pub mod auth;
 pub mod bookings;
 pub mod classes;
 pub mod events;
+pub mod evictions;
 pub mod extract;
 pub mod jobs;
 pub mod json;
@@ -49,6 +50,7 @@ fn operations() -> OpenApiRouter<App> {
         .merge(prices::routes())
         .merge(audit::routes())
         .merge(jobs::routes())
+        .merge(evictions::routes())
         .merge(logs::routes())
         .merge(nodes::routes())
         .merge(usage::routes())

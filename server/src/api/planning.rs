@@ -55,7 +55,9 @@ async fn explain_job(
     planning::explain(&app, &asker, id).await.map(Json)
 }
 
-/// The live world as a scenario file; workloads and users are ids.
+/// The live world as a scenario file; workloads and users are ids. The scheduler plans the same of it,
+/// but for what such a file has no key for: which modes a node's agent can drive, kinds of past
+/// work, and on which node a job's checkpoints lie.
 #[utoipa::path(
     get, path = "/planning/scenario", tag = "work",
     responses((status = 200, description = "A scenario file.", body = Object, content_type = "application/yaml"), Refusals)

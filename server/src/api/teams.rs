@@ -18,6 +18,7 @@ use super::reply::Versioned;
 use crate::app::idempotency::Answer;
 use crate::app::page::Page;
 use crate::app::quotas::{self, NewQuota, Quota, SetQuota};
+use crate::app::statements::{self, QuotaStatement};
 use crate::app::teams::{self, Member, NewMember, NewTeam, Team, TeamPatch};
 use crate::app::{App, AppError};
 
@@ -28,6 +29,7 @@ pub fn routes() -> OpenApiRouter<App> {
         .routes(routes!(get_team, update_team))
         .routes(routes!(list_quotas))
         .routes(routes!(put_quota))
+        .routes(routes!(get_quota_statement))
         .routes(routes!(list_members, add_member))
         .routes(routes!(remove_member))
 }
@@ -163,6 +165,22 @@ async fn put_quota(
 ) -> Result<Answer<SetQuota>, AppError> {
     let which = (&path.team, &path.pool);
     quotas::put(&app, &asker, which, presupposes.into(), new, &why.reason).await
+}
+
+/// Say what a team holds, borrows and lends of each pool now.
+#[utoipa::path(
+    get, path = "/teams/{team}/quota-statement", tag = "policy", params(TeamPath),
+    responses((status = 200, description = "A line for each pool, of the team and of each below it.", body = QuotaStatement), Refusals)
+)]
+async fn get_quota_statement(
+    State(app): State<App>,
+    SignedIn(asker): SignedIn,
+    ApiPath(path): ApiPath<TeamPath>,
+    ApiQuery(NoQuery {}): ApiQuery<NoQuery>,
+) -> Result<Json<QuotaStatement>, AppError> {
+    statements::of_team(&app, &asker, &path.team)
+        .await
+        .map(Json)
 }
 
 /// List a team's members.

@@ -101,6 +101,7 @@ actions! {
     RemoveMember "remove_member" Team(Owner, ADMIN);
     ListQuotas "list_quotas" Team(Viewer, SEE);
     PutQuota "put_quota" Platform(STEER);
+    GetQuotaStatement "get_quota_statement" Team(Viewer, SEE);
     ListAllQuotas "list_all_quotas" SignedIn;
     PutQuotas "put_quotas" Platform(STEER);
 
@@ -154,6 +155,8 @@ actions! {
     ResumeJob "resume_job" Work(STEER);
     ListJobEvents "list_job_events" Team(Viewer, SEE);
     ListJobAttempts "list_job_attempts" Team(Viewer, SEE);
+    ListJobEvictions "list_job_evictions" Team(Viewer, SEE);
+    ListTeamEvictions "list_team_evictions" Team(Viewer, SEE);
     ExplainJob "explain_job" Team(Viewer, SEE);
     GetJobLogs "get_job_logs" Team(Viewer, SEE_INSIDE);
     GetScenario "get_scenario" Platform(SEE_INSIDE);

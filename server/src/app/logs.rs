@@ -12,8 +12,10 @@ use super::links::LogPiece;
 use super::rights::Watch;
 use super::streams::{Kind, Seat};
 use super::{App, AppError, Asker, jobs, sessions};
-use crate::store::assignments::{self, LogPlace};
+use crate::store::assignments::{self, LogOf, LogPlace};
 use crate::store::nodes;
+
+pub use crate::store::assignments::Refilled;
 
 /// Tries in a row to get on with a log whose stream broke without giving anything.
 const TRIES_MAX: u32 = 5;
@@ -29,6 +31,9 @@ pub struct LogAsk {
     pub worker: i32,
     /// The attempt; absent: the last.
     pub attempt: Option<i32>,
+    /// Which filling of the rank, the first being 1; absent: the last. A rank that an elastic gang gave
+    /// up or lost may be filled anew.
+    pub filling: Option<i32>,
     /// The first byte.
     pub offset: i64,
     /// Whether to go on until the worker has ended.
@@ -127,16 +132,32 @@ async fn find(app: &App, asker: &Asker, job: JobId, ask: &LogAsk) -> Result<LogP
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let row = jobs::find(&mut tx, asker, Action::GetJobLogs, job).await?;
     let attempt = ask.attempt.unwrap_or(row.attempt);
-    let place = assignments::log_place(&mut tx, row.team_id, job, attempt, ask.worker).await?;
+    let of = LogOf {
+        attempt,
+        worker: ask.worker,
+        filling: ask.filling,
+    };
+    let place = assignments::log_place(&mut tx, row.team_id, job, of).await?;
     tx.commit().await?;
     place.ok_or_else(|| {
         let name = if row.attempt == 0 {
             "of a job of which no attempt has begun".to_owned()
         } else {
-            format!("of worker {} of attempt {attempt}", ask.worker)
+            let filling = ask.filling.map(|n| format!("filling {n} of "));
+            let filling = filling.unwrap_or_default();
+            format!("of {filling}worker {} of attempt {attempt}", ask.worker)
         };
         AppError::not_found("log", name)
     })
+}
+
+/// The ranks of a job that were filled more than once, for its page.
+pub async fn refilled(app: &App, asker: &Asker, job: JobId) -> Result<Vec<Refilled>, AppError> {
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let row = jobs::find(&mut tx, asker, Action::GetJob, job).await?;
+    let refilled = assignments::refilled(&mut tx, row.team_id, job).await?;
+    tx.commit().await?;
+    Ok(refilled)
 }
 
 /// Asks the holder of the node's stream; nothing when nobody holds it now.

@@ -1,17 +1,16 @@
 //! Work that must leave where it is: its node is lost or drained, or its device has failed.
 
-use domain::Timestamp;
 use domain::ids::JobId;
 use domain::state::{AttemptEnd, AttemptState, JobState};
 
 use super::each;
 use crate::app::App;
 use crate::lifecycle::end::lose_node;
-use crate::lifecycle::{LifecycleError, Stop, stop};
-use crate::store::attempts::{self, AttemptRow, Leaving, Preempted};
+use crate::lifecycle::{Eviction, LifecycleError, Stop, give_up, stop};
+use crate::store::attempts::{self, AttemptRow, Leaving};
 use crate::store::events::Actor;
 use crate::store::jobs::{self, JobRow};
-use crate::store::{self, Tx};
+use crate::store::{Tx, assignments};
 
 /// Fences work on lost nodes, but for work that is kept: that waits for its node to answer or
 /// for a person to declare it dead.
@@ -35,16 +34,37 @@ async fn fence(app: &App, leaving: Leaving) -> Result<(), LifecycleError> {
     Ok(())
 }
 
-/// Stops work that holds a failed device.
+/// Stops work that holds a failed device; an elastic gang goes on without the workers that do, where
+/// enough of it is left.
 pub async fn failed_devices(app: &App) -> Result<(), LifecycleError> {
     let mut tx = app.db.begin_system().await?;
     let due = attempts::on_failed_devices(&mut tx).await?;
     tx.commit().await?;
-    each(due, |leaving| {
-        let wish = Stop::because(AttemptEnd::NodeLost, format!("device {}", leaving.what));
-        stop_live(app, leaving.job_id, |_, _| Some(wish))
-    })
-    .await
+    each(due, |leaving| fail(app, leaving)).await
+}
+
+async fn fail(app: &App, leaving: Leaving) -> Result<(), LifecycleError> {
+    let message = format!("device {}", leaving.what);
+    let mut tx = app.db.begin_system().await?;
+    let Some(mut job) = jobs::lock(&mut tx, leaving.job_id).await? else {
+        return Ok(());
+    };
+    let Some(attempt) = live(&mut tx, &job).await? else {
+        return Ok(());
+    };
+    let failed = assignments::on_failed_devices(&mut tx, attempt.id).await?;
+    if failed.is_empty() {
+        return Ok(());
+    }
+    let actor = &Actor::System;
+    if !give_up(&mut tx, &mut job, &attempt, &failed, message.clone(), actor).await? {
+        let wish = Stop::because(AttemptEnd::NodeLost, message);
+        stop(&mut tx, &mut job, &wish, actor).await?;
+    }
+    tx.commit().await?;
+    tracing::info!(job.id = %job.id, "work on a failed device was stopped");
+    app.wake.all();
+    Ok(())
 }
 
 /// Preempts preemptible work on nodes that are being drained; other work stays until it ends.
@@ -60,17 +80,11 @@ async fn drain(app: &App, leaving: Leaving) -> Result<(), LifecycleError> {
     let Some(mut job) = jobs::lock(&mut tx, leaving.job_id).await? else {
         return Ok(());
     };
-    let Some(attempt) = live(&mut tx, &job).await? else {
+    if live(&mut tx, &job).await?.is_none() {
         return Ok(());
-    };
-    let held = attempts::held_milli(&mut tx, attempt.id).await?;
-    let now = store::clock(&mut tx).await?;
+    }
     let wish = Stop {
-        preempted: Some(Preempted {
-            made_room_for: None,
-            rule: "drain",
-            lost_gpu_milli_seconds: held.saturating_mul(unsaved_seconds(&job, &attempt, now)),
-        }),
+        evicted: Some(Eviction::drained()),
         job_to: Some(JobState::Preempting),
         ..Stop::because(
             AttemptEnd::Preempted,
@@ -110,17 +124,4 @@ pub(super) async fn stop_live(
 async fn live(tx: &mut Tx, job: &JobRow) -> Result<Option<AttemptRow>, LifecycleError> {
     let attempt = attempts::lock_live(tx, job.id).await?;
     Ok(attempt.filter(|attempt| attempt.state != AttemptState::Stopping))
-}
-
-/// How long an attempt has worked since it last saved its state, as far as its spec tells.
-fn unsaved_seconds(job: &JobRow, attempt: &AttemptRow, now: Timestamp) -> i64 {
-    let Some(started_at) = attempt.started_at else {
-        return 0;
-    };
-    let ran = (now - started_at).num_seconds().max(0);
-    let every = job.spec().ok().and_then(|spec| spec.checkpoint_seconds);
-    match every {
-        Some(every) if every > 0 => ran % every,
-        _ => ran,
-    }
 }

@@ -6,7 +6,7 @@ use domain::state::{AssignmentPhase, AttemptEnd, AttemptState};
 use super::each;
 use super::leaving::stop_live;
 use crate::app::App;
-use crate::lifecycle::{Actor, Dismissal, LifecycleError, Stop, shrink};
+use crate::lifecycle::{Actor, LifecycleError, Stop, refuse_growth};
 use crate::store::{assignments, attempts, jobs};
 
 /// Stops attempts that have reached their time limit.
@@ -60,16 +60,9 @@ async fn give_up_growth(app: &App, job: JobId, window_ms: i64) -> Result<(), Lif
         .iter()
         .filter(|w| w.phase == AssignmentPhase::Granted);
     if let Some(first) = waiting.next() {
-        let why = Dismissal::refused(message);
-        shrink(
-            &mut tx,
-            &mut job,
-            attempt.id,
-            first.worker,
-            &why,
-            &Actor::System,
-        )
-        .await?;
+        let (timers, from) = (&app.config.timers, first.worker);
+        let actor = &Actor::System;
+        refuse_growth(&mut tx, timers, &mut job, &attempt, from, message, actor).await?;
         tx.commit().await?;
         app.wake.all();
     }

@@ -9,13 +9,14 @@ use domain::state::{AssignmentPhase, AttemptEnd, AttemptState, JobState, Reachab
 use serde_json::json;
 
 use super::report::{settle, step_worker};
+use super::resize::go_on_without;
 use super::{Actor, LifecycleError, Stop, step_attempt, step_job, stop};
 use crate::accounting::meter;
 use crate::config::Timers;
 use crate::store::assignments::{self, Assignment};
 use crate::store::attempts::{self, AttemptRow, AttemptStep};
 use crate::store::jobs::{self, JobRow, JobStep};
-use crate::store::{self, Tx, nodes};
+use crate::store::{self, Tx, evictions, nodes};
 
 /// Most requeues that were nobody's fault; after them something is wrong with the job or the
 /// fleet, and a person should look.
@@ -45,6 +46,7 @@ pub(super) async fn end(
     if well && !cancelled {
         if attempt.reason.is_some() {
             attempts::amend_as_done(tx, attempt.id).await?;
+            evictions::nothing_lost(tx, attempt.id).await?;
             attempt.reason = None;
         }
         let step = AttemptStep {
@@ -161,7 +163,7 @@ fn retry(
 }
 
 /// The first back-off, doubled for each time before.
-fn backoff(timers: &Timers, times_before: i32, now: Timestamp) -> Timestamp {
+pub(super) fn backoff(timers: &Timers, times_before: i32, now: Timestamp) -> Timestamp {
     let doublings = times_before.clamp(0, 30).unsigned_abs();
     let ms = timers
         .retry_backoff_ms
@@ -204,8 +206,8 @@ impl Spared {
     }
 }
 
-/// Fences a job's workers on a node that is gone, stops the rest of its gang, and ends the
-/// attempt when nobody is left. Nothing happens when none of its live workers is there.
+/// Fences a job's workers on a node that is gone, stops the rest of its gang unless that may go on
+/// without them, and ends the attempt when nobody is left. Nothing happens when none of its live workers is there.
 pub async fn lose_workers(
     tx: &mut Tx,
     timers: &Timers,
@@ -219,14 +221,16 @@ pub async fn lose_workers(
     let Some(attempt) = attempts::lock_live(tx, job.id).await? else {
         return Ok(false);
     };
-    let mut lost = false;
+    let mut lost = Vec::new();
     for mut worker in assignments::lock_of_attempt(tx, attempt.id).await? {
         let spared = loss.spared.spares(&worker);
         if worker.node_id != loss.node_id || worker.phase.terminal() || spared {
             continue;
         }
         // Its process had ended and was reported, or its gang goes on without it: nothing was lost.
-        lost |= worker.phase != AssignmentPhase::Cleaning && worker.dismissed_at.is_none();
+        if worker.phase != AssignmentPhase::Cleaning && worker.dismissed_at.is_none() {
+            lost.push(worker.id);
+        }
         let now = store::clock(tx).await?;
         meter::fence(tx, worker.id, loss.last_heartbeat_at, now).await?;
         step_worker(
@@ -238,7 +242,9 @@ pub async fn lose_workers(
         )
         .await?;
     }
-    if lost {
+    let goes_on = lost.is_empty()
+        || go_on_without(tx, &mut job, &attempt, &lost, &loss.message, actor).await?;
+    if !goes_on {
         let wish = Stop::because(AttemptEnd::NodeLost, loss.message.clone());
         stop(tx, &mut job, &wish, actor).await?;
     }

@@ -1,6 +1,6 @@
 //! Granting: a waiting job gets an attempt, its workers their slices, all or none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use domain::MilliCpu;
 use domain::ids::{AssignmentId, AttemptId, DeviceId, NodeId};
@@ -9,7 +9,7 @@ use domain::state::{AttemptState, JobState};
 use serde_json::{Value, json};
 
 use super::{Actor, LifecycleError, step_job};
-use crate::store::assignments::{self, NewAssignment, NewShare};
+use crate::store::assignments::{self, Assignment, NewAssignment, NewShare};
 use crate::store::attempts::{self, NewAttempt};
 use crate::store::events::{self, NewEvent, Subject};
 use crate::store::jobs::{JobRow, JobStep};
@@ -101,38 +101,60 @@ pub async fn grant(
         data: json!({ "attempt": attempt.number }),
     };
     events::insert(tx, &event).await?;
-    place_workers(tx, job, id, &[], grant, actor).await?;
+    let seats = seats(&[], &grant.workers);
+    place_workers(tx, job, id, &seats, grant, actor).await?;
     Ok(id)
 }
 
-/// Writes the workers of a grant with all that they hold. `before` are the nodes of the workers
-/// that the attempt has, by rank.
+/// A worker's place in its gang.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Seat {
+    /// Its rank.
+    pub worker: i32,
+    /// The place of its node among the job's nodes.
+    node_rank: i32,
+}
+
+/// The places in the gang for workers that join those which are there: the lowest ranks that nobody
+/// has, and for nodes that are new the lowest places likewise.
+pub(super) fn seats(there: &[Assignment], joining: &[GrantWorker]) -> Vec<Seat> {
+    let ranks: BTreeSet<i32> = there.iter().map(|worker| worker.worker).collect();
+    let mut free_ranks = (0..).filter(|rank| !ranks.contains(rank));
+    let mut nodes: BTreeMap<NodeId, i32> = there
+        .iter()
+        .map(|worker| (worker.node_id, worker.node_rank))
+        .collect();
+    let mut seats = Vec::with_capacity(joining.len());
+    for place in joining {
+        let taken: BTreeSet<i32> = nodes.values().copied().collect();
+        let free = (0..).find(|rank| !taken.contains(rank));
+        let free = free.expect("a gang has at most 1,024 nodes");
+        seats.push(Seat {
+            worker: free_ranks.next().expect("a gang has at most 1,024 workers"),
+            node_rank: *nodes.entry(place.node_id).or_insert(free),
+        });
+    }
+    seats
+}
+
+/// Writes the workers of a grant with all that they hold, each in its place.
 pub(super) async fn place_workers(
     tx: &mut Tx,
     job: &JobRow,
     attempt: AttemptId,
-    before: &[NodeId],
+    seats: &[Seat],
     grant: &Grant,
     actor: &Actor,
 ) -> Result<(), LifecycleError> {
-    let mut ranks: BTreeMap<NodeId, i32> = BTreeMap::new();
-    let mut node_rank = |node: NodeId| {
-        let next = i32::try_from(ranks.len()).expect("a gang has at most 1,024 workers");
-        *ranks.entry(node).or_insert(next)
-    };
-    for node in before {
-        node_rank(*node);
-    }
-    let first = i32::try_from(before.len()).expect("a gang has at most 1,024 workers");
-    for (worker, place) in (first..).zip(&grant.workers) {
+    for (seat, place) in seats.iter().zip(&grant.workers) {
         let assignment = NewAssignment {
             id: AssignmentId::new(),
             team_id: job.team_id,
             job_id: job.id,
             attempt_id: attempt,
             node_id: place.node_id,
-            worker,
-            node_rank: node_rank(place.node_id),
+            worker: seat.worker,
+            node_rank: seat.node_rank,
             cpus_milli: grant.cpus.milli(),
             memory_mib: grant.memory_mib,
         };
@@ -187,7 +209,7 @@ async fn grant_worker(
 
 /// A port that no live attempt with rank 0 on this node has. The search begins at a place
 /// that differs between attempts, so that a port just left is not taken at once.
-async fn free_master_port(
+pub(super) async fn free_master_port(
     tx: &mut Tx,
     node_id: NodeId,
     attempt_id: AttemptId,

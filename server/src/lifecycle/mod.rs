@@ -7,6 +7,7 @@
 //! cannot drift from state.
 
 pub mod end;
+mod evict;
 mod grant;
 pub mod nodes;
 pub mod report;
@@ -23,8 +24,10 @@ use crate::store::jobs::{self, JobGuard, JobRow, JobStep};
 use crate::store::{Tx, attempts};
 
 pub use crate::store::events::Actor;
+pub use crate::store::evictions::Gainer;
+pub use evict::Eviction;
 pub use grant::{Grant, GrantDevice, GrantWorker, grant};
-pub use resize::{Dismissal, grow, shrink};
+pub use resize::{Dismissal, give_up, grow, refuse_growth, shrink};
 pub use stop::{Stop, cancel_waiting, stop};
 
 /// Why a step was not taken.

@@ -9,13 +9,12 @@ use domain::state::{AssignmentPhase, AttemptEnd, AttemptState, JobState};
 use protocol::report::{Exited, Fact, FactKind, Lost};
 use serde_json::json;
 
-use super::{
-    Actor, Dismissal, LifecycleError, Stop, end, shrink, step_attempt, step_job, stop, words,
-};
+use super::resize::go_on_without;
+use super::{Actor, LifecycleError, Stop, end, refuse_growth, step_attempt, step_job, stop, words};
 use crate::accounting::meter;
 use crate::config::Timers;
 use crate::store::assignments::{self, Assignment, Exit};
-use crate::store::attempts::{self, AttemptStep};
+use crate::store::attempts::{self, AttemptRow, AttemptStep};
 use crate::store::events::{self, NewEvent, Subject};
 use crate::store::jobs::{self, JobRow, JobStep};
 use crate::store::{self, Tx, nodes};
@@ -36,7 +35,7 @@ pub enum Outcome {
 /// A worker with all that is locked for changing it.
 struct Locked {
     job: JobRow,
-    attempt_state: AttemptState,
+    attempt: AttemptRow,
     worker: Assignment,
 }
 
@@ -44,21 +43,32 @@ impl Locked {
     /// Whether its gang runs already and was to grow by it.
     fn newcomer(&self) -> bool {
         let new = [AssignmentPhase::Granted, AssignmentPhase::HandedOver];
-        self.attempt_state == AttemptState::Running && new.contains(&self.worker.phase)
+        self.attempt.state == AttemptState::Running && new.contains(&self.worker.phase)
     }
 
     /// A gang that was to grow by this worker goes on without it and those above it.
     async fn give_up(
         &mut self,
         tx: &mut Tx,
+        timers: &Timers,
         message: String,
         actor: &Actor,
     ) -> Result<(), LifecycleError> {
-        let (attempt, from) = (self.worker.attempt_id, self.worker.worker);
-        let why = Dismissal::refused(message);
-        shrink(tx, &mut self.job, attempt, from, &why, actor).await?;
+        let (attempt, from) = (&self.attempt, self.worker.worker);
+        refuse_growth(tx, timers, &mut self.job, attempt, from, message, actor).await?;
         self.worker.phase = AssignmentPhase::Stopping;
         Ok(())
+    }
+
+    /// Whether its gang goes on without this worker, which was lost with its node.
+    async fn go_on_without(
+        &mut self,
+        tx: &mut Tx,
+        message: &str,
+        actor: &Actor,
+    ) -> Result<bool, LifecycleError> {
+        let lost = [self.worker.id];
+        go_on_without(tx, &mut self.job, &self.attempt, &lost, message, actor).await
     }
 }
 
@@ -85,10 +95,13 @@ pub async fn apply(
             invalid,
             message,
             exit_code,
-        } => refused(tx, &mut locked, actor, *invalid, message, *exit_code).await?,
+        } => {
+            let told = (*invalid, message.as_str(), *exit_code);
+            refused(tx, timers, &mut locked, actor, told).await?
+        }
         FactKind::Started { pid } => started(tx, &mut locked, actor, *pid).await?,
         FactKind::Exited(exited) => exited_so(tx, &mut locked, actor, exited).await?,
-        FactKind::Released => released(tx, &mut locked, actor).await?,
+        FactKind::Released => released(tx, timers, &mut locked, actor).await?,
     };
     if !moved {
         return Ok(Outcome::Known);
@@ -114,7 +127,7 @@ async fn lock(tx: &mut Tx, seen: &Assignment) -> Result<Option<Locked>, Lifecycl
         .filter(|worker| worker.phase.live());
     Ok(worker.map(|worker| Locked {
         job,
-        attempt_state: attempt.state,
+        attempt,
         worker,
     }))
 }
@@ -176,11 +189,10 @@ async fn note_taken(tx: &mut Tx, worker: &Assignment, actor: &Actor) -> Result<(
 
 async fn refused(
     tx: &mut Tx,
+    timers: &Timers,
     on: &mut Locked,
     actor: &Actor,
-    invalid: bool,
-    message: &str,
-    exit_code: Option<i32>,
+    (invalid, message, exit_code): (bool, &str, Option<i32>),
 ) -> Result<bool, LifecycleError> {
     let end = if invalid {
         AttemptEnd::Invalid
@@ -202,7 +214,7 @@ async fn refused(
     );
     let newcomer = on.newcomer();
     if newcomer {
-        on.give_up(tx, message.clone(), actor).await?;
+        on.give_up(tx, timers, message.clone(), actor).await?;
     }
     step_worker(tx, &mut on.worker, to, actor, end.as_str()).await?;
     if to == AssignmentPhase::Released {
@@ -273,8 +285,11 @@ async fn exited_so(
         end.as_str(),
     )
     .await?;
-    // The first that fails stops the others, and its exit is the job's.
     let message = format!("worker {worker} {}", exit.message);
+    if end == AttemptEnd::NodeLost && on.go_on_without(tx, &message, actor).await? {
+        return Ok(true);
+    }
+    // The first that fails stops the others, and its exit is the job's.
     let wish = Stop {
         exit: Some((exited.code, exited.signal)),
         ..Stop::because(end, message)
@@ -298,7 +313,12 @@ fn end_of(exited: &Exited) -> Option<AttemptEnd> {
     }
 }
 
-async fn released(tx: &mut Tx, on: &mut Locked, actor: &Actor) -> Result<bool, LifecycleError> {
+async fn released(
+    tx: &mut Tx,
+    timers: &Timers,
+    on: &mut Locked,
+    actor: &Actor,
+) -> Result<bool, LifecycleError> {
     let silent = |on: &Locked| {
         format!(
             "{} let go of worker {} without saying how it ended",
@@ -307,7 +327,7 @@ async fn released(tx: &mut Tx, on: &mut Locked, actor: &Actor) -> Result<bool, L
         )
     };
     if on.newcomer() {
-        on.give_up(tx, silent(on), actor).await?;
+        on.give_up(tx, timers, silent(on), actor).await?;
     }
     let before = on.worker.phase;
     step_worker(tx, &mut on.worker, AssignmentPhase::Released, actor, "").await?;
@@ -325,7 +345,11 @@ async fn released(tx: &mut Tx, on: &mut Locked, actor: &Actor) -> Result<bool, L
         } else {
             AttemptEnd::StartRefused
         };
-        let wish = Stop::because(end, silent(on));
+        let message = silent(on);
+        if end == AttemptEnd::NodeLost && on.go_on_without(tx, &message, actor).await? {
+            return Ok(true);
+        }
+        let wish = Stop::because(end, message);
         stop(tx, &mut on.job, &wish, actor).await?;
     }
     Ok(true)

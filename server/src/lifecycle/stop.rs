@@ -1,11 +1,11 @@
 //! Stopping: an attempt is told to end, and its end is recorded before any process knows.
 
 use domain::state::{AttemptEnd, AttemptState, JobState};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::{Actor, LifecycleError, step_attempt, step_job};
+use super::{Actor, Eviction, LifecycleError, evict, step_attempt, step_job};
 use crate::store::Tx;
-use crate::store::attempts::{self, AttemptStep, Preempted};
+use crate::store::attempts::{self, AttemptStep};
 use crate::store::events::{self, NewEvent, Subject};
 use crate::store::jobs::{JobRow, JobStep};
 
@@ -18,8 +18,8 @@ pub struct Stop {
     pub message: String,
     /// The exit code or signal that decided it, where one did.
     pub exit: Option<(Option<i32>, Option<i32>)>,
-    /// For a preemption: for whom, by which rule, at what loss.
-    pub preempted: Option<Preempted>,
+    /// Where policy takes its place: for whom, and by which rule.
+    pub evicted: Option<Eviction>,
     /// Another time between SIGTERM and SIGKILL than the attempt was granted with.
     pub grace_ms: Option<i64>,
     /// The state that the job goes to meanwhile; `None` leaves it where it is until the end.
@@ -33,7 +33,7 @@ impl Stop {
             end,
             message: message.into(),
             exit: None,
-            preempted: None,
+            evicted: None,
             grace_ms: None,
             job_to: None,
         }
@@ -56,13 +56,16 @@ pub async fn stop(
     let Some(mut attempt) = attempts::lock_live(tx, job.id).await? else {
         return Ok(false);
     };
+    let mut told = json!({});
     if attempt.state != AttemptState::Stopping {
+        if let Some(evicted) = &wish.evicted {
+            told = evict::record(tx, job, &attempt, None, evicted).await?;
+        }
         let mut step =
             AttemptStep::to(AttemptState::Stopping).because(wish.end, wish.message.clone());
         (step.exit_code, step.exit_signal) = wish.exit.unwrap_or_default();
-        step.preempted = wish.preempted;
         step.grace_ms = wish.grace_ms;
-        step_attempt(tx, &mut attempt, &step, actor, preemption(wish.preempted)).await?;
+        step_attempt(tx, &mut attempt, &step, actor, told.clone()).await?;
         for worker in attempts::stop_workers(tx, attempt.id).await? {
             let event = NewEvent {
                 subject: Subject::Assignment(worker.id),
@@ -86,7 +89,7 @@ pub async fn stop(
             wish.end.as_str()
         };
         let step = JobStep::to(to).because(reason, wish.message.clone());
-        step_job(tx, job, &step, actor, preemption(wish.preempted)).await?;
+        step_job(tx, job, &step, actor, told).await?;
     }
     Ok(true)
 }
@@ -100,12 +103,4 @@ pub async fn cancel_waiting(
 ) -> Result<(), LifecycleError> {
     let step = JobStep::to(JobState::Cancelled).because(AttemptEnd::Cancelled.as_str(), message);
     step_job(tx, job, &step, actor, json!({})).await
-}
-
-/// What an event says of a preemption. Not the newcomer's id: it may be another team's.
-fn preemption(preempted: Option<Preempted>) -> Value {
-    preempted.map_or_else(
-        || json!({}),
-        |p| json!({ "rule": p.rule, "lost_gpu_milli_seconds": p.lost_gpu_milli_seconds }),
-    )
 }

@@ -11,6 +11,7 @@ use web::Template;
 use crate::app::App;
 
 mod assets;
+mod evictions;
 mod fault;
 mod fleet;
 pub mod form;

@@ -11,11 +11,12 @@ use web::views::{MemberForm, MemberRow, QuotaRow, Refusal, TeamView};
 
 use super::jobs::Teams;
 use super::visit::{Posted, Visit};
-use super::{Nothing, PageError, page, refusal, spend};
+use super::{Nothing, PageError, evictions, page, refusal, spend};
 use crate::app::authorise::{self, Action};
-use crate::app::holdings::{self, Holding};
+use crate::app::holdings;
 use crate::app::idempotency::Repeat;
 use crate::app::page::PageAsk;
+use crate::app::statements::{self, StatementLine};
 use crate::app::teams::{self, NewMember};
 use crate::app::{App, AppError, Asker};
 
@@ -77,10 +78,13 @@ async fn show(
         })
         .or(shell.notice);
     let spent = spend::of_team(app, asker, name).await?;
+    let (evictions, eviction_sums) = evictions::of_team(app, asker, name).await?;
     page(&TeamView {
         team: known.shown(name.as_str()),
         ancestors: ancestors(&known, &team),
         quotas: quota_rows(app, asker, name).await?,
+        evictions,
+        eviction_sums,
         jobs,
         month: shell.now,
         spend: spent.lines,
@@ -115,32 +119,33 @@ fn ancestors(known: &Teams, team: &teams::Team) -> Vec<(String, bool)> {
 
 /// A row for each pool in which the team, with all below it, is promised or holds something.
 async fn quota_rows(app: &App, asker: &Asker, team: &Name) -> Result<Vec<QuotaRow>, PageError> {
-    let counts = |holding: &Holding| {
-        holding.team == team.as_str()
-            && (holding.quota.is_some()
-                || holding.promised > MilliGpu::ZERO
-                || holding.used > MilliGpu::ZERO)
+    let counts = |line: &StatementLine| {
+        line.team == team.as_str()
+            && (line.quota.is_some()
+                || line.promised > MilliGpu::ZERO
+                || line.held > MilliGpu::ZERO)
     };
-    let rows = holdings::holdings(app, asker).await?.into_iter();
-    Ok(rows
-        .filter(counts)
-        .map(|holding| {
-            let quota = holding.quota.as_ref();
-            QuotaRow {
-                quota: Quota {
-                    guaranteed: holding.promised.milli(),
-                    limit: quota.and_then(|quota| quota.limit).map(MilliGpu::milli),
-                    used: holding.used.milli(),
-                    lent: holding.lent.milli(),
-                },
-                lend_limit: quota
-                    .and_then(|quota| quota.lend_limit)
-                    .map(MilliGpu::milli),
-                weight: quota.map(|quota| quota.weight.to_string()),
-                pool: holding.pool,
-            }
-        })
-        .collect())
+    let (_, lines) = statements::of_all(app, asker).await?;
+    let row = |line: StatementLine| {
+        let quota = line.quota.as_ref();
+        QuotaRow {
+            quota: Quota {
+                guaranteed: line.guaranteed.milli(),
+                limit: line.limit.map(MilliGpu::milli),
+                used: line.held.milli(),
+                lent: line.lent.milli(),
+            },
+            promised: line.promised.milli(),
+            reclaimable: line.reclaimable.milli(),
+            starved_since: line.starved_since,
+            lend_limit: quota
+                .and_then(|quota| quota.lend_limit)
+                .map(MilliGpu::milli),
+            weight: quota.map(|quota| quota.weight.to_string()),
+            pool: line.pool,
+        }
+    };
+    Ok(lines.into_iter().filter(counts).map(row).collect())
 }
 
 /// Members have no page of their own; who reloads a refused form comes by here.

@@ -15,7 +15,7 @@ use super::{PageError, page, refusal, spend};
 use crate::app::authorise::{Action, Target, may};
 use crate::app::idempotency::Repeat;
 use crate::app::teams::{self, NewTeam, Team};
-use crate::app::{App, AppError, holdings};
+use crate::app::{App, AppError, holdings, statements};
 
 /// Shows the teams that the asker may see.
 pub async fn list_teams(State(app): State<App>, visit: Visit) -> Result<Response, PageError> {
@@ -25,10 +25,10 @@ pub async fn list_teams(State(app): State<App>, visit: Visit) -> Result<Response
 async fn show(app: &App, visit: &Visit, form: TeamForm) -> Result<Response, PageError> {
     let known = Teams::load(app, &visit.asker).await?;
     let mut held: BTreeMap<String, (i64, i64)> = BTreeMap::new();
-    for holding in holdings::holdings(app, &visit.asker).await? {
-        let sums = held.entry(holding.team).or_default();
-        sums.0 += holding.promised.milli();
-        sums.1 += holding.used.milli();
+    for line in statements::of_all(app, &visit.asker).await?.1 {
+        let sums = held.entry(line.team).or_default();
+        sums.0 += line.promised.milli();
+        sums.1 += line.held.milli();
     }
     let live = holdings::live_jobs(app, &visit.asker).await?;
     let spent = spend::by_team(app, &visit.asker).await?;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use domain::eviction::{EvictionKind, EvictionRule};
 use domain::ids::{JobId, NodeId};
 use domain::sharing::SharingMode;
 use domain::state::{AttemptEnd, JobState, NodeIntent, Reachability};
@@ -10,11 +11,12 @@ use serde_json::{Value, json};
 
 use super::world::{JobRecord, Mirror, NodeRecord};
 use super::{gang, kept, translate};
-use crate::app::App;
+use crate::app::{App, bookings};
 use crate::lifecycle::{
-    self, Actor, Dismissal, Grant, GrantDevice, GrantWorker, LifecycleError, Stop,
+    self, Actor, Dismissal, Eviction, Gainer, Grant, GrantDevice, GrantWorker, LifecycleError, Stop,
 };
-use crate::store::attempts::Preempted;
+use crate::store::assignments::Assignment;
+use crate::store::attempts::{self, AttemptRow};
 use crate::store::epochs::{self, Epoch};
 use crate::store::jobs::{self, JobRow};
 use crate::store::world as rows;
@@ -66,10 +68,12 @@ pub async fn commit(
         return Ok(outcome);
     }
     // All jobs before all nodes, each in the order of their ids: whoever fences the work of a
-    // lost node locks a job and then its node, and the two would wait for each other.
+    // lost node locks a job and then its node, and the two would wait for each other. A job that
+    // others give way for is among them, since their evictions refer to it.
     let decided: BTreeSet<JobId> = decisions(plan)
         .take(DECISIONS_MAX)
-        .filter_map(|decision| translate::job_id(decision.workload()))
+        .flat_map(|decision| [Some(decision.workload()), decision.gainer()])
+        .filter_map(|workload| translate::job_id(workload?))
         .collect();
     jobs::lock_all(&mut tx, &decided.into_iter().collect::<Vec<_>>()).await?;
     let desk = Desk::lay(
@@ -127,13 +131,22 @@ fn decisions(plan: &Plan) -> impl Iterator<Item = Decision<'_>> {
         .chain(plan.resizes.iter().map(Decision::Resize))
 }
 
-impl Decision<'_> {
-    fn workload(&self) -> &str {
+impl<'p> Decision<'p> {
+    fn workload(self) -> &'p str {
         match self {
             Self::Preempt(preemption) => &preemption.workload,
             Self::Migrate(migration) => &migration.workload,
             Self::Start(start) => &start.workload,
             Self::Resize(resize) => &resize.workload,
+        }
+    }
+
+    /// For whom something gives way.
+    fn gainer(self) -> Option<&'p str> {
+        match self {
+            Self::Preempt(preemption) => preemption.gainer.as_deref(),
+            Self::Migrate(migration) => migration.gainer.as_deref(),
+            Self::Start(_) | Self::Resize(_) => None,
         }
     }
 }
@@ -181,18 +194,17 @@ impl<'p> Desk<'p> {
         match decision {
             Decision::Preempt(p) if p.to_workers > 0 => self.shrink(tx, p).await,
             Decision::Preempt(p) => {
-                let lost = p.lost_gpu_seconds.saturating_mul(1000);
-                self.displace(tx, &p.workload, p.gainer.as_deref(), p.reason, lost)
-                    .await
+                let (kind, gainer) = (EvictionKind::Preemption, p.gainer.as_deref());
+                self.displace(tx, &p.workload, kind, p.reason, gainer).await
             }
             Decision::Migrate(m) => {
-                let reason = if m.gainer.is_some() {
+                let (kind, gainer) = (EvictionKind::Move, m.gainer.as_deref());
+                let reason = if gainer.is_some() {
                     Reason::Consolidation
                 } else {
                     Reason::Drain
                 };
-                self.displace(tx, &m.workload, m.gainer.as_deref(), reason, 0)
-                    .await
+                self.displace(tx, &m.workload, kind, reason, gainer).await
             }
             Decision::Start(start) => self.start(tx, &start.workload, &start.placement).await,
             Decision::Resize(resize) => self.grow(tx, resize).await,
@@ -239,16 +251,21 @@ impl<'p> Desk<'p> {
     async fn shrink(&self, tx: &mut Tx, victim: &Preemption) -> Result<(), LifecycleError> {
         let (seen, mut job) = self.lock(tx, &victim.workload).await?;
         let missed = || LifecycleError::Missed(format!("the gang of job {}", victim.workload));
-        let attempt = seen.attempt.ok_or_else(missed)?;
+        let attempt = attempts::lock_live(tx, job.id).await?;
+        let same = |attempt: &AttemptRow| seen.attempt.is_some_and(|seen| seen.id == attempt.id);
+        let attempt = attempt.filter(same).ok_or_else(missed)?;
         let mut members = gang::members(seen).map(|(worker, _)| worker.worker);
         let from = members.nth(victim.to_workers as usize).ok_or_else(missed)?;
+        let gainer = victim.gainer.as_deref();
+        let evicted = self.eviction(&job, EvictionKind::Shrink, victim.reason, gainer);
         let why = Dismissal {
-            rule: victim.reason.as_str(),
-            message: told(victim.reason).to_owned(),
-            lost_gpu_milli_seconds: victim.lost_gpu_seconds.saturating_mul(1000),
+            rule: evicted.rule.as_str(),
+            message: "shrunk to make room".to_owned(),
+            evicted: Some(evicted),
             grace_ms: self.pool_grace_ms(seen),
         };
-        let shrunk = lifecycle::shrink(tx, &mut job, attempt.id, from, &why, &Actor::Scheduler);
+        let leaves = |worker: &Assignment| worker.worker >= from;
+        let shrunk = lifecycle::shrink(tx, &mut job, &attempt, leaves, &why, &Actor::Scheduler);
         if shrunk.await? { Ok(()) } else { Err(missed()) }
     }
 
@@ -328,21 +345,18 @@ impl<'p> Desk<'p> {
         &self,
         tx: &mut Tx,
         workload: &str,
-        gainer: Option<&str>,
+        kind: EvictionKind,
         reason: Reason,
-        lost_gpu_milli_seconds: i64,
+        gainer: Option<&str>,
     ) -> Result<(), LifecycleError> {
         let (seen, mut job) = self.lock(tx, workload).await?;
-        let preempted = Preempted {
-            made_room_for: gainer.and_then(translate::job_id),
-            rule: reason.as_str(),
-            lost_gpu_milli_seconds,
-        };
+        let evicted = self.eviction(&job, kind, reason, gainer);
+        let told = told(evicted.rule);
         let wish = Stop {
-            preempted: Some(preempted),
+            evicted: Some(evicted),
             grace_ms: self.pool_grace_ms(seen),
             job_to: Some(JobState::Preempting),
-            ..Stop::because(AttemptEnd::Preempted, told(reason))
+            ..Stop::because(AttemptEnd::Preempted, told)
         };
         if lifecycle::stop(tx, &mut job, &wish, &Actor::Scheduler).await? {
             Ok(())
@@ -350,6 +364,40 @@ impl<'p> Desk<'p> {
             Err(LifecycleError::Missed(format!(
                 "the attempt of job {workload}"
             )))
+        }
+    }
+
+    /// Why a victim gives way. A plan says of a gang only that it is shrunk: between two teams that is
+    /// to take a guarantee back, and within one for work of higher priority.
+    fn eviction(
+        &self,
+        victim: &JobRow,
+        kind: EvictionKind,
+        reason: Reason,
+        gainer: Option<&str>,
+    ) -> Eviction {
+        let records = &self.mirror.records;
+        let job = gainer.and_then(translate::job_id);
+        let team = job.and_then(|id| Some(&records.jobs.get(&id)?.row.team));
+        let booking = || {
+            let name = gainer?;
+            let mut all = records.bookings.iter();
+            let found = all.find(|b| bookings::world_name(&b.pool, &b.name) == name)?;
+            Some(Gainer::Booking(found.name.to_string(), found.team_id))
+        };
+        Eviction {
+            kind,
+            rule: match reason {
+                Reason::Reclaim => EvictionRule::Reclaim,
+                Reason::Priority => EvictionRule::Priority,
+                Reason::Share => EvictionRule::Share,
+                Reason::Shrink if team == Some(&victim.team) => EvictionRule::Priority,
+                Reason::Shrink => EvictionRule::Reclaim,
+                Reason::Consolidation => EvictionRule::Consolidation,
+                Reason::Reservation => EvictionRule::Reservation,
+                Reason::Drain => EvictionRule::Drain,
+            },
+            gainer: job.map(Gainer::Job).or_else(booking),
         }
     }
 
@@ -435,14 +483,15 @@ async fn moved_teams(
 }
 
 /// What a victim is told. Not for whom: that may be another team's.
-fn told(reason: Reason) -> &'static str {
-    match reason {
-        Reason::Reclaim => "preempted: a team took back its guarantee, which this job had borrowed",
-        Reason::Priority => "preempted by work of higher priority of its own team",
-        Reason::Share => "preempted: another borrower held less than this team",
-        Reason::Shrink => "shrunk to make room",
-        Reason::Consolidation => "moved to make room for work on whole devices",
-        Reason::Reservation => "preempted: capacity that was booked ahead begins",
-        Reason::Drain => "preempted: its node is being emptied",
+fn told(rule: EvictionRule) -> &'static str {
+    match rule {
+        EvictionRule::Reclaim => {
+            "preempted: a team took back its guarantee, which this job had borrowed"
+        }
+        EvictionRule::Priority => "preempted by work of higher priority of its own team",
+        EvictionRule::Share => "preempted: another borrower held less than this team",
+        EvictionRule::Consolidation => "moved to make room for work on whole devices",
+        EvictionRule::Reservation => "preempted: capacity that was booked ahead begins",
+        EvictionRule::Drain => "preempted: its node is being emptied",
     }
 }

@@ -14,15 +14,15 @@ use tokio::task::JoinHandle;
 use super::commit::{self, Outcome};
 use super::discreet;
 use super::settle;
+use super::starved::{Look, Looked};
 use super::think::{Thought, think};
 use super::translate;
 use super::windows;
-use super::world::{Mirror, Refresh};
+use super::world::{Mirror, Records, Refresh};
 use crate::app::App;
 use crate::app::jobs::{beyond_quotas, waits_for_quota};
 use crate::store::epochs::{self, Epoch};
 use crate::store::jobs::{self, Verdict};
-use crate::store::windows::Window;
 
 /// Planning again although nothing changed, at the latest: ageing and minimum run times move.
 const IDLE_LIMIT: Duration = Duration::from_secs(10);
@@ -61,6 +61,8 @@ pub struct Cycle {
     refusals: u32,
     /// Jobs that others follow and that have ended well.
     followed: settle::Followed,
+    /// When it was last looked who is short of its guarantee.
+    look: Look,
     fresh: bool,
     /// Whether the last plan was refused by the checker.
     stuck: bool,
@@ -81,6 +83,7 @@ impl Cycle {
             strikes: BTreeMap::new(),
             refusals: 0,
             followed: settle::Followed::default(),
+            look: Look::default(),
             fresh: true,
             stuck: false,
             last_check: Instant::now(),
@@ -112,6 +115,9 @@ impl Cycle {
         let unsettled = self.stuck || self.anybody_waits();
         let idle = self.last_thought.elapsed() >= IDLE_LIMIT && unsettled;
         if !(changed || due || idle) {
+            if self.look.due() && self.look_again().await? == Looked::Fenced {
+                return Ok(Turn::Fenced);
+            }
             return Ok(if self.stuck { Turn::Stuck } else { Turn::Done });
         }
         let turn = self.plan_and_commit().await?;
@@ -162,7 +168,7 @@ impl Cycle {
             }))
             .await
         };
-        self.next_moment = next_moment(&world, &self.mirror.records.windows);
+        self.next_moment = next_moment(&world, &self.mirror.records);
         let plan = match thought {
             Thought::Plan(plan) => plan,
             Thought::Fault { culprit, messages } => return self.strike(culprit, &messages).await,
@@ -177,7 +183,22 @@ impl Cycle {
             return Ok(Turn::Fenced);
         }
         self.tell(&world, &plan, &outcome).await?;
+        self.look.ask();
+        if self.look.due() {
+            let world = Arc::unwrap_or_clone(world);
+            let looked = self.look.take(&self.app, self.epoch, world, Some(*plan));
+            if looked.await? == Looked::Fenced {
+                return Ok(Turn::Fenced);
+            }
+        }
         Ok(Turn::Done)
+    }
+
+    /// Looks who is short of its guarantee in a world that has come to rest.
+    async fn look_again(&mut self) -> Result<Looked, sqlx::Error> {
+        let memory = self.mirror.recall(&self.app.db).await?;
+        let world = translate::world(&self.mirror.records, self.mirror.now, &memory);
+        self.look.take(&self.app, self.epoch, world, None).await
     }
 
     /// Waiting jobs whose last run was on one node that keeps its checkpoints to itself.
@@ -345,7 +366,7 @@ async fn thought_of(task: JoinHandle<Thought>) -> Thought {
 }
 
 /// The next moment at which a plan may come out otherwise although no row changes.
-fn next_moment(world: &World, windows: &[Window]) -> Option<Timestamp> {
+fn next_moment(world: &World, records: &Records) -> Option<Timestamp> {
     let later = |at: Option<Timestamp>| at.filter(|at| *at > world.now);
     let delays = world
         .pools
@@ -363,8 +384,15 @@ fn next_moment(world: &World, windows: &[Window]) -> Option<Timestamp> {
     });
     let booked = world.bookings.iter().flat_map(|b| [b.from, b.to]);
     let booked = booked.filter_map(|at| later(Some(at)));
-    let edge = windows::next_edge(windows, world.now);
-    of_work.flatten().chain(booked).chain(edge).min()
+    let edge = windows::next_edge(&records.windows, world.now);
+    let attempts = records.jobs.values().filter_map(|job| job.attempt);
+    let grown = attempts.filter_map(|attempt| later(attempt.grow_after));
+    of_work
+        .flatten()
+        .chain(booked)
+        .chain(edge)
+        .chain(grown)
+        .min()
 }
 
 #[cfg(test)]

@@ -21,13 +21,19 @@ pub fn members(job: &JobRecord) -> impl Iterator<Item = &Worker> {
 
 /// With how many workers a running job may go on, and with how few. What has ended early has given
 /// its place back and the rest runs on; a gang changes its size only while all of it runs.
-pub fn sizes(spec: &JobSpec, attempt: &LiveAttempt, placed: usize) -> (u32, Option<u32>) {
+pub fn sizes(
+    spec: &JobSpec,
+    attempt: &LiveAttempt,
+    placed: usize,
+    now: Timestamp,
+) -> (u32, Option<u32>) {
     let placed = u32::try_from(placed).unwrap_or(u32::MAX);
     let runs = attempt.state == AttemptState::Running;
     let Some(least) = spec.min_workers.filter(|_| runs) else {
         return (placed, None);
     };
-    let most = if attempt.grows { spec.workers } else { placed };
+    let grows = attempt.grows && attempt.grow_after.is_none_or(|at| at <= now);
+    let most = if grows { spec.workers } else { placed };
     (most.max(placed), Some(least.min(placed)))
 }
 

@@ -12,6 +12,7 @@ mod gang;
 mod kept;
 mod poison;
 mod settle;
+pub mod starved;
 mod think;
 pub mod translate;
 pub mod windows;

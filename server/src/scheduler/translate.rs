@@ -268,7 +268,7 @@ fn workload(records: &Records, job: &JobRecord, roots: &Roots, now: Timestamp) -
     );
     work.not_before = row.not_before;
     let day = now - PREEMPTION_DAY;
-    let recent = job.preemptions.iter().filter(|at| **at > day).count();
+    let recent = job.evictions.iter().filter(|at| **at > day).count();
     work.preemptions_today = u32::try_from(recent).unwrap_or(u32::MAX);
     work.pools
         .retain(|pool| records.pools.iter().any(|p| p.name == *pool));
@@ -301,7 +301,7 @@ fn workload(records: &Records, job: &JobRecord, roots: &Roots, now: Timestamp) -
                 );
             work.started = Some(attempt.started_at.unwrap_or(attempt.created_at).min(now));
             work.placed = gang::places(records, job);
-            (work.workers, work.min_workers) = gang::sizes(spec, &attempt, work.placed.len());
+            (work.workers, work.min_workers) = gang::sizes(spec, &attempt, work.placed.len(), now);
             work.node = work.node.filter(known);
             work.state = if leaving {
                 WorkloadState::Leaving

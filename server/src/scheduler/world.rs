@@ -43,8 +43,8 @@ pub struct JobRecord {
     pub attempt: Option<LiveAttempt>,
     /// Its workers that hold their places, by rank, with their shares.
     pub workers: Vec<(LiveAssignment, Vec<LiveShare>)>,
-    /// When it was preempted.
-    pub preemptions: Vec<Timestamp>,
+    /// When it gave way, as a whole or in part.
+    pub evictions: Vec<Timestamp>,
     /// Where its last run was, while it waits.
     pub last_nodes: Vec<LastNode>,
 }
@@ -369,7 +369,7 @@ async fn load_jobs(
             spec,
             attempt: None,
             workers: Vec::new(),
-            preemptions: Vec::new(),
+            evictions: Vec::new(),
             last_nodes: Vec::new(),
         };
         jobs.insert(record.row.id, record);
@@ -389,9 +389,9 @@ async fn load_jobs(
             job.workers.push((assignment, held));
         }
     }
-    for past in past::preemptions(tx, ids).await? {
+    for past in past::evictions(tx, ids).await? {
         if let Some(job) = jobs.get_mut(&past.job_id) {
-            job.preemptions.push(past.at);
+            job.evictions.push(past.at);
         }
     }
     for last in past::last_nodes(tx, ids).await? {

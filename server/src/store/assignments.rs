@@ -22,6 +22,8 @@ pub struct Assignment {
     pub node_id: NodeId,
     /// Which worker of the gang it is.
     pub worker: i32,
+    /// The place of its node among the job's nodes.
+    pub node_rank: i32,
     /// Where it stands.
     pub phase: AssignmentPhase,
     /// Its process's exit code, once it has ended so.
@@ -154,7 +156,7 @@ pub async fn lock_of_attempt(
     sqlx::query_as!(
         Assignment,
         r#"SELECT id AS "id: _", team_id AS "team_id: _", job_id AS "job_id: _", attempt_id AS "attempt_id: _",
-                  node_id AS "node_id: _", worker, phase AS "phase: _", exit_code, exit_signal, exit_asked, exited_at,
+                  node_id AS "node_id: _", worker, node_rank, phase AS "phase: _", exit_code, exit_signal, exit_asked, exited_at,
                   dismissed_at
            FROM assignments
            WHERE attempt_id = $1
@@ -171,7 +173,7 @@ pub async fn find(tx: &mut Tx, ids: &[AssignmentId]) -> Result<Vec<Assignment>, 
     sqlx::query_as!(
         Assignment,
         r#"SELECT id AS "id: _", team_id AS "team_id: _", job_id AS "job_id: _", attempt_id AS "attempt_id: _",
-                  node_id AS "node_id: _", worker, phase AS "phase: _", exit_code, exit_signal, exit_asked, exited_at,
+                  node_id AS "node_id: _", worker, node_rank, phase AS "phase: _", exit_code, exit_signal, exit_asked, exited_at,
                   dismissed_at
            FROM assignments
            WHERE id = ANY ($1)"#,
@@ -186,7 +188,7 @@ pub async fn live_on_node(tx: &mut Tx, node: NodeId) -> Result<Vec<Assignment>, 
     sqlx::query_as!(
         Assignment,
         r#"SELECT id AS "id: _", team_id AS "team_id: _", job_id AS "job_id: _", attempt_id AS "attempt_id: _",
-                  node_id AS "node_id: _", worker, phase AS "phase: _", exit_code, exit_signal, exit_asked, exited_at,
+                  node_id AS "node_id: _", worker, node_rank, phase AS "phase: _", exit_code, exit_signal, exit_asked, exited_at,
                   dismissed_at
            FROM assignments
            WHERE node_id = $1 AND phase NOT IN ('released', 'fenced')
@@ -282,6 +284,35 @@ pub async fn dismiss(
     Ok(())
 }
 
+/// How often nodes have refused an attempt workers to grow by.
+pub async fn growth_refusals(tx: &mut Tx, attempt: AttemptId) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"SELECT count(DISTINCT dismissed_at) AS "times!" FROM assignments
+           WHERE attempt_id = $1 AND dismissal = 'start_refused'"#,
+        attempt as AttemptId,
+    )
+    .fetch_one(&mut **tx)
+    .await
+}
+
+/// Which of an attempt's workers hold a device that has failed.
+pub async fn on_failed_devices(
+    tx: &mut Tx,
+    attempt: AttemptId,
+) -> Result<Vec<AssignmentId>, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"SELECT DISTINCT a.id AS "id: AssignmentId"
+           FROM assignments AS a
+           JOIN assignment_devices AS s ON s.assignment_id = a.id AND s.live
+           JOIN devices AS d ON d.id = s.device_id
+           WHERE a.attempt_id = $1 AND d.health = 'failed'
+             AND a.phase IN ('granted', 'handed_over', 'running') AND a.dismissed_at IS NULL"#,
+        attempt as AttemptId,
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
 /// Whether its node ever acknowledged an assignment.
 pub async fn accepted(tx: &mut Tx, id: AssignmentId) -> Result<bool, sqlx::Error> {
     sqlx::query_scalar!(
@@ -344,29 +375,71 @@ pub struct LogPlace {
     pub phase: AssignmentPhase,
 }
 
-/// Where the log of a worker of an attempt lies: of the last one, where a rank was filled anew.
+/// Which worker's log: of a rank of an attempt, where it was filled several times the one that filled it
+/// so (the first is 1), else the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogOf {
+    /// The attempt's number.
+    pub attempt: i32,
+    /// The rank.
+    pub worker: i32,
+    /// Which filling of the rank.
+    pub filling: Option<i32>,
+}
+
+/// Where the log of a worker lies.
 pub async fn log_place(
     tx: &mut Tx,
     team: TeamId,
     job: JobId,
-    attempt: i32,
-    worker: i32,
+    of: LogOf,
 ) -> Result<Option<LogPlace>, sqlx::Error> {
     sqlx::query_as!(
         LogPlace,
-        r#"SELECT a.id AS "id: _", t.number AS attempt, a.node_id AS "node_id: _", n.name AS node,
-                  n.reachability = 'ready' AS "ready!", a.phase AS "phase: _"
-           FROM assignments AS a
-           JOIN attempts AS t ON t.id = a.attempt_id
-           JOIN nodes AS n ON n.id = a.node_id
-           WHERE a.team_id = $1 AND a.job_id = $2 AND t.number = $3 AND a.worker = $4
-           ORDER BY a.granted_at DESC, a.id DESC
-           LIMIT 1"#,
+        r#"SELECT f.id AS "id: _", f.number AS attempt, f.node_id AS "node_id: _", f.name AS node,
+                  f.ready AS "ready!", f.phase AS "phase: _"
+           FROM (SELECT a.id, t.number, a.node_id, n.name, n.reachability = 'ready' AS ready, a.phase,
+                        row_number() OVER (ORDER BY a.granted_at, a.id) AS filling, count(*) OVER () AS fillings
+                 FROM assignments AS a
+                 JOIN attempts AS t ON t.id = a.attempt_id
+                 JOIN nodes AS n ON n.id = a.node_id
+                 WHERE a.team_id = $1 AND a.job_id = $2 AND t.number = $3 AND a.worker = $4) AS f
+           WHERE f.filling = COALESCE($5::integer, f.fillings)"#,
         team as TeamId,
         job as JobId,
-        attempt,
-        worker,
+        of.attempt,
+        of.worker,
+        of.filling,
     )
     .fetch_optional(&mut **tx)
+    .await
+}
+
+/// A rank that was filled more than once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refilled {
+    /// The attempt's number.
+    pub attempt: i32,
+    /// The rank.
+    pub worker: i32,
+    /// How often it was filled.
+    pub fillings: i64,
+}
+
+/// The ranks of a job that were given up or lost, and filled anew; by attempt and rank.
+pub async fn refilled(tx: &mut Tx, team: TeamId, job: JobId) -> Result<Vec<Refilled>, sqlx::Error> {
+    sqlx::query_as!(
+        Refilled,
+        r#"SELECT t.number AS attempt, a.worker, count(*) AS "fillings!"
+           FROM assignments AS a
+           JOIN attempts AS t ON t.id = a.attempt_id
+           WHERE a.team_id = $1 AND a.job_id = $2
+           GROUP BY t.number, a.worker
+           HAVING count(*) > 1
+           ORDER BY t.number, a.worker"#,
+        team as TeamId,
+        job as JobId,
+    )
+    .fetch_all(&mut **tx)
     .await
 }

@@ -33,12 +33,6 @@ pub struct AttemptRow {
     pub master_port: Option<i32>,
     /// Between SIGTERM and SIGKILL.
     pub grace_ms: i64,
-    /// The job that it made room for.
-    pub preempted_for: Option<JobId>,
-    /// The rule by which it was preempted.
-    pub preemption_rule: Option<String>,
-    /// What its preemption destroyed.
-    pub lost_gpu_milli_seconds: Option<i64>,
     /// When it was granted.
     pub created_at: Timestamp,
     /// When all its workers had started.
@@ -59,7 +53,6 @@ macro_rules! select_attempts {
             r#"SELECT id AS "id: AttemptId", team_id AS "team_id: TeamId", job_id AS "job_id: JobId", number,
                       state AS "state: AttemptState", reason AS "reason: AttemptEnd", message, exit_code, exit_signal,
                       master_node_id AS "master_node_id: NodeId", master_port, grace_ms,
-                      preempted_for AS "preempted_for: JobId", preemption_rule, lost_gpu_milli_seconds,
                       created_at, started_at, stop_asked_at, ended_at, version
                FROM attempts "# + $rest
             $(, $argument)*
@@ -153,21 +146,8 @@ pub struct AttemptStep {
     pub exit_code: Option<i32>,
     /// The signal that decided it.
     pub exit_signal: Option<i32>,
-    /// For a preemption.
-    pub preempted: Option<Preempted>,
     /// Another time between SIGTERM and SIGKILL.
     pub grace_ms: Option<i64>,
-}
-
-/// What a preemption was for, and what it cost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Preempted {
-    /// The job that room was made for; absent for a drain.
-    pub made_room_for: Option<JobId>,
-    /// The rule: `reclaim`, `priority` …
-    pub rule: &'static str,
-    /// Work that it destroyed, in thousandths of a GPU times seconds.
-    pub lost_gpu_milli_seconds: i64,
 }
 
 impl AttemptStep {
@@ -179,7 +159,6 @@ impl AttemptStep {
             message: String::new(),
             exit_code: None,
             exit_signal: None,
-            preempted: None,
             grace_ms: None,
         }
     }
@@ -201,7 +180,6 @@ pub async fn step(
     from: AttemptState,
     step: &AttemptStep,
 ) -> Result<bool, sqlx::Error> {
-    let preempted_for = step.preempted.and_then(|p| p.made_room_for);
     let changed = sqlx::query!(
         "UPDATE attempts
          SET state = $3,
@@ -209,10 +187,7 @@ pub async fn step(
              exit_code = CASE WHEN reason IS NULL THEN $6 ELSE exit_code END,
              exit_signal = CASE WHEN reason IS NULL THEN $7 ELSE exit_signal END,
              reason = COALESCE(reason, $4),
-             preempted_for = COALESCE(preempted_for, $8),
-             preemption_rule = COALESCE(preemption_rule, $9),
-             lost_gpu_milli_seconds = COALESCE(lost_gpu_milli_seconds, $10),
-             grace_ms = COALESCE($11, grace_ms),
+             grace_ms = COALESCE($8, grace_ms),
              started_at = CASE WHEN $3 = 'running' THEN allotment.clock() ELSE started_at END,
              stop_asked_at = CASE WHEN $3 = 'stopping' THEN allotment.clock() ELSE stop_asked_at END,
              ended_at = CASE WHEN $3 = 'ended' THEN allotment.clock() END,
@@ -225,14 +200,42 @@ pub async fn step(
         step.message,
         step.exit_code,
         step.exit_signal,
-        preempted_for as Option<JobId>,
-        step.preempted.map(|p| p.rule),
-        step.preempted.map(|p| p.lost_gpu_milli_seconds),
         step.grace_ms,
     )
     .execute(&mut **tx)
     .await?;
     Ok(changed.rows_affected() == 1)
+}
+
+/// Notes where the workers of an attempt meet, where rank 0 was filled anew.
+pub async fn move_master(
+    tx: &mut Tx,
+    id: AttemptId,
+    node: NodeId,
+    port: i32,
+) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "UPDATE attempts SET master_node_id = $2, master_port = $3, version = version + 1
+         WHERE id = $1 AND state = 'running'",
+        id as AttemptId,
+        node as NodeId,
+        port,
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
+}
+
+/// Keeps a running attempt's gang from growing until then.
+pub async fn hold_growth(tx: &mut Tx, id: AttemptId, until: Timestamp) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "UPDATE attempts SET grow_after = $2, version = version + 1 WHERE id = $1 AND state = 'running'",
+        id as AttemptId,
+        until,
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
 }
 
 /// A worker that was told to stop.
@@ -411,18 +414,5 @@ pub async fn on_draining_nodes(tx: &mut Tx) -> Result<Vec<Leaving>, sqlx::Error>
         DUE_MAX,
     )
     .fetch_all(&mut **tx)
-    .await
-}
-
-/// What an attempt holds now, in thousandths of a GPU.
-pub async fn held_milli(tx: &mut Tx, id: AttemptId) -> Result<i64, sqlx::Error> {
-    sqlx::query_scalar!(
-        r#"SELECT COALESCE(sum(s.gpus_milli), 0)::bigint AS "held!"
-           FROM assignments AS a
-           JOIN assignment_devices AS s ON s.assignment_id = a.id AND s.live
-           WHERE a.attempt_id = $1"#,
-        id as AttemptId,
-    )
-    .fetch_one(&mut **tx)
     .await
 }

@@ -25,32 +25,67 @@ pub struct Mark {
     pub reason: Option<AttemptEnd>,
     /// Whether every worker of its gang was taken by its node.
     pub all_taken: bool,
-    /// The last of the workers that work together: another one where the gang has another size.
-    pub last: Option<AssignmentId>,
+    /// The workers that work together: how many, and the one that joined last. Neither is as it was
+    /// where others work together.
+    pub gang: Gang,
+}
+
+/// What tells the workers that work together from those that did before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Gang {
+    /// How many there are.
+    pub size: i64,
+    /// The one that joined last.
+    pub newest: Option<AssignmentId>,
+}
+
+struct MarkRow {
+    id: AssignmentId,
+    node_id: NodeId,
+    phase: AssignmentPhase,
+    attempt_state: AttemptState,
+    reason: Option<AttemptEnd>,
+    all_taken: bool,
+    size: i64,
+    newest: Option<AssignmentId>,
 }
 
 /// The live assignments of nodes.
 pub async fn marks(tx: &mut Tx, nodes: &[NodeId]) -> Result<Vec<Mark>, sqlx::Error> {
-    sqlx::query_as!(
-        Mark,
+    let rows = sqlx::query_as!(
+        MarkRow,
         r#"SELECT a.id AS "id: AssignmentId", a.node_id AS "node_id: NodeId", a.phase AS "phase: AssignmentPhase",
                   t.state AS "attempt_state: AttemptState", t.reason AS "reason: AttemptEnd",
                   NOT EXISTS (SELECT FROM assignments AS g
                               WHERE g.attempt_id = a.attempt_id AND g.phase = 'granted') AS "all_taken!",
-                  (SELECT g.id FROM assignments AS g
-                   WHERE g.attempt_id = a.attempt_id AND g.dismissed_at IS NULL
-                     AND (g.started_at IS NOT NULL OR NOT EXISTS (
-                         SELECT FROM assignments AS h WHERE h.attempt_id = a.attempt_id AND h.phase = 'granted'))
-                   ORDER BY g.worker DESC
-                   LIMIT 1) AS "last: AssignmentId"
+                  w.size AS "size!", w.newest AS "newest: AssignmentId"
            FROM assignments AS a
            JOIN attempts AS t ON t.id = a.attempt_id
+           CROSS JOIN LATERAL (
+               SELECT count(*) AS size, (array_agg(g.id ORDER BY g.granted_at DESC, g.id DESC))[1] AS newest
+               FROM assignments AS g
+               WHERE g.attempt_id = a.attempt_id AND g.dismissed_at IS NULL
+                 AND (g.started_at IS NOT NULL OR NOT EXISTS (
+                     SELECT FROM assignments AS h WHERE h.attempt_id = a.attempt_id AND h.phase = 'granted'))) AS w
            WHERE a.node_id = ANY ($1) AND a.phase NOT IN ('released', 'fenced')
            ORDER BY a.node_id, a.id"#,
         nodes as &[NodeId],
     )
     .fetch_all(&mut **tx)
-    .await
+    .await?;
+    let mark = |row: MarkRow| Mark {
+        id: row.id,
+        node_id: row.node_id,
+        phase: row.phase,
+        attempt_state: row.attempt_state,
+        reason: row.reason,
+        all_taken: row.all_taken,
+        gang: Gang {
+            size: row.size,
+            newest: row.newest,
+        },
+    };
+    Ok(rows.into_iter().map(mark).collect())
 }
 
 /// Everything that a node needs for one worker.
@@ -124,14 +159,23 @@ pub async fn orders(tx: &mut Tx, ids: &[AssignmentId]) -> Result<Vec<Order>, sql
     .await
 }
 
+/// Where a worker is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seat {
+    /// Its rank.
+    pub worker: i32,
+    /// The address of its node.
+    pub address: String,
+}
+
 /// Where the workers of attempts that work together are reached, by rank; those that are to be
-/// added come when all of them were taken.
-pub async fn addresses(
+/// added come when all of them were taken. Ranks that were lost are left out.
+pub async fn seats(
     tx: &mut Tx,
     attempts: &[AttemptId],
-) -> Result<BTreeMap<AttemptId, Vec<String>>, sqlx::Error> {
+) -> Result<BTreeMap<AttemptId, Vec<Seat>>, sqlx::Error> {
     let rows = sqlx::query!(
-        r#"SELECT a.attempt_id AS "attempt_id: AttemptId", n.address
+        r#"SELECT a.attempt_id AS "attempt_id: AttemptId", a.worker, n.address
            FROM assignments AS a
            JOIN nodes AS n ON n.id = a.node_id
            WHERE a.attempt_id = ANY ($1) AND a.dismissed_at IS NULL
@@ -142,14 +186,14 @@ pub async fn addresses(
     )
     .fetch_all(&mut **tx)
     .await?;
-    let mut addresses: BTreeMap<AttemptId, Vec<String>> = BTreeMap::new();
+    let mut seats: BTreeMap<AttemptId, Vec<Seat>> = BTreeMap::new();
     for row in rows {
-        addresses
-            .entry(row.attempt_id)
-            .or_default()
-            .push(row.address);
+        seats.entry(row.attempt_id).or_default().push(Seat {
+            worker: row.worker,
+            address: row.address,
+        });
     }
-    Ok(addresses)
+    Ok(seats)
 }
 
 /// A share as its node knows it.

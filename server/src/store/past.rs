@@ -6,31 +6,24 @@ use serde_json::Value;
 
 use super::Tx;
 
-/// When a job that has not ended was preempted.
+/// When a job that has not ended gave way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PastPreemption {
+pub struct PastEviction {
     /// The job.
     pub job_id: JobId,
     /// When it was told to leave.
     pub at: Timestamp,
 }
 
-/// Preemptions of jobs that have not ended, of the whole or of some workers, by job and time; a
-/// day's worth is what limits read.
-pub async fn preemptions(
+/// Evictions of jobs that have not ended, by job and time; a day's worth is what limits read.
+pub async fn evictions(
     tx: &mut Tx,
     jobs: Option<&[JobId]>,
-) -> Result<Vec<PastPreemption>, sqlx::Error> {
+) -> Result<Vec<PastEviction>, sqlx::Error> {
     sqlx::query_as!(
-        PastPreemption,
-        r#"SELECT e.job_id AS "job_id!: JobId", e.at AS "at!"
-           FROM (SELECT job_id, stop_asked_at AS at
-                 FROM attempts
-                 WHERE preemption_rule IS NOT NULL AND stop_asked_at IS NOT NULL
-                 UNION
-                 SELECT job_id, dismissed_at
-                 FROM assignments
-                 WHERE dismissed_at IS NOT NULL AND dismissal <> 'start_refused') AS e
+        PastEviction,
+        r#"SELECT e.job_id AS "job_id: JobId", e.at
+           FROM evictions AS e
            JOIN jobs AS j ON j.id = e.job_id
            WHERE j.state NOT IN ('succeeded', 'failed', 'cancelled')
              AND ($1::uuid[] IS NULL OR e.job_id = ANY ($1))
@@ -52,22 +45,15 @@ pub struct Evictions {
     pub count: i64,
 }
 
-/// Evictions of all teams after a time; what lost some of its workers at once counts as one.
+/// Evictions of all teams after a time.
 pub async fn evictions_since(tx: &mut Tx, since: Timestamp) -> Result<Vec<Evictions>, sqlx::Error> {
     sqlx::query_as!(
         Evictions,
-        r#"SELECT t.name AS team, p.name AS pool, count(DISTINCT (e.attempt_id, e.at)) AS "count!"
-           FROM (SELECT s.attempt_id, a.stop_asked_at AS at, s.node_id, s.team_id
-                 FROM attempts AS a
-                 JOIN assignments AS s ON s.attempt_id = a.id
-                 WHERE a.preemption_rule IS NOT NULL AND a.stop_asked_at > $1
-                 UNION ALL
-                 SELECT attempt_id, dismissed_at, node_id, team_id
-                 FROM assignments
-                 WHERE dismissed_at > $1 AND dismissal <> 'start_refused') AS e
-           JOIN nodes AS n ON n.id = e.node_id
-           JOIN pools AS p ON p.id = n.pool_id
+        r#"SELECT t.name AS team, p.name AS pool, count(*) AS "count!"
+           FROM evictions AS e
+           JOIN pools AS p ON p.id = e.pool_id
            JOIN teams AS t ON t.id = e.team_id
+           WHERE e.at > $1
            GROUP BY t.name, p.name"#,
         since,
     )

@@ -298,9 +298,11 @@ pub struct LiveAttempt {
     pub stop_asked_at: Option<Timestamp>,
     /// Between SIGTERM and SIGKILL.
     pub grace_ms: i64,
-    /// Whether its gang may grow: no worker has ended by itself, none that was given up is still
-    /// there, and no node has refused one to grow by.
+    /// Whether its gang may grow: no worker has ended by itself, and none that was given up is
+    /// still there.
     pub grows: bool,
+    /// It is not grown before this, since a node refused a worker to grow by.
+    pub grow_after: Option<Timestamp>,
 }
 
 /// Attempts that have not ended, by job.
@@ -316,7 +318,8 @@ pub async fn attempts(
                       SELECT FROM assignments AS a
                       WHERE a.attempt_id = attempts.id
                         AND CASE WHEN a.dismissed_at IS NULL THEN a.exited_at IS NOT NULL
-                                 ELSE a.phase NOT IN ('released', 'fenced') OR a.dismissal = 'start_refused' END) AS "grows!"
+                                 ELSE a.phase NOT IN ('released', 'fenced') END) AS "grows!",
+                  grow_after
            FROM attempts
            WHERE state <> 'ended' AND ($1::uuid[] IS NULL OR job_id = ANY ($1))
            ORDER BY job_id"#,

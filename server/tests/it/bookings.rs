@@ -328,13 +328,13 @@ async fn booked_gpus_are_lent_until_they_begin_and_given_back_when_they_end(owne
     let job = fleet.job(borrower).await;
     assert_eq!(job.state, JobState::Preempting, "{}", job.message);
     let rule = sqlx::query_scalar!(
-        "SELECT preemption_rule FROM attempts WHERE job_id = $1",
+        "SELECT rule || ' for ' || for_booking FROM evictions WHERE job_id = $1",
         borrower as JobId
     )
     .fetch_one(&owner)
     .await
-    .expect("its attempt");
-    assert_eq!(rule.as_deref(), Some("reservation"));
+    .expect("its eviction");
+    assert_eq!(rule.as_deref(), Some("reservation for demo"));
     fleet
         .report(borrower, &[told_to_end(), FactKind::Released])
         .await;
@@ -390,9 +390,9 @@ async fn a_windows_quota_holds_from_its_edge_to_its_other_edge(owner: PgPool) {
         (JobState::Queued, Some("over_limit"))
     );
     let statement = async || {
-        let all = server::app::holdings::holdings(&fleet.app, &fleet.root())
+        let (_, all) = server::app::statements::of_all(&fleet.app, &fleet.root())
             .await
-            .expect("holdings");
+            .expect("statements");
         let own = all
             .into_iter()
             .find(|h| h.team == "vision")

@@ -12,7 +12,7 @@ use sqlx::PgPool;
 
 use super::fleet::Fleet;
 use super::metering::{GPU_HOUR, ask, cost, heard, price, slice_price};
-use super::simulated::Clock;
+use super::simulated::{Clock, Dice};
 
 #[sqlx::test(migrations = "../migrations")]
 async fn a_simulated_day_adds_up_to_the_device_second_and_the_cent(owner: PgPool) {
@@ -145,19 +145,6 @@ async fn a_simulated_day_adds_up_to_the_device_second_and_the_cent(owner: PgPool
         .await
         .expect("a sum");
     assert_eq!(domain::money::round(ledger, 4), cost(&total));
-}
-
-/// A small generator, so that a failure can be repeated.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(self.0 >> 33).expect("31 bits") % sides
-    }
 }
 
 async fn toggle(fleet: &Fleet, node: NodeId) {

@@ -443,10 +443,9 @@ async fn a_drained_node_loses_preemptible_work_and_keeps_other(owner: PgPool) {
         .report(one, &[told_to_end(), protocol::report::FactKind::Released])
         .await;
     assert_eq!(fleet.job(one).await.state, JobState::Queued);
-    let rule =
-        sqlx::query_scalar!("SELECT preemption_rule FROM attempts WHERE reason = 'preempted'")
-            .fetch_one(&owner)
-            .await
-            .expect("an attempt");
-    assert_eq!(rule.as_deref(), Some("drain"));
+    let rule = sqlx::query_scalar!("SELECT rule FROM evictions")
+        .fetch_one(&owner)
+        .await
+        .expect("one eviction");
+    assert_eq!(rule, "drain");
 }

@@ -49,6 +49,7 @@ fn ask(offset: i64, follow: bool) -> LogAsk {
     LogAsk {
         worker: 0,
         attempt: None,
+        filling: None,
         offset,
         follow,
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use domain::eviction::EvictionRule;
 use domain::ids::JobId;
 use domain::state::JobState;
 use protocol::report::FactKind;
@@ -190,7 +191,7 @@ async fn a_team_takes_its_guarantee_back_and_the_victim_queues_again(owner: PgPo
         .await
         .expect("attempts")
         .items;
-    assert_eq!(attempts[0].preemption_rule.as_deref(), Some("reclaim"));
+    assert_eq!(attempts[0].preemption_rule, Some(EvictionRule::Reclaim));
 }
 
 #[sqlx::test(migrations = "../migrations")]

@@ -1,4 +1,4 @@
-//! A clock that stands where a test puts it, in place of the database's own.
+//! What tests put in place of the world: a clock that stands where it is put, and dice that fall alike each time.
 
 use domain::Timestamp;
 use sqlx::PgPool;
@@ -58,5 +58,19 @@ impl Clock {
         .execute(&self.owner)
         .await
         .expect("the clock is set");
+    }
+}
+
+/// A small generator, so that a failure can be repeated.
+pub struct Dice(pub u64);
+
+impl Dice {
+    /// A number below `sides`.
+    pub fn roll(&mut self, sides: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).expect("31 bits") % sides
     }
 }

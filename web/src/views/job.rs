@@ -13,7 +13,7 @@ use crate::parts::{EventLine, State, Team, scattered};
 use crate::shell::{Section, Shell};
 
 use super::held::{self, HeldAlike};
-use super::{Ending, Remedy, Why};
+use super::{Ending, EvictionRow, Remedy, Why};
 
 /// A job as its team sees it.
 #[derive(Debug, Clone, Template)]
@@ -117,6 +117,8 @@ pub struct AttemptRow {
     pub nodes: Vec<String>,
     /// How it ended; `None` while it lives.
     pub ending: Option<Ending>,
+    /// What it gave up, first to last.
+    pub evictions: Vec<EvictionRow>,
 }
 
 /// A line of the job's bill.
@@ -139,6 +141,8 @@ pub struct LogPanel {
     pub worker: u32,
     /// The attempt that is shown.
     pub attempt: u32,
+    /// Which worker of that rank it is, where another one has filled it since.
+    pub filling: Option<u32>,
     /// The lines.
     pub lines: Vec<Line>,
     /// Whether earlier output exists and is not shown.
@@ -158,13 +162,33 @@ pub struct LogChoice {
     pub worker: u32,
     /// The attempt's number.
     pub attempt: u32,
+    /// Which worker of that rank, the first being 1; `None` is the last.
+    pub filling: Option<u32>,
     /// The node that wrote it, where that is known.
     pub node: Option<String>,
 }
 
 impl LogPanel {
     fn shows(&self, choice: &LogChoice) -> bool {
-        (choice.worker, choice.attempt) == (self.worker, self.attempt)
+        self.key() == choice.key()
+    }
+
+    fn key(&self) -> String {
+        key(self.attempt, self.worker, self.filling)
+    }
+}
+
+impl LogChoice {
+    fn key(&self) -> String {
+        key(self.attempt, self.worker, self.filling)
+    }
+}
+
+/// A log's name in the page's address.
+fn key(attempt: u32, worker: u32, filling: Option<u32>) -> String {
+    match filling {
+        None => format!("{attempt}.{worker}"),
+        Some(filling) => format!("{attempt}.{worker}.{filling}"),
     }
 }
 

@@ -8,7 +8,7 @@ use crate::format::Cost;
 use crate::parts::Team;
 use crate::shell::{Section, Shell};
 
-use super::Refusal;
+use super::{EvictionRow, EvictionSum, Refusal};
 
 /// A team as its members see it.
 #[derive(Debug, Clone, Template)]
@@ -24,6 +24,10 @@ pub struct TeamView {
     pub children: Vec<Team>,
     /// Its quotas, by pool.
     pub quotas: Vec<QuotaRow>,
+    /// The last times that its work gave way, the newest first.
+    pub evictions: Vec<EvictionRow>,
+    /// The same by month and rule, the newest month first.
+    pub eviction_sums: Vec<EvictionSum>,
     /// Jobs that wait and that run.
     pub jobs: (i64, i64),
     /// The month that the spend is of.
@@ -47,8 +51,15 @@ pub struct TeamView {
 pub struct QuotaRow {
     /// The pool.
     pub pool: String,
-    /// What is promised and held.
+    /// What is guaranteed now, and what is held and lent of it.
     pub quota: Quota,
+    /// The guarantee as it was given: more than what is guaranteed now where the pool has less than
+    /// it promised, less while something is booked.
+    pub promised: i64,
+    /// What it could take back at once.
+    pub reclaimable: i64,
+    /// Since when it holds less than its guarantee while its work waits.
+    pub starved_since: Option<DateTime<Utc>>,
     /// What others may use of an idle guarantee; `None` is all.
     pub lend_limit: Option<i64>,
     /// Its claim on spare capacity; `None` for a team that has no quota of its own there, and so
@@ -109,6 +120,11 @@ impl MemberForm {
 }
 
 impl QuotaRow {
+    /// Whether the guarantee is another one now than it was given.
+    fn differs(&self) -> bool {
+        self.promised != self.quota.guaranteed
+    }
+
     fn words(&self, shell: &Shell) -> String {
         let t = &shell.t;
         let quota = &self.quota;
@@ -128,7 +144,11 @@ impl TeamView {
     }
 
     fn guaranteed(&self) -> i64 {
-        self.quotas.iter().map(|row| row.quota.guaranteed).sum()
+        self.quotas.iter().map(|row| row.promised).sum()
+    }
+
+    fn reclaimable(&self) -> i64 {
+        self.quotas.iter().map(|row| row.reclaimable).sum()
     }
 
     fn borrowed(&self) -> i64 {

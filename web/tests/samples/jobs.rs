@@ -1,5 +1,6 @@
 //! The list of jobs, and jobs that run, wait and have failed.
 
+use domain::eviction::{EvictionKind, EvictionRule};
 use domain::quota::QuotaBound;
 use domain::state::{AttemptEnd, JobState};
 use web::draw::Span;
@@ -78,6 +79,21 @@ pub fn event(minutes: i64, state: JobState, code: &str, detail: Option<Phrase>) 
     }
 }
 
+/// A time that a job of 8 GPUs gave way.
+pub fn eviction(minutes: i64, kind: EvictionKind, gainer: Gainer) -> EvictionRow {
+    let after = if kind == EvictionKind::Shrink { 4 } else { 0 };
+    EvictionRow {
+        at: minutes_ago(minutes),
+        job: ("0191".into(), "pano-depth-v2".into()),
+        kind,
+        rule: EvictionRule::Reclaim,
+        gainer,
+        workers: (8, after),
+        gpus_milli: (8 - after) * 1000,
+        lost_milli_seconds: if after > 0 { 0 } else { 4_800_000 },
+    }
+}
+
 pub fn job() -> JobView {
     let output = "\u{1b}[32mepoch 1\u{1b}[0m loss 0.6631 accuracy 0.871\n\u{1b}[32mepoch 2\u{1b}[0m loss 0.4012 accuracy 0.904\n\u{1b}[1;31mWARNING\u{1b}[0m <b>dataloader</b> queue empty for 1.8 s\n";
     JobView {
@@ -137,6 +153,14 @@ pub fn job() -> JobView {
                     suspended_by: None,
                     memory_mib: None,
                 }),
+                evictions: vec![
+                    eviction(200, EvictionKind::Shrink, Gainer::Others),
+                    eviction(
+                        147,
+                        EvictionKind::Preemption,
+                        Gainer::Job("0190".into(), "speech".into()),
+                    ),
+                ],
             },
             AttemptRow {
                 number: 2,
@@ -144,6 +168,7 @@ pub fn job() -> JobView {
                 ran_seconds: Some(6_720),
                 nodes: vec!["h100-1".into()],
                 ending: None,
+                evictions: vec![],
             },
         ],
         events: vec![
@@ -189,16 +214,25 @@ pub fn job() -> JobView {
                 LogChoice {
                     worker: 0,
                     attempt: 2,
+                    filling: None,
                     node: Some("h100-1".into()),
                 },
                 LogChoice {
                     worker: 0,
+                    attempt: 2,
+                    filling: Some(1),
+                    node: None,
+                },
+                LogChoice {
+                    worker: 0,
                     attempt: 1,
+                    filling: None,
                     node: Some("h100-1".into()),
                 },
             ],
             worker: 0,
             attempt: 2,
+            filling: None,
             lines: log::render(output.as_bytes()),
             has_earlier: false,
             stream: Some("/jobs/0190/log/stream".into()),

@@ -1,9 +1,11 @@
 //! Teams, one team, and users.
 
+use domain::eviction::{EvictionKind, EvictionRule};
 use web::draw::Quota;
 use web::shell::{Notice, Section, Tone};
 use web::views::*;
 
+use super::jobs::eviction;
 use super::{cost, minutes_ago, now, shell, team, words};
 
 pub fn team_page() -> TeamView {
@@ -15,6 +17,9 @@ pub fn team_page() -> TeamView {
             used,
             lent,
         },
+        promised: guaranteed,
+        reclaimable: lent,
+        starved_since: (pool == "a100").then(|| minutes_ago(40)),
         lend_limit: None,
         weight: Some("1".into()),
     };
@@ -34,6 +39,21 @@ pub fn team_page() -> TeamView {
             row("a100", 2000, 500, 1000, Some(8000)),
             row("l40s", 1000, 3000, 0, None),
         ],
+        evictions: vec![
+            eviction(20, EvictionKind::Move, Gainer::Nobody),
+            eviction(
+                90,
+                EvictionKind::Preemption,
+                Gainer::Booking("demo".into(), "speech".into()),
+            ),
+        ],
+        eviction_sums: vec![EvictionSum {
+            month: now(),
+            rule: EvictionRule::Reclaim,
+            evictions: 2,
+            gpus_milli: 16_000,
+            lost_milli_seconds: 9_600_000,
+        }],
         jobs: (1, 1),
         month: now(),
         spend: vec![

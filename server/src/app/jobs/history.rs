@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use domain::eviction::EvictionRule;
 use domain::ids::{AttemptId, JobId, TeamId};
 use domain::money::{Currency, Money};
 use domain::state::{AttemptEnd, AttemptState};
@@ -18,6 +19,7 @@ use crate::app::authorise::Action;
 use crate::app::page::{self, Page, PageAsk};
 use crate::app::{App, AppError, Asker};
 use crate::store::attempts::AttemptRow;
+use crate::store::evictions::{self, Ended};
 use crate::store::{Tx, attempts as attempt_rows, events as event_rows, placements};
 
 /// Steps of a job that are told at once: those of a hundred runs, more than anybody reads.
@@ -88,7 +90,8 @@ pub struct Attempt {
     /// The signal that decided it.
     pub exit_signal: Option<i32>,
     /// The rule by which it was preempted.
-    pub preemption_rule: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub preemption_rule: Option<EvictionRule>,
     /// Work that its preemption destroyed.
     pub lost_gpu_seconds: Option<MilliGpu>,
     /// When it was granted its place.
@@ -152,13 +155,19 @@ pub async fn attempts(app: &App, asker: &Asker, id: JobId) -> Result<Page<Attemp
     let job = find(&mut tx, asker, Action::ListJobAttempts, id).await?;
     let rows = attempt_rows::of_job(&mut tx, job.team_id, id).await?;
     let mut nodes = nodes_of_attempts(&mut tx, job.team_id, id).await?;
+    let evicted = evictions::ended(&mut tx, job.team_id, id).await?;
+    let mut evicted: BTreeMap<AttemptId, Ended> = evicted
+        .into_iter()
+        .map(|row| (row.attempt_id, row))
+        .collect();
     let mut used = usage::of_attempts(&mut tx, id).await?;
     let currency = view::currency(&mut tx).await?;
     tx.commit().await?;
     let items = rows.into_iter().map(|row| {
         let used = used.remove(&row.id).unwrap_or_else(Sum::nothing);
         let nodes = nodes.remove(&row.id).unwrap_or_default();
-        shown(row, nodes, used, currency.as_ref())
+        let evicted = evicted.remove(&row.id);
+        shown(row, nodes, used, evicted, currency.as_ref())
     });
     Ok(Page {
         items: items.collect(),
@@ -178,7 +187,13 @@ async fn nodes_of_attempts(
     Ok(nodes)
 }
 
-fn shown(row: AttemptRow, nodes: Vec<String>, used: Sum, currency: Option<&Currency>) -> Attempt {
+fn shown(
+    row: AttemptRow,
+    nodes: Vec<String>,
+    used: Sum,
+    evicted: Option<Ended>,
+    currency: Option<&Currency>,
+) -> Attempt {
     Attempt {
         id: row.id,
         number: row.number,
@@ -187,8 +202,8 @@ fn shown(row: AttemptRow, nodes: Vec<String>, used: Sum, currency: Option<&Curre
         message: row.message,
         exit_code: row.exit_code,
         exit_signal: row.exit_signal,
-        preemption_rule: row.preemption_rule,
-        lost_gpu_seconds: row.lost_gpu_milli_seconds.map(MilliGpu::from_milli),
+        preemption_rule: evicted.map(|evicted| evicted.rule),
+        lost_gpu_seconds: evicted.map(|e| MilliGpu::from_milli(e.lost_gpu_milli_seconds)),
         created_at: row.created_at,
         started_at: row.started_at,
         stop_asked_at: row.stop_asked_at,

@@ -18,7 +18,7 @@ use super::super::PageError;
 use super::super::visit::Visit;
 use super::read_id;
 use crate::app::jobs::Job;
-use crate::app::logs::{self, LogAsk, LogReader};
+use crate::app::logs::{self, LogAsk, LogReader, Refilled};
 use crate::app::{App, AppError};
 use crate::front::fields::read_query;
 
@@ -35,33 +35,53 @@ const END: &str = "<!-- end -->";
 /// A comment is sent when a log is silent for so long, so that proxies keep the stream open.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
-/// The log's part of a job's page. `asked` is `ATTEMPT.WORKER`.
+/// A log as a page's address names it: `ATTEMPT.WORKER`, with `.FILLING` of a rank that was filled
+/// anew since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Chosen {
+    attempt: u32,
+    worker: u32,
+    filling: Option<u32>,
+}
+
+impl Chosen {
+    /// The query that asks for it.
+    fn query(self) -> String {
+        let filling = self.filling.map(|n| format!("&filling={n}"));
+        let filling = filling.unwrap_or_default();
+        format!("attempt={}&worker={}{filling}", self.attempt, self.worker)
+    }
+}
+
+/// The log's part of a job's page. `asked` is `ATTEMPT.WORKER` or `ATTEMPT.WORKER.FILLING`.
 pub async fn panel(
     app: &App,
     visit: &Visit,
     job: &Job,
     asked: Option<&str>,
 ) -> Result<LogPanel, PageError> {
-    let choices = choices(job);
-    let Some(newest) = choices.first() else {
+    let choices = choices(job, &logs::refilled(app, &visit.asker, job.id).await?);
+    let Some(newest) = choices.first().map(|choice| choice.attempt) else {
         return Ok(LogPanel::default());
     };
-    let newest = (newest.attempt, newest.worker);
-    let (attempt, worker) = asked.and_then(read_choice).unwrap_or(newest);
-    let id = job.id;
+    let chosen = asked.and_then(read_choice).unwrap_or(Chosen {
+        attempt: newest,
+        worker: 0,
+        filling: None,
+    });
+    let (id, query) = (job.id, chosen.query());
     let mut panel = LogPanel {
-        download: Some(format!(
-            "/api/v1/jobs/{id}/logs?attempt={attempt}&worker={worker}"
-        )),
+        download: Some(format!("/api/v1/jobs/{id}/logs?{query}")),
         choices,
-        worker,
-        attempt,
+        worker: chosen.worker,
+        attempt: chosen.attempt,
+        filling: chosen.filling,
         ..LogPanel::default()
     };
     let mut offset = 0;
     // Who only asks for the live parts has the lines already, and follows them by a stream.
     if !visit.live {
-        match read_end(app, visit, job, (attempt, worker)).await {
+        match read_end(app, visit, job, chosen).await {
             Ok(end) => {
                 panel.has_earlier = end.cut;
                 panel.lines = end.lines;
@@ -79,17 +99,17 @@ pub async fn panel(
             Err(error) => return Err(error.into()),
         }
     }
-    let grows = !job.state.terminal() && job.state != JobState::Suspended && attempt >= newest.0;
+    let live = !job.state.terminal() && job.state != JobState::Suspended;
+    let grows = live && chosen.attempt >= newest && chosen.filling.is_none();
     if grows && panel.unavailable.as_deref() != Some("not_yours") {
-        panel.stream = Some(format!(
-            "/jobs/{id}/log/stream?attempt={attempt}&worker={worker}&offset={offset}"
-        ));
+        panel.stream = Some(format!("/jobs/{id}/log/stream?{query}&offset={offset}"));
     }
     Ok(panel)
 }
 
-/// The logs that there are, the newest attempt first.
-fn choices(job: &Job) -> Vec<LogChoice> {
+/// The logs that there are, the newest attempt first; of a rank that was filled anew those of the
+/// workers that had it before come after it.
+fn choices(job: &Job, refilled: &[Refilled]) -> Vec<LogChoice> {
     let workers = match &job.spec {
         Some(spec) => spec.workers,
         None => u32::try_from(job.placement.len()).unwrap_or(u32::MAX),
@@ -97,22 +117,42 @@ fn choices(job: &Job) -> Vec<LogChoice> {
     let attempts = (1..=job.attempt.unsigned_abs()).rev();
     let all = attempts.flat_map(|attempt| {
         let present = attempt == job.attempt.unsigned_abs();
-        (0..workers).map(move |worker| {
+        (0..workers).flat_map(move |worker| {
             let mut placed = job.placement.iter().filter(|_| present);
             let place = placed.find(|placed| placed.worker.unsigned_abs() == worker);
-            LogChoice {
+            let last = LogChoice {
                 worker,
                 attempt,
+                filling: None,
                 node: place.map(|placed| placed.node.clone()),
-            }
+            };
+            let same = |r: &&Refilled| {
+                (r.attempt.unsigned_abs(), r.worker.unsigned_abs()) == (attempt, worker)
+            };
+            let fillings = refilled.iter().find(same).map_or(1, |r| r.fillings);
+            let earlier = (1..u32::try_from(fillings).unwrap_or(u32::MAX)).rev();
+            let earlier = earlier.map(move |filling| LogChoice {
+                worker,
+                attempt,
+                filling: Some(filling),
+                node: None,
+            });
+            std::iter::once(last).chain(earlier)
         })
     });
     all.take(CHOICES_MAX).collect()
 }
 
-fn read_choice(text: &str) -> Option<(u32, u32)> {
-    let (attempt, worker) = text.split_once('.')?;
-    Some((attempt.parse().ok()?, worker.parse().ok()?))
+fn read_choice(text: &str) -> Option<Chosen> {
+    let mut parts = text.split('.').map(|part| part.parse().ok());
+    let chosen = Chosen {
+        attempt: parts.next()??,
+        worker: parts.next()??,
+        filling: parts
+            .next()
+            .map_or(Some(None), |filling| filling.map(Some))?,
+    };
+    parts.next().is_none().then_some(chosen)
 }
 
 /// The end of a log.
@@ -125,13 +165,8 @@ struct End {
     cut: bool,
 }
 
-async fn read_end(
-    app: &App,
-    visit: &Visit,
-    job: &Job,
-    (attempt, worker): (u32, u32),
-) -> Result<End, AppError> {
-    let ask = ask(attempt, worker, 0, false)?;
+async fn read_end(app: &App, visit: &Visit, job: &Job, chosen: Chosen) -> Result<End, AppError> {
+    let ask = ask(chosen, 0, false)?;
     let mut reader = logs::open(app, &visit.asker, job.id, ask).await?;
     let mut renderer = Renderer::default();
     let mut lines: VecDeque<Line> = VecDeque::new();
@@ -162,13 +197,17 @@ async fn read_end(
     Ok(end)
 }
 
-fn ask(attempt: u32, worker: u32, offset: i64, follow: bool) -> Result<LogAsk, AppError> {
+fn ask(chosen: Chosen, offset: i64, follow: bool) -> Result<LogAsk, AppError> {
     let number = |field: &str, value: u32| {
         i32::try_from(value).map_err(|_| AppError::not_found("log", format!("of {field} {value}")))
     };
     Ok(LogAsk {
-        worker: number("worker", worker)?,
-        attempt: Some(number("attempt", attempt)?),
+        worker: number("worker", chosen.worker)?,
+        attempt: Some(number("attempt", chosen.attempt)?),
+        filling: chosen
+            .filling
+            .map(|filling| number("filling", filling))
+            .transpose()?,
         offset: offset.max(0),
         follow,
     })
@@ -179,6 +218,7 @@ fn ask(attempt: u32, worker: u32, offset: i64, follow: bool) -> Result<LogAsk, A
 pub struct StreamQuery {
     attempt: u32,
     worker: u32,
+    filling: Option<u32>,
     #[serde(default)]
     offset: i64,
 }
@@ -199,7 +239,12 @@ pub async fn stream_log(
         .and_then(|value| value.to_str().ok())
         .and_then(|text| text.parse().ok());
     let offset: i64 = last.unwrap_or(query.offset);
-    let ask = ask(query.attempt, query.worker, offset, true)?;
+    let chosen = Chosen {
+        attempt: query.attempt,
+        worker: query.worker,
+        filling: query.filling,
+    };
+    let ask = ask(chosen, offset, true)?;
     let reader = logs::open(&app, &visit.asker, id, ask).await?;
     let following = Following {
         reader,

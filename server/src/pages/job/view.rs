@@ -14,11 +14,13 @@ use web::draw::Span;
 use web::messages::{Messages, Phrase};
 use web::parts::{EventLine, State as Shown};
 use web::shell::Section;
-use web::views::{AttemptRow, CostLine, Holders, JobActions, JobView, PlacedWorker, Why};
+use web::views::{
+    AttemptRow, CostLine, EvictionRow, Holders, JobActions, JobView, PlacedWorker, Why,
+};
 
 use super::super::jobs::{Teams, cost_of};
 use super::super::visit::Visit;
-use super::super::{PageError, page, words};
+use super::super::{PageError, evictions, page, words};
 use super::steer::read_id;
 use super::{log, why};
 use crate::app::authorise::{self, Action};
@@ -46,6 +48,7 @@ pub async fn show_job(
     let job = jobs::get(&app, asker, id).await?;
     let steps = jobs::steps(&app, asker, id).await?;
     let attempts = jobs::attempts(&app, asker, id).await?.items;
+    let evictions = evictions::of_job(&app, asker, id).await?;
     let teams = Teams::load(&app, asker).await?;
     let shell = visit.shell(&app, Section::Jobs).await?;
     let view = JobView {
@@ -64,7 +67,7 @@ pub async fn show_job(
         spans: spans(&steps, job.state, shell.now),
         attempts: attempts
             .iter()
-            .map(|attempt| attempt_row(attempt, &job, &steps, shell.now))
+            .map(|attempt| attempt_row(attempt, &job, &steps, &evictions, shell.now))
             .collect(),
         events: event_lines(&shell.t, &steps, job.attempt),
         costs: attempts.iter().map(cost_line).collect(),
@@ -174,13 +177,21 @@ fn whole_seconds(from: Timestamp, to: Timestamp) -> i64 {
     (to.timestamp() - from.timestamp()).max(0)
 }
 
-fn attempt_row(attempt: &Attempt, job: &Job, steps: &[Event], now: Timestamp) -> AttemptRow {
+fn attempt_row(
+    attempt: &Attempt,
+    job: &Job,
+    steps: &[Event],
+    evictions: &[(i32, EvictionRow)],
+    now: Timestamp,
+) -> AttemptRow {
+    let own = evictions.iter().filter(|(of, _)| *of == attempt.number);
     AttemptRow {
         number: attempt.number.unsigned_abs(),
         started_at: attempt.started_at.or(Some(attempt.created_at)),
         ran_seconds: ran(attempt, now),
         nodes: attempt.nodes.clone(),
         ending: why::ending_of(attempt, job, steps),
+        evictions: own.map(|(_, eviction)| eviction.clone()).collect(),
     }
 }
 
@@ -237,6 +248,9 @@ fn detail(t: &Messages, event: &Event) -> Option<Phrase> {
     let data = |key: &str| event.data[key].as_str().filter(|text| !text.is_empty());
     if let Some(rule) = data("rule").filter(|rule| t.knows("preempted_by", rule)) {
         return Some(t.word("preempted_by", rule));
+    }
+    if let Some(rule) = data("rule").filter(|rule| t.knows("shrunk_by", rule)) {
+        return Some(t.word("shrunk_by", rule));
     }
     if let Some(label) = data("unknown_label") {
         return Some(t.say("job.no_such_label").with("label", label));
