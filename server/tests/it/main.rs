@@ -31,6 +31,7 @@ mod pages;
 mod people;
 mod planning;
 mod policies;
+mod policy_pages;
 mod prospects;
 mod scheduler;
 mod schema;
