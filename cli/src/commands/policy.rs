@@ -43,7 +43,7 @@ impl Policy {
 /// Plan the live world by changed policies beside the present ones; nothing is changed.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "FILE has keys `pools`, `classes`, `quotas`, `bookings` and `windows`, such as\n\n  pools:\n    - {pool: h100, policy: {backfill: conservative}}\n  quotas:\n    - {team: vision, pool: h100, quota: {guaranteed: 6, limit: 12}}\n\nExample:\n  allot policy diff tighter.yaml"
+    after_help = "FILE has keys `pools`, `classes`, `quotas`, `bookings` and `windows`, and `windows_at` for the moment by whose\nwindows quotas are taken, such as\n\n  pools:\n    - {pool: h100, policy: {backfill: conservative}}\n  quotas:\n    - {team: vision, pool: h100, quota: {guaranteed: 6, limit: 12}}\n\nExample:\n  allot policy diff tighter.yaml"
 )]
 struct Diff {
     /// The changed policies, YAML or JSON

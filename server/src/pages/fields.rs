@@ -27,13 +27,14 @@ impl Fields {
         self.text("do") == "save"
     }
 
-    /// The same press of the button twice is one change; the key comes with the form.
+    /// The same press of the button twice is one change; the key comes with the form. Who goes back
+    /// to that form and sends other values makes another change: they are a part of the key.
     pub fn repeat(&self, route: &str) -> Repeat {
         let key = self.text("idempotency_key");
         if key.parse::<domain::ids::RequestId>().is_err() {
             return Repeat::none();
         }
-        let body = serde_json::to_vec(&self.0).expect("texts are plain data");
-        Repeat::keyed(route.to_owned(), key.to_owned(), &body)
+        let body = serde_json::to_string(&self.0).expect("texts are plain data");
+        Repeat::keyed(route.to_owned(), format!("{key} {body}"), body.as_bytes())
     }
 }

@@ -155,7 +155,7 @@ impl ChangeRow {
 impl ChangedKey {
     pub(crate) fn words(&self, t: &Messages) -> Phrase {
         let value = |value: &Option<String>| match value {
-            Some(value) => word(t, value),
+            Some(value) => word(t, &self.key, value),
             None => t.say("changes.nothing"),
         };
         let key = match &self.team {
@@ -174,10 +174,14 @@ impl ChangedKey {
     }
 }
 
-/// A value of a policy by its word, else as it is; of several each.
-pub(crate) fn word(t: &Messages, value: &str) -> Phrase {
+/// A value of a key by its word there or anywhere, else as it is; of several each.
+pub(crate) fn word(t: &Messages, key: &str, value: &str) -> Phrase {
     if value.contains(", ") {
-        return Phrase::list(value.split(", ").map(|one| word(t, one)));
+        return Phrase::list(value.split(", ").map(|one| word(t, key, one)));
+    }
+    let own = format!("{key}.{value}");
+    if t.knows("policy_word", &own) {
+        return t.word("policy_word", &own);
     }
     if t.knows("policy_value", value) {
         t.word("policy_value", value)

@@ -121,6 +121,10 @@ impl PolicyField {
             .then(|| t.word("policy_choice", &code))
     }
 
+    fn word(&self, t: &Messages, word: &str) -> Phrase {
+        super::policies::word(t, self.key, word)
+    }
+
     fn unit(&self, t: &Messages) -> Option<Phrase> {
         t.knows("policy_unit", self.key)
             .then(|| t.word("policy_unit", self.key))
@@ -131,7 +135,7 @@ impl PolicyField {
         if value.is_empty() {
             return t.word("policy_value", if self.switch() { "false" } else { "null" });
         }
-        let word = super::policies::word(t, value);
+        let word = super::policies::word(t, self.key, value);
         match self.unit(t) {
             Some(unit) => t
                 .say("policies.with_unit")

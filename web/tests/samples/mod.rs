@@ -12,6 +12,7 @@ use web::messages::Messages;
 use web::parts::Team;
 use web::shell::{Reader, Section, Shell, Theme};
 
+mod calendars;
 mod fleet;
 mod jobs;
 mod outside;
@@ -19,6 +20,7 @@ mod policies;
 mod submit;
 mod teams;
 
+pub use calendars::*;
 pub use fleet::*;
 pub use jobs::*;
 pub use outside::*;
