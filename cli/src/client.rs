@@ -37,6 +37,17 @@ struct Request<'a> {
     body: Option<&'a Value>,
     /// By it the server knows a repeat; for what makes or changes something.
     key: Option<RepeatKey>,
+    /// What it presupposes of what is to be changed.
+    presumes: Option<Presumed>,
+}
+
+/// What a change presupposes of its object, as it was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presumed {
+    /// That it has this version.
+    Version(i64),
+    /// That it is not there.
+    Nothing,
 }
 
 impl Client {
@@ -66,6 +77,7 @@ impl Client {
             url: self.url(path, query)?,
             body: None,
             key: None,
+            presumes: None,
         };
         self.answer(&request).await
     }
@@ -78,8 +90,62 @@ impl Client {
             url: self.url(path, &[])?,
             body: Some(body),
             key: Some(RepeatKey::new()),
+            presumes: None,
         };
         self.answer(&request).await
+    }
+
+    /// The same with parameters, for what presupposes something of its object or nothing.
+    pub async fn post_as(
+        &self,
+        path: &str,
+        query: &[(&str, String)],
+        body: &Value,
+        presumes: Option<Presumed>,
+    ) -> Result<Value, Failure> {
+        let request = Request {
+            method: Method::POST,
+            url: self.url(path, query)?,
+            body: Some(body),
+            key: Some(RepeatKey::new()),
+            presumes,
+        };
+        self.answer(&request).await
+    }
+
+    /// Changes what has this version by `body`.
+    pub async fn patch(
+        &self,
+        path: &str,
+        query: &[(&str, String)],
+        body: &Value,
+        version: i64,
+    ) -> Result<Value, Failure> {
+        let request = Request {
+            method: Method::PATCH,
+            url: self.url(path, query)?,
+            body: Some(body),
+            key: None,
+            presumes: Some(Presumed::Version(version)),
+        };
+        self.answer(&request).await
+    }
+
+    /// Removes what has this version.
+    pub async fn delete(
+        &self,
+        path: &str,
+        query: &[(&str, String)],
+        version: i64,
+    ) -> Result<(), Failure> {
+        let request = Request {
+            method: Method::DELETE,
+            url: self.url(path, query)?,
+            body: None,
+            key: None,
+            presumes: Some(Presumed::Version(version)),
+        };
+        self.answer(&request).await.map(drop)
     }
 
     /// Reads a list to its end, or to `most` rows.
@@ -114,6 +180,7 @@ impl Client {
             url: self.url(path, query)?,
             body: None,
             key: None,
+            presumes: None,
         };
         let sent = self.send(&self.http, &request).await;
         granted(sent.map_err(|error| self.away(&error))?).await
@@ -126,6 +193,7 @@ impl Client {
             url: self.url(path, query)?,
             body: None,
             key: None,
+            presumes: None,
         };
         let opened = tokio::time::timeout(self.silence_max, self.send(&self.patient, &request));
         match opened.await {
@@ -166,8 +234,10 @@ impl Client {
                 },
                 Err(lost) => lost,
             };
-            // Who cannot be reached, or was silent for so long, is so a moment later too.
-            if tries == TRIES || lost.is_connect() || lost.is_timeout() {
+            // Who cannot be reached, or was silent for so long, is so a moment later too. A change of
+            // a version would find another one, were it made already.
+            let once = request.presumes.is_some() && request.key.is_none();
+            if once || tries == TRIES || lost.is_connect() || lost.is_timeout() {
                 return Err(self.away(&lost));
             }
         };
@@ -189,6 +259,11 @@ impl Client {
         if let Some(key) = &request.key {
             sent = sent.header("Idempotency-Key", key.to_string());
         }
+        sent = match request.presumes {
+            Some(Presumed::Version(version)) => sent.header("If-Match", format!("\"{version}\"")),
+            Some(Presumed::Nothing) => sent.header("If-None-Match", "*"),
+            None => sent,
+        };
         if let Some(body) = request.body {
             sent = sent.json(body);
         }
@@ -315,6 +390,24 @@ mod tests {
         let (told, (first, second)) = tokio::join!(listener.client.post("/jobs", &body), serve);
         assert_eq!(told.expect("done")["id"], "j1");
         assert_eq!(key(&first), key(&second));
+    }
+
+    #[tokio::test]
+    async fn a_change_says_which_version_was_read_and_is_not_sent_twice() {
+        let listener = Listener::open().await;
+        let serve = async {
+            let (closed, request) = listener.take().await;
+            drop(closed);
+            request
+        };
+        let body = json!({"gpus": 4});
+        let change = listener
+            .client
+            .patch("/pools/h100/bookings/demo", &[], &body, 7);
+        let (told, request) = tokio::join!(change, serve);
+        assert!(matches!(told, Err(Failure::Away(_))), "{told:?}");
+        let line = |line: &str| line.eq_ignore_ascii_case("if-match: \"7\"");
+        assert!(request.lines().any(line), "{request}");
     }
 
     #[tokio::test]

@@ -1,5 +1,6 @@
 //! The subcommands that speak to a server, one file per thing that people do.
 
+pub mod bookings;
 pub mod jobs;
 pub mod login;
 pub mod logs;
@@ -7,6 +8,8 @@ pub mod platform;
 pub mod policy;
 pub mod spec;
 pub mod submit;
+mod versioned;
+pub mod windows;
 
 use crate::client::Client;
 use crate::failure::Failure;

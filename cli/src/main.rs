@@ -12,7 +12,7 @@ mod table;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use commands::{jobs, logs, platform, policy, submit};
+use commands::{bookings, jobs, logs, platform, policy, submit, windows};
 use failure::Failure;
 
 /// GPU clusters, shared: submit work, see why it waits, and what it cost.
@@ -41,6 +41,8 @@ enum Command {
     Quota(platform::Quota),
     Usage(platform::Usage),
     Policy(policy::Policy),
+    Bookings(bookings::Bookings),
+    Windows(windows::Windows),
     Plan(plan::PlanFile),
     Simulate(simulate::Simulate),
 }
@@ -77,6 +79,8 @@ fn run(command: Command) -> Result<(), Failure> {
             Command::Quota(c) => c.run().await,
             Command::Usage(c) => c.run().await,
             Command::Policy(c) => c.run().await,
+            Command::Bookings(c) => c.run().await,
+            Command::Windows(c) => c.run().await,
             Command::Plan(c) => c.run(),
             Command::Simulate(c) => c.run(),
         }

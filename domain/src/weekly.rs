@@ -89,6 +89,34 @@ impl Zone {
     /// UTC.
     pub const UTC: Self = Self(chrono_tz::UTC);
 
+    /// What clocks there show at a moment, to the minute, as `2026-12-01T09:00`.
+    pub fn local(self, at: Timestamp) -> String {
+        at.with_timezone(&self.0)
+            .format("%Y-%m-%dT%H:%M")
+            .to_string()
+    }
+
+    /// The moment at which clocks there show such a time, to the minute or the second; where they
+    /// show it twice the first, where they skip it the one at which they go on.
+    pub fn moment(self, shown: &str) -> Option<Timestamp> {
+        let (date, time) = shown.split_once('T')?;
+        let date = NaiveDate::parse_from_str(date, "%Y-%m-%d").ok()?;
+        let minutes = time.get(..MINUTES_CHARS)?;
+        let seconds = &time[MINUTES_CHARS..];
+        if !seconds.is_empty() && seconds != ":00" {
+            return None;
+        }
+        self.first(date, minutes.parse().ok()?)
+    }
+
+    /// The midnight at which the week of a moment begins there, and so many weeks later or earlier.
+    pub fn week(self, at: Timestamp, later: i64) -> Option<Timestamp> {
+        let date = at.with_timezone(&self.0).date_naive();
+        let days = later.checked_mul(7)? - i64::from(date.weekday().num_days_from_monday());
+        let monday = date.checked_add_signed(TimeDelta::try_days(days)?)?;
+        self.first(monday, TimeOfDay(0))
+    }
+
     /// The first moment at which clocks there show this time or, where they skip it, a later one.
     fn first(self, date: NaiveDate, time: TimeOfDay) -> Option<Timestamp> {
         let mut shown = date.and_time(time.clock());
@@ -100,6 +128,8 @@ impl Zone {
     }
 }
 
+/// Characters of a time of day to the minute.
+const MINUTES_CHARS: usize = "22:30".len();
 /// Most minutes that clocks have skipped at once: a day, where the date line moved.
 const SKIPPED_MINUTES_MAX: u32 = 24 * 60;
 
@@ -290,6 +320,32 @@ mod tests {
         // One that lies in what is skipped alone does not open.
         let skipped = weekly(&[Day::Sun], "02:10", "02:50", "Europe/Berlin");
         assert_eq!(skipped.open_at(at("2026-03-29T01:00:00Z")), None);
+    }
+
+    #[test]
+    fn a_moment_is_shown_by_the_clocks_of_its_zone_and_read_back() {
+        let berlin: Zone = "Europe/Berlin".parse().expect("a zone");
+        let moment = at("2026-12-01T08:30:00Z");
+        assert_eq!(berlin.local(moment), "2026-12-01T09:30");
+        assert_eq!(berlin.moment("2026-12-01T09:30"), Some(moment));
+        assert_eq!(berlin.moment("2026-12-01T09:30:00"), Some(moment));
+        // Skipped: the clocks go on at three.
+        let skipped = berlin.moment("2026-03-29T02:30").expect("a moment");
+        assert_eq!(berlin.local(skipped), "2026-03-29T03:00");
+        for text in [
+            "",
+            "2026-12-01",
+            "2026-12-01T9:30",
+            "2026-12-01T09:30:05",
+            "2026-13-01T09:30",
+        ] {
+            assert_eq!(berlin.moment(text), None, "{text}");
+        }
+        // 2026-12-01 is a Tuesday.
+        let week = |later| berlin.week(moment, later).map(|at| berlin.local(at));
+        assert_eq!(week(0).as_deref(), Some("2026-11-30T00:00"));
+        assert_eq!(week(1).as_deref(), Some("2026-12-07T00:00"));
+        assert_eq!(week(-1).as_deref(), Some("2026-11-23T00:00"));
     }
 
     #[test]

@@ -104,3 +104,86 @@ async fn every_command_does_its_part_of_the_main_job() {
     );
     finish(cluster, None).await;
 }
+
+#[tokio::test]
+async fn bookings_windows_and_earlier_policies_are_set_by_command() {
+    let cluster = start(Options::for_test("cli-policies", one_machine()).unwrap()).await;
+    let run = |words: &[&str]| allot(&cluster, cluster.admin().token(), words);
+    let booked = json(&run(&[
+        "bookings",
+        "create",
+        "l40s",
+        "demo",
+        "--team",
+        "vision",
+        "--gpus",
+        "4",
+        "--from",
+        "2126-01-07T09:00:00Z",
+        "--to",
+        "2126-01-07T17:00:00Z",
+        "--json",
+    ]));
+    assert_eq!(booked["gpus"], 4, "{booked}");
+    let changed = json(&run(&[
+        "bookings", "change", "l40s", "demo", "--gpus", "1.5", "--json",
+    ]));
+    assert_eq!(
+        (&changed["gpus"], &changed["version"]),
+        (&1.5.into(), &2.into())
+    );
+    let listed = run(&["bookings", "list", "l40s"]);
+    assert!(String::from_utf8_lossy(&listed.stdout).contains("demo"));
+    let gone = json(&run(&["bookings", "delete", "l40s", "demo", "--json"]));
+    assert_eq!(gone["removed"], "demo");
+
+    let history = json(&run(&["policy", "history", "booking/l40s/demo", "--json"]));
+    let first = history["items"][2]["id"].to_string();
+    let restored = json(&run(&[
+        "policy",
+        "restore",
+        &first,
+        "--reason",
+        "it is on again",
+        "--json",
+    ]));
+    assert_eq!(restored["after"]["gpus"], 4, "{restored}");
+    assert_eq!(restored["reason"], "it is on again");
+
+    let folder = std::env::temp_dir().join(format!("allotment-windows-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let write = |name: &str, text: &str| {
+        let path = folder.join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let nights = write(
+        "nights.yaml",
+        "days: [mon]\nfrom: \"20:00\"\nto: \"08:00\"\nquotas:\n  - {team: vision, quota: {guaranteed: 1}}\n",
+    );
+    let made = json(&run(&[
+        "windows", "create", "l40s", "nights", &nights, "--json",
+    ]));
+    assert_eq!(made["days"], serde_json::json!(["mon"]), "{made}");
+    let later = write("later.yaml", "from: \"22:00\"\n");
+    let changed = json(&run(&[
+        "windows", "change", "l40s", "nights", &later, "--json",
+    ]));
+    assert_eq!(
+        (&changed["from"], &changed["to"]),
+        (&"22:00".into(), &"08:00".into())
+    );
+    let listed = run(&["windows", "list", "l40s"]);
+    assert!(String::from_utf8_lossy(&listed.stdout).contains("nights"));
+    assert!(
+        run(&["windows", "delete", "l40s", "nights"])
+            .status
+            .success()
+    );
+    assert_eq!(
+        run(&["windows", "delete", "l40s", "nights"]).status.code(),
+        Some(1)
+    );
+    std::fs::remove_dir_all(&folder).unwrap();
+    finish(cluster, None).await;
+}

@@ -256,6 +256,94 @@ await check("an operator's page of a node cordons and uncordons it", async () =>
   await adminPage.getByRole("button", { name: "Cordon", exact: true }).waitFor();
 });
 
+/** Tries a form of policies, without a reload, and waits for what came of it. */
+async function tryIt(page, told = "Nothing was saved.") {
+  await page.evaluate(() => { window.sameDocument = true; });
+  await page.getByRole("button", { name: "Try on the live world" }).click();
+  await page.locator("#effect", { hasText: told }).waitFor();
+  assert(await page.evaluate(() => window.sameDocument === true), "the page was loaded again");
+}
+await check("quotas are edited in one table, tried on the live world, saved and gone back from", async () => {
+  await adminPage.goto("/quotas");
+  const cell = adminPage.getByLabel(`${member.team} in h100: Guaranteed`);
+  const before = await cell.inputValue();
+  await cell.fill("many");
+  await adminPage.getByRole("button", { name: "Try on the live world" }).click();
+  await adminPage.locator(`[id="${member.team}/h100/guaranteed-e"]`).waitFor();
+  assert((await cell.inputValue()) === "many", "what was typed is lost");
+  await cell.fill("1.5");
+  await tryIt(adminPage);
+  await adminPage.getByText(`was ${before}`).first().waitFor();
+  await adminPage.getByLabel("Why").fill("a check of the pages");
+  await adminPage.getByRole("button", { name: "Save", exact: true }).click();
+  await adminPage.getByText("The quotas were saved.").waitFor();
+  assert((await cell.inputValue()) === "1.5", "it was not saved");
+  await adminPage.getByText("Why: a check of the pages").first().waitFor();
+  await adminPage.getByRole("link", { name: `Quota ${member.team}/h100` }).first().click();
+  await adminPage.waitForURL(/policy-versions/);
+  await adminPage.getByRole("button", { name: /^Go back to/ }).first().click();
+  await adminPage.getByText("It is again as it was.").waitFor();
+  await adminPage.goto("/quotas");
+  assert((await cell.inputValue()) === before, "it was not gone back to");
+});
+await check("a pool's policy is changed by its form, and tried before it is saved", async () => {
+  await adminPage.goto("/pools/h100");
+  await adminPage.getByLabel("Time slices of a device").fill("0");
+  await adminPage.getByRole("button", { name: "Try on the live world" }).click();
+  await adminPage.locator('[id="time_slices-e"]').waitFor();
+  await adminPage.getByLabel("Time slices of a device").fill("8");
+  await adminPage.getByLabel("Running work may move").check();
+  await tryIt(adminPage);
+  await adminPage.getByRole("button", { name: "Save", exact: true }).click();
+  await adminPage.getByText("The policy was saved.").waitFor();
+  assert(await adminPage.getByLabel("Running work may move").isChecked(), "it was not saved");
+});
+await check("a class is made, changed and removed", async () => {
+  await adminPage.goto("/classes");
+  await adminPage.getByLabel("Name", { exact: true }).fill("spare-time");
+  await adminPage.getByLabel("Priority", { exact: true }).fill("-99");
+  await adminPage.getByRole("button", { name: "Make the class" }).click();
+  await adminPage.getByLabel("Priority of spare-time").fill("-98");
+  await adminPage.getByRole("button", { name: "Save spare-time" }).click();
+  await adminPage.getByText("The class was saved.").waitFor();
+  await adminPage.getByRole("button", { name: "Remove spare-time" }).click();
+  await adminPage.getByText("The class was removed.").waitFor();
+});
+await check("GPUs are booked, and what is in the way is marked and told in words", async () => {
+  await adminPage.goto("/pools/h100/bookings");
+  await adminPage.getByLabel("Name", { exact: true }).fill("demo");
+  await adminPage.getByLabel("Team").selectOption(member.team);
+  await adminPage.getByLabel("GPUs").fill("60");
+  const day = new Date(Date.now() + 2 * 24 * 3600 * 1000).toISOString().slice(0, 10);
+  await adminPage.getByLabel("From").fill(`${day}T09:00`);
+  await adminPage.getByLabel("To", { exact: true }).fill(`${day}T17:00`);
+  await tryIt(adminPage);
+  await adminPage.getByRole("button", { name: "Save", exact: true }).click();
+  await adminPage.getByText("It was booked.").waitFor();
+  await adminPage.locator(".calendar td.w3", { hasText: "demo" }).first().waitFor();
+  await adminPage.getByText(/more are promised than h100 has/).first().waitFor();
+});
+await check("a weekly window is tried as if it were open, and stands in the week", async () => {
+  await adminPage.goto("/pools/h100/windows");
+  await adminPage.getByLabel("Name", { exact: true }).fill("nights");
+  for (const day of ["Mon", "Sun"]) await adminPage.getByLabel(day, { exact: true }).check();
+  await adminPage.getByLabel("From").fill("20:00");
+  await adminPage.getByLabel("To", { exact: true }).fill("08:00");
+  await adminPage.getByLabel(`${member.team} in h100: Guaranteed`).fill("1");
+  await tryIt(adminPage);
+  await adminPage.getByRole("button", { name: "Save", exact: true }).click();
+  await adminPage.getByText("The window was made.").waitFor();
+  assert((await adminPage.locator(".hours td a", { hasText: "nights" }).count()) >= 3, "it is not in the week");
+});
+await check("who may not change policies sees those of its own teams and no button", async () => {
+  for (const address of ["/quotas", "/pools/h100", "/classes", "/pools/h100/bookings", "/pools/h100/windows", "/policy-versions"]) {
+    await page.goto(address);
+    const buttons = await page.locator("main").getByRole("button").count();
+    assert(buttons === 0, `${buttons} buttons on ${address}`);
+    assert(!(await page.locator("main").innerText()).includes(other.team), `${address} tells of ${other.team}`);
+  }
+});
+
 const plain = await open({ javaScriptEnabled: false });
 await check("signing in and submitting work without scripts", async () => {
   await signIn(plain, owner);
@@ -264,8 +352,9 @@ await check("signing in and submitting work without scripts", async () => {
 });
 
 const NOWHERE = "/nowhere";
+const policies = ["/quotas", "/pools/h100", "/classes", "/pools/h100/bookings", "/pools/h100/windows", "/policy-versions"];
 // Every page, as an administrator sees it, and what a member sees of teams and of a wrong form.
-const addresses = ["/fleet", nodeAddress, "/jobs", "/jobs?user=nobody", jobAddress, failedAddress, `/submit?team=${member.team}`, `/teams/${ROOT}`, `/teams/${member.team}`, "/teams", "/users", NOWHERE];
+const addresses = ["/fleet", nodeAddress, "/jobs", "/jobs?user=nobody", jobAddress, failedAddress, `/submit?team=${member.team}`, `/teams/${ROOT}`, `/teams/${member.team}`, "/teams", "/users", ...policies, "/pools/h100/bookings?edit=demo", "/pools/h100/windows?edit=nights", NOWHERE];
 const visitor = await open();
 await signIn(visitor, member);
 /** A folder that gets a picture of each page, when it is named. */
@@ -273,7 +362,7 @@ const pictures = process.env.PICTURES;
 for (const theme of ["light", "dark"]) {
   for (const context of [adminPage.context(), visitor.context()]) await context.addCookies([{ name: "theme", value: theme, url: base }]);
   const outside = await open({ colorScheme: theme });
-  const visits = [[outside, "/signin", "outside"], ...addresses.map((address) => [adminPage, address, "admin"]), [visitor, "/teams", "member"], [visitor, `/teams/${member.team}`, "member"]];
+  const visits = [[outside, "/signin", "outside"], ...addresses.map((address) => [adminPage, address, "admin"]), [visitor, "/teams", "member"], [visitor, `/teams/${member.team}`, "member"], ...policies.map((address) => [visitor, address, "member"])];
   for (const size of [DESKTOP, PHONE]) {
     for (const [reader, address, who] of visits) {
       await check(`axe finds nothing on ${address} at ${size.width} px, ${theme}, ${who}, and nothing scrolls sideways`, async () => {

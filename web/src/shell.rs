@@ -56,6 +56,8 @@ pub enum Section {
     Submit,
     /// Teams, and one team.
     Teams,
+    /// Quotas and the other policies.
+    Policies,
     /// The users of the platform.
     Users,
     /// None, as for an error.

@@ -1,5 +1,8 @@
 //! One view for each page: what it shows, as values, and its HTML.
 
+mod bookings;
+mod classes;
+mod effect;
 mod error;
 mod eviction;
 mod fleet;
@@ -7,6 +10,9 @@ mod held;
 mod job;
 mod jobs;
 mod node;
+mod policies;
+mod pool;
+mod quotas;
 mod refusal;
 mod signin;
 mod submit;
@@ -14,13 +20,24 @@ mod team;
 mod teams;
 mod users;
 mod why;
+mod windows;
 
+pub use bookings::{
+    BookingConflict, BookingForm, BookingRow, BookingsView, CalendarCell, CalendarDay, CalendarWeek,
+};
+pub use classes::{ClassForm, ClassRow, ClassesView};
+pub use effect::{Effect, EffectCut, EffectJob, EffectShare, EffectWarning, Fate};
 pub use error::ErrorView;
 pub use eviction::{EvictionRow, EvictionSum, Gainer};
 pub use fleet::{FleetNode, FleetPool, FleetView, Held, ModeOffer};
 pub use job::{AttemptRow, CostLine, JobActions, JobView, LogChoice, LogPanel, PlacedWorker};
 pub use jobs::{JobRow, JobsFilter, JobsView};
 pub use node::{Leaving, NodeAction, NodeDevice, NodeNote, NodeView, NodeWork};
+pub use policies::{
+    ChangeRow, ChangedKey, Changes, ChangesView, PolicySave, PolicyTab, PolicyTabs,
+};
+pub use pool::{FieldKind, PolicyField, PolicyGroup, PoolForm, PoolView};
+pub use quotas::{QUOTA_KEYS, QuotaCell, QuotaLine, QuotaPool, QuotasView};
 pub use refusal::Refusal;
 pub use signin::SigninView;
 pub use submit::{
@@ -30,3 +47,6 @@ pub use team::{MemberForm, MemberRow, QuotaRow, SpendLine, TeamView, UserSpend};
 pub use teams::{TeamFigures, TeamForm, TeamRow, TeamsView};
 pub use users::{UserForm, UserRow, UsersView};
 pub use why::{BeyondQuota, Ending, Holders, Remedy, Wait, Why};
+pub use windows::{
+    GridCell, GridDay, WeekGrid, WindowForm, WindowLine, WindowQuota, WindowRow, WindowsView,
+};

@@ -405,7 +405,7 @@ fn a_mode_that_is_refused_is_told_by_its_words() {
     let refusal = web::views::Refusal {
         field: "share".into(),
         value: "exclusive".into(),
-        code: None,
+        ..web::views::Refusal::default()
     };
     let said = refusal.say(&web::messages::Messages::english()).to_string();
     assert!(said.contains("“Whole device” is not accepted"), "{said}");

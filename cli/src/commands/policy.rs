@@ -1,4 +1,4 @@
-//! `allot policy diff` and `allot policy history`.
+//! `allot policy diff`, `allot policy history` and `allot policy restore`.
 
 use std::path::PathBuf;
 
@@ -6,12 +6,14 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::spec::read_yaml;
-use crate::client::Client;
+use crate::client::{Client, Presumed};
 use crate::failure::Failure;
 use crate::table;
 
 /// Changes that are listed.
 const CHANGES_MAX: usize = 100;
+/// Changes among which one is looked for that is to be gone back to: years of them.
+const LOOKED_THROUGH_MAX: usize = 10_000;
 
 /// Try changed policies, and see what was changed.
 #[derive(Debug, Args)]
@@ -24,6 +26,7 @@ pub struct Policy {
 enum PolicyCommand {
     Diff(Diff),
     History(History),
+    Restore(Restore),
 }
 
 impl Policy {
@@ -32,6 +35,7 @@ impl Policy {
         match self.command {
             PolicyCommand::Diff(diff) => diff.run().await,
             PolicyCommand::History(history) => history.run().await,
+            PolicyCommand::Restore(restore) => restore.run().await,
         }
     }
 }
@@ -39,7 +43,7 @@ impl Policy {
 /// Plan the live world by changed policies beside the present ones; nothing is changed.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "FILE has keys `pools`, `classes`, `quotas` and `bookings`, such as\n\n  pools:\n    - {pool: h100, policy: {backfill: conservative}}\n  quotas:\n    - {team: vision, pool: h100, quota: {guaranteed: 6, limit: 12}}\n\nExample:\n  allot policy diff tighter.yaml"
+    after_help = "FILE has keys `pools`, `classes`, `quotas`, `bookings` and `windows`, and `windows_at` for the moment by whose\nwindows quotas are taken, such as\n\n  pools:\n    - {pool: h100, policy: {backfill: conservative}}\n  quotas:\n    - {team: vision, pool: h100, quota: {guaranteed: 6, limit: 12}}\n\nExample:\n  allot policy diff tighter.yaml"
 )]
 struct Diff {
     /// The changed policies, YAML or JSON
@@ -75,6 +79,7 @@ fn items(diff: &Value, key: &str) -> Vec<Value> {
 fn print_jobs(diff: &Value) -> Result<(), Failure> {
     let columns = [
         ("JOB", "job"),
+        ("NAME", "name"),
         ("TEAM", "team"),
         ("EFFECT", "effect"),
         ("NOW", "before.outcome"),
@@ -160,5 +165,83 @@ impl History {
             ("WHY", "reason"),
         ];
         table::print(&changes, &columns, "nothing was changed")
+    }
+}
+
+/// Set an object back to how it was after a change; it is checked as any change is.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "CHANGE is a number that `allot policy history` lists.\n\nExample:\n  allot policy restore 17 --reason 'too hasty'"
+)]
+struct Restore {
+    /// The number of the change
+    change: i64,
+    /// Why, kept with the change
+    #[arg(long)]
+    reason: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Restore {
+    async fn run(self) -> Result<(), Failure> {
+        let client = Client::found()?;
+        // The newest come first: of each object the first one tells how it is.
+        let changes = client
+            .list("/policy-versions", &[], LOOKED_THROUGH_MAX)
+            .await?;
+        let presumes = presumed(&changes, self.change)?;
+        let query: Vec<_> = self.reason.map(|why| ("reason", why)).into_iter().collect();
+        let path = format!("/policy-versions/{}/restore", self.change);
+        let made = client
+            .post_as(&path, &query, &json!({}), Some(presumes))
+            .await?;
+        if self.json {
+            return table::print_json(&made);
+        }
+        table::print_line(&format!(
+            "{} is as it was after change {}: version {}",
+            table::text(&made["object"]),
+            self.change,
+            table::text(&made["version"])
+        ))
+    }
+}
+
+/// How the object of a change is now, by the list of all changes.
+fn presumed(changes: &[Value], change: i64) -> Result<Presumed, Failure> {
+    let found = changes.iter().find(|row| row["id"] == change);
+    let object = found.map(|row| &row["object"]).ok_or_else(|| {
+        Failure::Refused(format!(
+            "no change {change} is here: `allot policy history` lists them"
+        ))
+    })?;
+    let newest = changes.iter().find(|row| row["object"] == *object);
+    Ok(match newest.filter(|row| !row["after"].is_null()) {
+        Some(row) => Presumed::Version(row["version"].as_i64().unwrap_or_default()),
+        None => Presumed::Nothing,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_gone_back_to_presupposes_how_its_object_is_now() {
+        let row = |id: i64, object: &str, version: i64, there: bool| {
+            let after = if there { json!({}) } else { Value::Null };
+            json!({"id": id, "object": object, "version": version, "after": after})
+        };
+        let changes = [
+            row(9, "class/spare", 3, false),
+            row(8, "pool/h100", 5, true),
+            row(7, "pool/h100", 4, true),
+            row(6, "class/spare", 2, true),
+        ];
+        assert_eq!(presumed(&changes, 7).ok(), Some(Presumed::Version(5)));
+        assert_eq!(presumed(&changes, 6).ok(), Some(Presumed::Nothing));
+        assert!(presumed(&changes, 1).is_err());
     }
 }

@@ -109,6 +109,7 @@ impl IntoResponse for AppError {
             Self::Invalid(field) | Self::Unreadable(field) | Self::Impossible { field, .. } => {
                 problem = problem.with(field.clone());
             }
+            Self::Exceeded(excess) => problem = problem.with(excess.fault()),
             Self::NotFound { what, name } => {
                 problem.field = Some((*what).to_owned());
                 problem.value = Some(name.clone());
@@ -175,7 +176,7 @@ impl IntoResponse for AppError {
 
 fn classify(error: &AppError) -> (StatusCode, String, &'static str) {
     let (status, kind, title) = match error {
-        AppError::Invalid(_) => (
+        AppError::Invalid(_) | AppError::Exceeded(_) => (
             StatusCode::UNPROCESSABLE_ENTITY,
             "invalid-value",
             "a value is refused",

@@ -144,7 +144,7 @@ pub async fn list(
     tx.commit().await?;
     // What stands in the way of a booking is other teams', too: it is told in amounts.
     let mut tx = app.db.begin_system().await?;
-    let calendar = Calendar::load(&mut tx, pool_id, &found).await?;
+    let calendar = Calendar::load(&mut tx, (pool_id, pool), &found).await?;
     tx.commit().await?;
     let page = page::cut(ask, "booking", found, |b: &rows::Booking| {
         (b.starts_at, b.id)
@@ -365,7 +365,7 @@ async fn stale(tx: &mut Tx, pool: PoolId, name: &Name, given: i64) -> AppError {
 async fn read(tx: &mut Tx, pool: &Name, name: &Name) -> Result<Booking, AppError> {
     let pool_id = pools::find(tx, pool).await?.id;
     let row = find(tx, pool_id, name).await?;
-    let calendar = Calendar::load(tx, pool_id, std::slice::from_ref(&row)).await?;
+    let calendar = Calendar::load(tx, (pool_id, pool), std::slice::from_ref(&row)).await?;
     Ok(shown(&row, &calendar))
 }
 

@@ -5,6 +5,7 @@ use domain::name::Name;
 use domain::state::IllegalStep;
 
 use super::authorise::Needs;
+use super::quotas::tree::Excess;
 use super::refusal_code::RefusalCode;
 use super::streams::Kind;
 use crate::lifecycle::LifecycleError;
@@ -23,6 +24,9 @@ pub enum AppError {
         /// What stands in the way.
         field: FieldError,
     },
+    /// Teams would be guaranteed more than the team above them: 422.
+    #[error("{}", .0.fault())]
+    Exceeded(Box<Excess>),
     /// The request could not be read: 400.
     #[error("{0}")]
     Unreadable(FieldError),

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use domain::MilliGpu;
 use domain::Timestamp;
+use domain::ids::JobId;
 use engine::plan::{Plan, Share};
 use engine::statement::{Starved, Statement, statements};
 use engine::world::World;
@@ -16,7 +17,8 @@ use utoipa::ToSchema;
 use super::authorise::{Action, Target, authorise};
 use super::quotas::Warning;
 use super::{App, AppError, Asker, questions};
-pub use draft::{BookingDraft, ClassDraft, PolicyDraft, PoolDraft, QuotaDraft};
+use crate::store;
+pub use draft::{BookingDraft, ClassDraft, PolicyDraft, PoolDraft, QuotaDraft, WindowDraft};
 
 /// Most jobs of which is told what becomes of them; the rest is counted.
 const JOBS_MAX: usize = 1_000;
@@ -44,6 +46,8 @@ pub struct PolicyDiff {
 pub struct JobDiff {
     /// Its id.
     pub job: String,
+    /// Its name.
+    pub name: String,
     /// Its team.
     pub team: String,
     /// What the change means to it.
@@ -170,11 +174,30 @@ pub struct Cut {
 /// Plans the live world by the present policies and by changed ones.
 pub async fn diff(app: &App, asker: &Asker, draft: PolicyDraft) -> Result<PolicyDiff, AppError> {
     authorise(asker, Action::DiffPolicy, Target::Platform)?;
-    let present = questions::live(app).await?;
+    let mut present = questions::live(app).await?;
     let mut changed = present.clone();
-    let warnings = draft.apply(app, asker, &mut changed).await?;
+    let both = (&mut present, &mut changed);
+    let warnings = draft.apply(app, asker, both).await?;
     let compared = move || compare(&present, &changed, warnings);
-    app.questions.ask("plan a draft", compared).await
+    let mut diff = app.questions.ask("plan a draft", compared).await?;
+    name_jobs(app, asker, &mut diff.jobs).await?;
+    Ok(diff)
+}
+
+/// The planner knows jobs by their ids; people know them by their names.
+async fn name_jobs(app: &App, asker: &Asker, jobs: &mut [JobDiff]) -> Result<(), AppError> {
+    let ids: Vec<JobId> = jobs.iter().filter_map(|job| job.job.parse().ok()).collect();
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let rows = store::jobs::find_all(&mut tx, &ids).await?;
+    tx.commit().await?;
+    let names: BTreeMap<String, String> = rows
+        .into_iter()
+        .map(|row| (row.id.to_string(), row.name))
+        .collect();
+    for job in jobs {
+        job.name = names.get(&job.job).cloned().unwrap_or_default();
+    }
+    Ok(())
 }
 
 fn compare(present: &World, changed: &World, warnings: Vec<Warning>) -> PolicyDiff {
@@ -243,6 +266,7 @@ fn jobs(world: &World, before: &Plan, after: &Plan) -> Vec<JobDiff> {
         Some(JobDiff {
             effect: effect(&before, &after)?,
             job: work.name.clone(),
+            name: String::new(),
             team: work.team.clone(),
             before,
             after,

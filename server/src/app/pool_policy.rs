@@ -50,6 +50,26 @@ pub struct NewPool {
 }
 
 impl NewPool {
+    /// One with the policy that all begin with.
+    pub fn named(name: domain::name::Name) -> Self {
+        Self {
+            name,
+            state: None,
+            strategy: None,
+            sharing: None,
+            time_slices: None,
+            mps_across_teams: None,
+            mig_mode: None,
+            backfill: None,
+            charge: None,
+            non_preemptible_borrowing: None,
+            ageing_per_hour: None,
+            usage_half_life_seconds: None,
+            whole_node_guarantees: None,
+            preemption: None,
+        }
+    }
+
     /// The policy that it begins with.
     pub fn policy(&self) -> PoolPolicy {
         let keys = self.clone();
@@ -171,6 +191,39 @@ macro_rules! set {
     ($whole:expr, $patch:expr, $($field:ident)+) => {
         $(if let Some(value) = $patch.$field { $whole.$field = value; })+
     };
+}
+
+impl From<PoolPolicy> for PolicyPatch {
+    /// Every key.
+    fn from(policy: PoolPolicy) -> Self {
+        let p = policy.preemption;
+        Self {
+            state: Some(policy.state),
+            strategy: Some(policy.strategy),
+            sharing: Some(policy.sharing),
+            time_slices: Some(policy.time_slices),
+            mps_across_teams: Some(policy.mps_across_teams),
+            mig_mode: Some(policy.mig_mode),
+            backfill: Some(policy.backfill),
+            charge: Some(policy.charge),
+            non_preemptible_borrowing: Some(policy.non_preemptible_borrowing),
+            ageing_per_hour: Some(policy.ageing_per_hour),
+            usage_half_life_seconds: Some(policy.usage_half_life_seconds),
+            whole_node_guarantees: Some(policy.whole_node_guarantees),
+            preemption: Some(PreemptionPatch {
+                within_team: Some(p.within_team),
+                reclaim: Some(p.reclaim),
+                across_borrowers: Some(p.across_borrowers),
+                min_runtime_seconds: Some(p.min_runtime_seconds),
+                min_runtime_reclaim_seconds: Some(p.min_runtime_reclaim_seconds),
+                delay_seconds: Some(p.delay_seconds),
+                max_per_day: Some(p.max_per_day),
+                max_per_team_hour: Some(p.max_per_team_hour),
+                grace_seconds: Some(p.grace_seconds),
+                consolidate: Some(p.consolidate),
+            }),
+        }
+    }
 }
 
 impl PolicyPatch {

@@ -1,5 +1,6 @@
 //! Quotas: promises down the tree, of which children never hold more than their parent.
 
+pub mod table;
 pub mod tree;
 
 use std::collections::BTreeMap;
@@ -118,6 +119,12 @@ pub struct Warning {
     pub code: String,
     /// The same as a sentence.
     pub message: String,
+    /// The pool that it is about.
+    pub pool: Name,
+    /// What is guaranteed of it in all.
+    pub guaranteed: MilliGpu,
+    /// What it has.
+    pub capacity: MilliGpu,
 }
 
 impl Warning {
@@ -128,6 +135,9 @@ impl Warning {
                 "the guarantees in pool {pool} are {} GPUs and it has {}: all of them shrink in proportion until it has more",
                 over.guaranteed, over.capacity
             ),
+            pool: pool.clone(),
+            guaranteed: over.guaranteed,
+            capacity: over.capacity,
         }
     }
 }
@@ -263,17 +273,17 @@ async fn warnings(fleet: &World, tx: &mut Tx, pools: &[&Name]) -> Result<Vec<War
     let mut warnings = Vec::new();
     for pool in pools {
         let id = pools::find(tx, pool).await?.id;
-        let promises = Promises::load(tx, id).await?;
-        warnings.extend(overpromised(fleet, pool, &promises));
+        let promises = Promises::load(tx, (id, pool)).await?;
+        warnings.extend(overpromised(fleet, &promises, &[]));
     }
     Ok(warnings)
 }
 
-/// Says so where these promises are more than the fleet has of a pool.
-pub(super) fn overpromised(fleet: &World, pool: &Name, promises: &Promises) -> Option<Warning> {
-    let guaranteed = MilliGpu::from_milli(promises.sum(&[]));
-    let over = Overpromised::of(fleet, pool.as_str(), guaranteed)?;
-    Some(Warning::overpromised(pool, over))
+/// Says so where these promises, while these windows are open, are more than the fleet has.
+pub(super) fn overpromised(fleet: &World, promises: &Promises, open: &[usize]) -> Option<Warning> {
+    let guaranteed = MilliGpu::from_milli(promises.sum(open));
+    let over = Overpromised::of(fleet, promises.pool.as_str(), guaranteed)?;
+    Some(Warning::overpromised(&promises.pool, over))
 }
 
 /// A quota that is to be made or changed.
@@ -325,8 +335,8 @@ pub(super) async fn set(
         ));
     }
     let now = store::clock(tx).await?;
-    for pool in pools_changed.values() {
-        Promises::load(tx, *pool).await?.check(now)?;
+    for (name, id) in &pools_changed {
+        Promises::load(tx, (*id, name)).await?.check(now)?;
     }
     Ok(quotas)
 }
@@ -425,7 +435,7 @@ pub(super) async fn check_all_pools(tx: &mut Tx, tree: &[TreeTeam]) -> Result<()
             store::quotas::lock_pool(tx, pool.id).await?;
             let promises = Promises {
                 tree: tree.to_vec(),
-                ..Promises::load(tx, pool.id).await?
+                ..Promises::load(tx, (pool.id, &pool.name)).await?
             };
             promises.check(now)?;
         }
@@ -460,6 +470,18 @@ pub(super) fn checked(new: &NewQuota) -> Result<Amounts, AppError> {
         weight_milli: new.weight.milli(),
         max_per_user_milli: new.max_per_user.map(MilliGpu::milli),
     })
+}
+
+impl From<&Quota> for NewQuota {
+    fn from(quota: &Quota) -> Self {
+        Self {
+            guaranteed: quota.guaranteed,
+            limit: quota.limit,
+            lend_limit: quota.lend_limit,
+            weight: quota.weight,
+            max_per_user: quota.max_per_user,
+        }
+    }
 }
 
 impl From<Amounts> for NewQuota {

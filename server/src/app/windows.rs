@@ -228,7 +228,7 @@ pub async fn delete(
         return Err(stale(&row, version));
     }
     // Of two that overlap the other one may not stand alone.
-    check_promises(&mut tx, pool_id).await?;
+    check_promises(&mut tx, (pool_id, pool)).await?;
     let before = versions::written(&WindowForm::from(&row))?;
     let object = object(pool_id, pool, name, version + 1);
     versions::record(&mut tx, &by, object, Some(before), None).await?;
@@ -268,15 +268,21 @@ pub(super) async fn set(
         }
     };
     rows::set_quotas(tx, id, &quotas).await?;
-    if rows::all(tx, Some(pool_id)).await?.len() > WINDOWS_MAX {
-        return Err(AppError::Conflict {
-            code: RefusalCode::TooManyWindows,
-            message: format!("a pool has at most {WINDOWS_MAX} windows: remove one first"),
-        });
-    }
-    check_promises(tx, pool_id).await?;
+    check_count(rows::all(tx, Some(pool_id)).await?.len())?;
+    check_promises(tx, (pool_id, pool)).await?;
     let object = object(pool_id, pool, name, version);
     versions::record(tx, by, object, before, Some(versions::written(form)?)).await
+}
+
+/// Refuses more windows than a pool may have.
+pub(super) fn check_count(windows: usize) -> Result<(), AppError> {
+    if windows <= WINDOWS_MAX {
+        return Ok(());
+    }
+    Err(AppError::Conflict {
+        code: RefusalCode::TooManyWindows,
+        message: format!("a pool has at most {WINDOWS_MAX} windows: remove one first"),
+    })
 }
 
 fn object(pool_id: PoolId, pool: &Name, name: &Name, version: i64) -> Object {
@@ -298,7 +304,7 @@ async fn lock(tx: &mut Tx, pool: &Name) -> Result<PoolId, AppError> {
     Ok(pool_id)
 }
 
-async fn check_promises(tx: &mut Tx, pool: PoolId) -> Result<(), AppError> {
+async fn check_promises(tx: &mut Tx, pool: (PoolId, &Name)) -> Result<(), AppError> {
     let now = store::clock(tx).await?;
     Promises::load(tx, pool).await?.check(now)
 }
@@ -338,6 +344,31 @@ async fn quota_rows(tx: &mut Tx, asked: &[WindowQuota]) -> Result<Vec<QuotaRow>,
         });
     }
     Ok(rows)
+}
+
+/// A window as it would be, checked as if it were saved.
+pub(super) async fn drafted(
+    tx: &mut Tx,
+    pool: &Name,
+    new: &NewWindow,
+    zone: Zone,
+) -> Result<rows::Window, AppError> {
+    let form = WindowForm {
+        days: new.days.clone(),
+        from: new.from,
+        to: new.to,
+        time_zone: new.time_zone.unwrap_or(zone),
+        quotas: new.quotas.clone(),
+    };
+    check(&form)?;
+    Ok(rows::Window {
+        id: WindowId::new(),
+        pool: pool.clone(),
+        name: new.name.clone(),
+        weekly: form.weekly(),
+        quotas: quota_rows(tx, &form.quotas).await?,
+        version: 0,
+    })
 }
 
 async fn find(tx: &mut Tx, pool: PoolId, name: &Name) -> Result<rows::Window, AppError> {

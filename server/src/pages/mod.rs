@@ -11,14 +11,26 @@ use web::Template;
 use crate::app::App;
 
 mod assets;
+mod bookings;
+mod calendar;
+mod changes;
+mod classes;
+mod effect;
 mod evictions;
 mod fault;
+mod fields;
 mod fleet;
 pub mod form;
 mod job;
 mod jobs;
+mod lanes;
 mod node;
+mod policies;
+mod policy_fields;
+mod pool;
 mod query;
+mod quota_fields;
+mod quotas;
 mod refusal;
 mod signin;
 mod spend;
@@ -28,6 +40,9 @@ mod teams;
 mod told;
 mod users;
 mod visit;
+mod week_grid;
+mod window_fields;
+mod windows;
 pub mod words;
 
 use fault::PageError;
@@ -75,6 +90,20 @@ pages! {
     "/teams/{team}" ["done"] { get team::show_team; }
     "/teams/{team}/members" { get team::show_members; post team::add_member; }
     "/teams/{team}/members/{user}/remove" { post team::remove_member; }
+    "/quotas" ["done"] { get quotas::show_quotas; post quotas::put_quotas; }
+    "/classes" ["done"] { get classes::list_classes; post classes::make_class; }
+    "/classes/{class}" { post classes::change_class; }
+    "/classes/{class}/delete" { post classes::delete_class; }
+    "/pools" { post pool::make_pool; }
+    "/pools/{pool}" ["done"] { get pool::show_pool; post pool::set_policy; }
+    "/pools/{pool}/bookings" <bookings::CalendarQuery> ["done"] { get bookings::show_bookings; post bookings::make_booking; }
+    "/pools/{pool}/bookings/{booking}" { post bookings::change_booking; }
+    "/pools/{pool}/bookings/{booking}/delete" { post bookings::delete_booking; }
+    "/pools/{pool}/windows" <windows::WindowsQuery> ["done"] { get windows::show_windows; post windows::make_window; }
+    "/pools/{pool}/windows/{window}" { post windows::change_window; }
+    "/pools/{pool}/windows/{window}/delete" { post windows::delete_window; }
+    "/policy-versions" <changes::ChangesQuery> ["done"] { get changes::list_changes; }
+    "/policy-versions/{policy_version}/restore" { post changes::restore_version; }
     "/users" <users::ListQuery> ["done"] { get users::list_users; post users::add_user; }
     "/users/{user}/disable" { post users::disable_user; }
     "/users/{user}/enable" { post users::enable_user; }

@@ -1,9 +1,11 @@
 //! Refusals that a form shows beside its fields, in place of a page of their own.
 
 use domain::FieldError;
+use web::messages::Messages;
 use web::views::Refusal;
 
-use crate::app::AppError;
+use super::told;
+use crate::app::{AppError, RefusalCode};
 
 /// The refusal of a form whose field for a key `field_of` knows; any other error comes back.
 pub fn of(error: AppError, field_of: impl Fn(&str) -> String) -> Result<Refusal, AppError> {
@@ -16,12 +18,26 @@ pub fn of(error: AppError, field_of: impl Fn(&str) -> String) -> Result<Refusal,
         AppError::Conflict { code, .. } => Ok(Refusal {
             field: field_of(code.as_str()),
             code: Some(code.as_str().to_owned()),
-            value: String::new(),
+            ..Refusal::default()
+        }),
+        AppError::Stale { .. } | AppError::AlreadyThere { .. } => {
+            let code = RefusalCode::ChangedMeanwhile.as_str();
+            Ok(Refusal {
+                field: field_of(code),
+                code: Some(code.to_owned()),
+                ..Refusal::default()
+            })
+        }
+        AppError::Exceeded(excess) => Ok(Refusal {
+            field: field_of("guaranteed"),
+            told: Some(told::excess(&Messages::english(), &excess)),
+            ..Refusal::default()
         }),
         AppError::NotFound { what: "user", name } => Ok(Refusal {
             field: field_of("user"),
             code: Some("unknown_user".to_owned()),
             value: name,
+            told: None,
         }),
         other => Err(other),
     }
@@ -38,6 +54,6 @@ pub fn of_value(fault: &FieldError, field: String) -> Refusal {
     Refusal {
         value: value.to_owned(),
         field,
-        code: None,
+        ..Refusal::default()
     }
 }

@@ -7,6 +7,7 @@ use web::messages::{Messages, Phrase};
 use super::refusal;
 use crate::app::AppError;
 use crate::app::authorise::Needs;
+use crate::app::quotas::tree::Excess;
 
 /// Bytes in a KiB.
 const KIB: usize = 1024;
@@ -16,6 +17,7 @@ pub fn detail(t: &Messages, error: &AppError) -> Option<Phrase> {
     match error {
         AppError::Invalid(fault) | AppError::Unreadable(fault) => Some(value(t, fault, None)),
         AppError::Impossible { code, field } => Some(value(t, field, Some(code.as_str()))),
+        AppError::Exceeded(excess) => Some(self::excess(t, excess)),
         AppError::Conflict { code, .. } => Some(t.word("refused_because", code.as_str())),
         AppError::Forbidden { needs, .. } => Some(needed(t, *needs)),
         AppError::TooMany {
@@ -52,6 +54,22 @@ pub fn detail(t: &Messages, error: &AppError) -> Option<Phrase> {
         | AppError::Unavailable(_)
         | AppError::Internal(_) => None,
     }
+}
+
+/// What a team's guarantee lacks for the teams below it.
+pub fn excess(t: &Messages, excess: &Excess) -> Phrase {
+    let words = if excess.windows.is_empty() {
+        t.say("excess.always")
+    } else {
+        let names = excess.windows.iter().map(|w| Phrase::literal(w.as_str()));
+        t.count("excess.while_open", excess.windows.len())
+            .nest("windows", Phrase::list(names))
+    };
+    words
+        .with("team", &excess.team)
+        .with("pool", &excess.pool)
+        .with("own", t.amount(excess.own.milli()))
+        .nest("below", t.gpus(excess.below.milli()))
 }
 
 /// What would let the reader do it, by the authorisation table.

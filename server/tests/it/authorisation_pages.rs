@@ -112,6 +112,12 @@ fn fields(path: &str) -> &'static str {
         }
         "/teams" => "name=vision",
         "/teams/{team}/members" => "user=vision-viewer&role=viewer",
+        "/pools" => "name=h100",
+        // A version that nothing has: who may change is told so, and nothing is changed.
+        "/policy-versions/{policy_version}/restore" => "version=999",
+        path if path.starts_with("/classes/") || path.starts_with("/pools/") => {
+            "version=999&do=save"
+        }
         "/users" => "name=admin&password=a+long+enough+one+7",
         _ => "",
     }
@@ -159,6 +165,11 @@ impl Walk {
             .replace("{team}", "vision")
             .replace("{user}", "vision-viewer")
             .replace("{node}", "n1")
+            .replace("{policy_version}", "1")
+            .replace("{pool}", "h100")
+            .replace("{class}", "spare")
+            .replace("{booking}", "spare")
+            .replace("{window}", "spare")
             .replace("{job}", &self.ground.job.to_string());
         assert!(!filled.contains('{'), "{path} needs an example here");
         filled + query

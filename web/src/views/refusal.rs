@@ -19,11 +19,16 @@ pub struct Refusal {
     pub code: Option<String>,
     /// The value as it was given, shortened.
     pub value: String,
+    /// What is wrong, where it takes more words than its code has.
+    pub told: Option<Phrase>,
 }
 
 impl Refusal {
     /// What is wrong, and what would be accepted.
     pub fn say(&self, t: &Messages) -> Phrase {
+        if let Some(told) = &self.told {
+            return told.clone();
+        }
         let code = self
             .code
             .as_deref()

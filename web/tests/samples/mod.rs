@@ -12,15 +12,19 @@ use web::messages::Messages;
 use web::parts::Team;
 use web::shell::{Reader, Section, Shell, Theme};
 
+mod calendars;
 mod fleet;
 mod jobs;
 mod outside;
+mod policies;
 mod submit;
 mod teams;
 
+pub use calendars::*;
 pub use fleet::*;
 pub use jobs::*;
 pub use outside::*;
+pub use policies::*;
 pub use submit::*;
 pub use teams::*;
 
@@ -126,6 +130,17 @@ pub fn all() -> Vec<(&'static str, String)> {
         ("team", team_page().render().unwrap()),
         ("team-empty", empty_team.render().unwrap()),
         ("teams", teams().render().unwrap()),
+        ("quotas", quotas().render().unwrap()),
+        ("quotas-seen", quotas_seen().render().unwrap()),
+        ("pool", pool().render().unwrap()),
+        ("pool-seen", pool_seen().render().unwrap()),
+        ("classes", classes().render().unwrap()),
+        ("classes-seen", classes_seen().render().unwrap()),
+        ("bookings", bookings().render().unwrap()),
+        ("bookings-seen", bookings_seen().render().unwrap()),
+        ("windows", windows().render().unwrap()),
+        ("windows-seen", windows_seen().render().unwrap()),
+        ("policy-versions", policy_versions().render().unwrap()),
         ("users", users().render().unwrap()),
         ("error-403", outsider.render().unwrap()),
         ("error-404", error(404).render().unwrap()),

@@ -50,10 +50,14 @@ pub struct Calendar {
 
 impl Calendar {
     /// Loads it for as long as these bookings last, in a transaction that sees every team.
-    pub async fn load(tx: &mut Tx, pool: PoolId, of: &[Booking]) -> Result<Self, AppError> {
+    pub async fn load(
+        tx: &mut Tx,
+        (pool, name): (PoolId, &Name),
+        of: &[Booking],
+    ) -> Result<Self, AppError> {
         let now = store::clock(tx).await?;
         let end = of.iter().map(|b| b.ends_at).max().unwrap_or(now).max(now);
-        let promises = Promises::load(tx, pool).await?;
+        let promises = Promises::load(tx, (pool, name)).await?;
         let steps = windows::timeline(&promises.windows, now, end);
         // The same few sets of windows come again each week.
         let mut known: BTreeMap<Vec<usize>, i64> = BTreeMap::new();

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use domain::MilliGpu;
 use domain::Timestamp;
 use domain::name::Name;
+use domain::weekly::{Day, TimeOfDay, Weekly, Zone};
 use engine::world::{Booking, Class, World};
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -12,8 +13,10 @@ use utoipa::ToSchema;
 use super::super::pool_policy::PolicyPatch;
 use super::super::quotas::tree::Promises;
 use super::super::quotas::{self, NewQuota, Warning};
-use super::super::{App, AppError, Asker, bookings, classes, pools};
-use crate::scheduler::{translate, windows};
+use super::super::windows::{NewWindow, WindowQuota};
+use super::super::{App, AppError, Asker, bookings, classes, pools, windows};
+use crate::scheduler::{translate, windows as laid};
+use crate::store::Tx;
 
 /// Policies as they might be; what is absent stays as it is.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
@@ -31,6 +34,14 @@ pub struct PolicyDraft {
     /// Bookings that would be made or changed.
     #[serde(default)]
     pub bookings: Vec<BookingDraft>,
+    /// Weekly windows that would be made or changed.
+    #[serde(default)]
+    pub windows: Vec<WindowDraft>,
+    /// The moment by whose windows quotas are taken in both plans; now unless given. Work and
+    /// devices stay as they are now.
+    #[serde(default, deserialize_with = "domain::time::read")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub windows_at: Option<Timestamp>,
 }
 
 /// A pool whose policy would change.
@@ -87,18 +98,182 @@ pub struct BookingDraft {
     pub to: Timestamp,
 }
 
+/// A weekly window as it would be.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WindowDraft {
+    /// The pool.
+    pub pool: Name,
+    /// Its name.
+    pub name: Name,
+    /// The days on which it opens.
+    pub days: Vec<Day>,
+    /// When it opens.
+    pub from: TimeOfDay,
+    /// When it closes; on the next day where this is no later than `from`.
+    pub to: TimeOfDay,
+    /// Whose clocks are meant; the organisation's unless given.
+    #[serde(default)]
+    pub time_zone: Option<Zone>,
+    /// What holds meanwhile, in place of all that holds while it is open now.
+    pub quotas: Vec<WindowQuota>,
+}
+
+impl WindowDraft {
+    /// A window that is about to be made or changed.
+    pub fn of(pool: &Name, new: NewWindow) -> Self {
+        Self {
+            pool: pool.clone(),
+            name: new.name,
+            days: new.days,
+            from: new.from,
+            to: new.to,
+            time_zone: new.time_zone,
+            quotas: new.quotas,
+        }
+    }
+
+    /// The moment from `now` on at which it is open first.
+    pub fn next_open(&self, zone: Zone, now: Timestamp) -> Option<Timestamp> {
+        let weekly = Weekly {
+            days: self.days.clone(),
+            from: self.from,
+            to: self.to,
+            zone: self.time_zone.unwrap_or(zone),
+        };
+        match weekly.open_at(now) {
+            Some(_) => Some(now),
+            None => weekly.next_edge(now),
+        }
+    }
+
+    fn new_window(&self) -> NewWindow {
+        NewWindow {
+            name: self.name.clone(),
+            days: self.days.clone(),
+            from: self.from,
+            to: self.to,
+            time_zone: self.time_zone,
+            quotas: self.quotas.clone(),
+        }
+    }
+}
+
 impl PolicyDraft {
-    /// Changes a world as it says; the pools of which more would be guaranteed than they have.
+    /// Changes a world as it says, beside the present one; the pools of which more would be
+    /// guaranteed than they have.
     pub(super) async fn apply(
         &self,
         app: &App,
         asker: &Asker,
-        world: &mut World,
+        (present, changed): (&mut World, &mut World),
     ) -> Result<Vec<Warning>, AppError> {
-        change_pools(world, &self.pools)?;
-        change_classes(world, &self.classes)?;
-        change_bookings(world, &self.bookings)?;
-        change_quotas(app, asker, world, &self.quotas).await
+        change_pools(changed, &self.pools)?;
+        change_classes(changed, &self.classes)?;
+        change_bookings(changed, &self.bookings)?;
+        self.change_promises(app, asker, (present, changed)).await
+    }
+
+    /// The pools whose quotas are to be laid anew.
+    fn pools_promised(&self, world: &World) -> Result<BTreeSet<Name>, AppError> {
+        let quotas = self.quotas.iter().map(|draft| draft.pool.clone());
+        let windows = self.windows.iter().map(|draft| draft.pool.clone());
+        let mut named: BTreeSet<Name> = quotas.chain(windows).collect();
+        if self.windows_at.is_some() {
+            for pool in &world.pools {
+                named.insert(pool.name.parse()?);
+            }
+        }
+        Ok(named)
+    }
+
+    /// Sets quotas as they hold and would hold, checked as if they were saved; the pools of which
+    /// more would be guaranteed than they have.
+    async fn change_promises(
+        &self,
+        app: &App,
+        asker: &Asker,
+        (present, changed): (&mut World, &mut World),
+    ) -> Result<Vec<Warning>, AppError> {
+        let mut tx = app.db.begin_person(&asker.scope()).await?;
+        let at = self.windows_at.unwrap_or(changed.now);
+        let mut warnings = Vec::new();
+        for name in &self.pools_promised(changed)? {
+            let pool = pools::find(&mut tx, name).await?.id;
+            let mut promises = Promises::load(&mut tx, (pool, name)).await?;
+            if self.windows_at.is_some() {
+                set_quotas(present, name, &promises, at);
+            }
+            self.draft_quotas(&mut promises)?;
+            self.draft_windows(app, &mut tx, &mut promises).await?;
+            promises.check(changed.now)?;
+            let open = if self.windows.is_empty() && self.windows_at.is_none() {
+                Vec::new()
+            } else {
+                promises.open_at(at)
+            };
+            warnings.extend(quotas::overpromised(changed, &promises, &open));
+            set_quotas(changed, name, &promises, at);
+        }
+        tx.commit().await?;
+        Ok(warnings)
+    }
+
+    /// Puts the drafted quotas of a pool into what is promised of it.
+    fn draft_quotas(&self, promises: &mut Promises) -> Result<(), AppError> {
+        let drafts = self.quotas.iter().enumerate();
+        for (index, draft) in drafts.filter(|(_, draft)| draft.pool == promises.pool) {
+            let team = promises.tree.iter().find(|node| node.name == draft.team);
+            let place = format!("quotas[{index}]");
+            let team = team.ok_or_else(|| unknown(&place, "team", &draft.team))?.id;
+            let amounts =
+                quotas::checked(&draft.quota).map_err(|error| quotas::at(index, error))?;
+            promises.quotas.insert(team, amounts);
+        }
+        Ok(())
+    }
+
+    /// The same of the drafted windows.
+    async fn draft_windows(
+        &self,
+        app: &App,
+        tx: &mut Tx,
+        promises: &mut Promises,
+    ) -> Result<(), AppError> {
+        let drafts = self.windows.iter().enumerate();
+        for (index, draft) in drafts.filter(|(_, draft)| draft.pool == promises.pool) {
+            let zone = app.config.organisation.time_zone;
+            let drafted = windows::drafted(tx, &draft.pool, &draft.new_window(), zone).await;
+            let window = drafted.map_err(|error| match error {
+                AppError::Invalid(fault) => fault.under(&format!("windows[{index}]")).into(),
+                other => other,
+            })?;
+            promises.windows.retain(|known| known.name != window.name);
+            promises.windows.push(window);
+        }
+        windows::check_count(promises.windows.len())
+    }
+}
+
+/// Puts what is promised of a pool at a moment into a world.
+fn set_quotas(world: &mut World, pool: &Name, promises: &Promises, at: Timestamp) {
+    let mut amounts = promises.quotas.clone();
+    let open = laid::open_at(&promises.windows, at);
+    laid::lay_over(&mut amounts, &open, |_, quota| quota.team_id);
+    for node in &promises.tree {
+        let team = world
+            .teams
+            .iter_mut()
+            .find(|t| t.name == node.name.as_str());
+        match (team, amounts.get(&node.id)) {
+            (Some(team), Some(amounts)) => translate::set_quota(team, pool.as_str(), *amounts),
+            // It has one only while some window is open.
+            (Some(team), None) => {
+                team.quotas.remove(pool.as_str());
+                team.max_per_user.remove(pool.as_str());
+            }
+            (None, _) => {}
+        }
     }
 }
 
@@ -138,55 +313,6 @@ fn change_classes(world: &mut World, drafts: &[ClassDraft]) -> Result<(), AppErr
         world.classes.push(class);
     }
     Ok(())
-}
-
-/// Sets quotas as they would hold now, checked as if they were saved; the pools of which more
-/// would be guaranteed than they have.
-async fn change_quotas(
-    app: &App,
-    asker: &Asker,
-    world: &mut World,
-    drafts: &[QuotaDraft],
-) -> Result<Vec<Warning>, AppError> {
-    let mut tx = app.db.begin_person(&asker.scope()).await?;
-    let mut warnings = Vec::new();
-    let named: BTreeSet<&Name> = drafts.iter().map(|draft| &draft.pool).collect();
-    for name in named {
-        let pool = pools::find(&mut tx, name).await?.id;
-        let mut promises = Promises::load(&mut tx, pool).await?;
-        for (index, draft) in drafts.iter().enumerate() {
-            if draft.pool != *name {
-                continue;
-            }
-            let team = promises.tree.iter().find(|node| node.name == draft.team);
-            let place = format!("quotas[{index}]");
-            let team = team.ok_or_else(|| unknown(&place, "team", &draft.team))?.id;
-            let amounts =
-                quotas::checked(&draft.quota).map_err(|error| quotas::at(index, error))?;
-            promises.quotas.insert(team, amounts);
-        }
-        promises.check(world.now)?;
-        warnings.extend(quotas::overpromised(world, name, &promises));
-        set_quotas(world, name, &promises);
-    }
-    tx.commit().await?;
-    Ok(warnings)
-}
-
-/// Puts what is promised of a pool at the world's moment into it.
-fn set_quotas(world: &mut World, pool: &Name, promises: &Promises) {
-    let mut amounts = promises.quotas.clone();
-    let open = windows::open_at(&promises.windows, world.now);
-    windows::lay_over(&mut amounts, &open, |_, quota| quota.team_id);
-    for node in &promises.tree {
-        let team = world
-            .teams
-            .iter_mut()
-            .find(|t| t.name == node.name.as_str());
-        if let (Some(team), Some(amounts)) = (team, amounts.get(&node.id)) {
-            translate::set_quota(team, pool.as_str(), *amounts);
-        }
-    }
 }
 
 fn change_bookings(world: &mut World, drafts: &[BookingDraft]) -> Result<(), AppError> {

@@ -3,9 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use domain::FieldError;
 use domain::MilliGpu;
 use domain::Timestamp;
 use domain::ids::{PoolId, TeamId};
+use domain::name::Name;
 
 use super::super::AppError;
 use crate::scheduler::windows;
@@ -14,9 +16,46 @@ use crate::store::teams::TreeTeam;
 use crate::store::windows::Window;
 use crate::store::{self, Tx};
 
+/// The teams below a team are guaranteed more than it has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Excess {
+    /// The team.
+    pub team: Name,
+    /// The pool.
+    pub pool: Name,
+    /// What the team is guaranteed.
+    pub own: MilliGpu,
+    /// What the teams directly below it are guaranteed together.
+    pub below: MilliGpu,
+    /// The windows that are open together when that is so; none while it is always so.
+    pub windows: Vec<Name>,
+}
+
+impl Excess {
+    /// The same as a refused value.
+    pub fn fault(&self) -> FieldError {
+        let names: Vec<&str> = self.windows.iter().map(Name::as_str).collect();
+        let while_open = match names.as_slice() {
+            [] => String::new(),
+            [one] => format!(" while window {one} is open"),
+            several => format!(" while windows {} are open", several.join(" and ")),
+        };
+        FieldError::new(
+            "guaranteed",
+            self.own,
+            format!(
+                "the guarantees below team {} add up to {} and it has {}{while_open}: raise it there, or lower them first",
+                self.team, self.below, self.own,
+            ),
+        )
+    }
+}
+
 /// What is promised of one pool.
 #[derive(Debug, Clone)]
 pub struct Promises {
+    /// The pool.
+    pub pool: Name,
     /// The tree of teams.
     pub tree: Vec<TreeTeam>,
     /// The quotas while no window is open.
@@ -27,28 +66,43 @@ pub struct Promises {
 
 impl Promises {
     /// Loads what is promised of a pool.
-    pub async fn load(tx: &mut Tx, pool: PoolId) -> Result<Self, AppError> {
+    pub async fn load(tx: &mut Tx, (id, name): (PoolId, &Name)) -> Result<Self, AppError> {
         let tree = store::teams::tree(tx).await?;
-        let rows = store::quotas::of_pool(tx, pool).await?;
+        let rows = store::quotas::of_pool(tx, id).await?;
         Ok(Self {
+            pool: name.clone(),
             tree,
             quotas: rows.into_iter().collect(),
-            windows: store::windows::all(tx, Some(pool)).await?,
+            windows: store::windows::all(tx, Some(id)).await?,
         })
     }
 
     /// Refuses promises of which some set of open windows gives children more than their parent.
     pub fn check(&self, now: Timestamp) -> Result<(), AppError> {
-        check_tree(&self.tree, &self.quotas, "")?;
+        self.check_while(&[])?;
         for open in windows::combinations(&self.windows, now) {
-            let names = open.iter().map(|i| self.windows[*i].name.as_str());
-            let names: Vec<&str> = names.collect();
-            let while_open = match names.as_slice() {
-                [] => continue,
-                [one] => format!(" while window {one} is open"),
-                several => format!(" while windows {} are open", several.join(" and ")),
-            };
-            check_tree(&self.tree, &self.at(&open), &while_open)?;
+            self.check_while(&open)?;
+        }
+        Ok(())
+    }
+
+    /// The same while these windows are open.
+    fn check_while(&self, open: &[usize]) -> Result<(), AppError> {
+        let quotas = self.at(open);
+        let below = promised_below(&self.tree, &quotas);
+        for node in from_roots(&self.tree).into_iter().rev() {
+            let children = below.get(&node.id).copied().unwrap_or(0);
+            let own = promised(node.id, &quotas, &below);
+            if children > own {
+                let names = open.iter().map(|i| self.windows[*i].name.clone());
+                return Err(AppError::Exceeded(Box::new(Excess {
+                    team: node.name.clone(),
+                    pool: self.pool.clone(),
+                    own: MilliGpu::from_milli(own),
+                    below: MilliGpu::from_milli(children),
+                    windows: names.collect(),
+                })));
+            }
         }
         Ok(())
     }
@@ -59,6 +113,13 @@ impl Promises {
         let below = promised_below(&self.tree, &quotas);
         let roots = self.tree.iter().filter(|node| node.parent_id.is_none());
         roots.map(|root| promised(root.id, &quotas, &below)).sum()
+    }
+
+    /// The windows that are open at a moment, in the order in which they opened.
+    pub fn open_at(&self, at: Timestamp) -> Vec<usize> {
+        let open = windows::open_at(&self.windows, at);
+        let place = |window: &Window| self.windows.iter().position(|w| w.name == window.name);
+        open.into_iter().filter_map(place).collect()
     }
 
     fn at(&self, open: &[usize]) -> BTreeMap<TeamId, Amounts> {
@@ -103,31 +164,6 @@ fn from_roots(tree: &[TreeTeam]) -> Vec<&TreeTeam> {
     ordered
 }
 
-fn check_tree(
-    tree: &[TreeTeam],
-    quotas: &BTreeMap<TeamId, Amounts>,
-    while_open: &str,
-) -> Result<(), AppError> {
-    let below = promised_below(tree, quotas);
-    for node in from_roots(tree).into_iter().rev() {
-        let children = below.get(&node.id).copied().unwrap_or(0);
-        let own = promised(node.id, quotas, &below);
-        if children > own {
-            return Err(AppError::invalid(
-                "guaranteed",
-                MilliGpu::from_milli(own),
-                format!(
-                    "the guarantees below team {} add up to {} and it has {}{while_open}: raise it there, or lower them first",
-                    node.name,
-                    MilliGpu::from_milli(children),
-                    MilliGpu::from_milli(own),
-                ),
-            ));
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,6 +196,7 @@ mod tests {
         let tree = vec![vision.clone(), org.clone(), speech.clone(), lab.clone()];
         let sum = |pairs: &[(&TreeTeam, i64)]| {
             let promises = Promises {
+                pool: "h100".parse().expect("a name"),
                 tree: tree.clone(),
                 quotas: pairs.iter().map(|(n, m)| (n.id, amounts(*m))).collect(),
                 windows: Vec::new(),

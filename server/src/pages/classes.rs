@@ -1,0 +1,187 @@
+//! The priority classes: the table, making one, changing and removing one.
+
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Redirect, Response};
+use domain::FieldError;
+use domain::name::Name;
+use web::shell::Section;
+use web::views::{ClassForm, ClassRow, ClassesView, PolicyTab, Refusal};
+
+use super::fields::Fields;
+use super::visit::{Posted, Visit};
+use super::{PageError, changes, page, policies, refusal};
+use crate::app::authorise::{Action, Target, authorise, may};
+use crate::app::classes::{self, Class, ClassPatch, NewClass};
+use crate::app::idempotency::Repeat;
+use crate::app::page::PageAsk;
+use crate::app::versions::{PolicyNoun, VersionFilter};
+use crate::app::{App, AppError};
+
+/// Shows the classes.
+pub async fn list_classes(State(app): State<App>, visit: Visit) -> Result<Response, PageError> {
+    show(&app, &visit, Refused::default()).await
+}
+
+/// A form that was refused, to be shown again.
+#[derive(Default)]
+struct Refused {
+    /// The form that makes one.
+    form: ClassForm,
+    /// The row that was to be changed.
+    row: Option<ClassRow>,
+    /// What is about neither.
+    error: Option<Refusal>,
+}
+
+async fn show(app: &App, visit: &Visit, refused: Refused) -> Result<Response, PageError> {
+    let kept = classes::list(app, &visit.asker, &PageAsk::first()).await?;
+    let mut kept = kept.items;
+    kept.sort_by_key(|class| std::cmp::Reverse(class.priority));
+    let wrong = refused.form.error.is_some() || refused.row.is_some() || refused.error.is_some();
+    let rows = kept.into_iter().map(|class| match &refused.row {
+        Some(row) if row.name == class.name.as_str() => ClassRow {
+            default: class.default,
+            ..row.clone()
+        },
+        _ => row(class),
+    });
+    let filter = VersionFilter {
+        noun: Some(PolicyNoun::Class),
+        ..VersionFilter::default()
+    };
+    let mut shell = visit.shell(app, Section::Policies).await?;
+    shell.here = "/classes".to_owned();
+    let mut response = page(&ClassesView {
+        tabs: policies::tabs(app, visit, PolicyTab::Classes, None).await?,
+        rows: rows.collect(),
+        edits: may(&visit.asker, Action::UpdateClass, Target::Platform),
+        form: refused.form,
+        error: refused.error,
+        changes: changes::beside(app, visit, filter, "/classes").await?,
+        shell,
+    })?;
+    if wrong {
+        *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
+    }
+    Ok(response)
+}
+
+fn row(class: Class) -> ClassRow {
+    ClassRow {
+        name: class.name.to_string(),
+        priority: class.priority.to_string(),
+        preemptible: class.preemptible,
+        default: class.default,
+        version: class.version,
+        error: None,
+    }
+}
+
+/// Makes a class.
+pub async fn make_class(
+    State(app): State<App>,
+    Posted { visit, fields }: Posted<Fields>,
+) -> Result<Response, PageError> {
+    authorise(&visit.asker, Action::CreateClass, Target::Platform)?;
+    let made = match new_class(&fields) {
+        Ok(new) => classes::create(&app, &visit.asker, Repeat::none(), new, "")
+            .await
+            .map(|_| ()),
+        Err(error) => Err(error),
+    };
+    let error = match made {
+        Ok(()) => return Ok(Redirect::to("/classes?done=class_made").into_response()),
+        Err(error) => refusal::of(error, |key| {
+            if key == "priority" { key } else { "class_name" }.to_owned()
+        })?,
+    };
+    let refused = Refused {
+        form: ClassForm {
+            name: fields.text("name").to_owned(),
+            priority: fields.text("priority").to_owned(),
+            preemptible: fields.text("preemptible") == "true",
+            error: Some(error),
+        },
+        ..Refused::default()
+    };
+    show(&app, &visit, refused).await
+}
+
+fn new_class(fields: &Fields) -> Result<NewClass, AppError> {
+    Ok(NewClass {
+        name: fields.text("name").parse()?,
+        priority: priority(fields)?,
+        preemptible: fields.text("preemptible") == "true",
+    })
+}
+
+fn priority(fields: &Fields) -> Result<i32, AppError> {
+    let text = fields.text("priority");
+    let refused = |_| FieldError::new("priority", text, "a whole number");
+    Ok(text.parse().map_err(refused)?)
+}
+
+/// Changes a class.
+pub async fn change_class(
+    State(app): State<App>,
+    Path(name): Path<String>,
+    Posted { visit, fields }: Posted<Fields>,
+) -> Result<Response, PageError> {
+    authorise(&visit.asker, Action::UpdateClass, Target::Platform)?;
+    let name = read_name(&name)?;
+    let version = policies::version(&fields)?;
+    let preemptible = fields.text("preemptible") == "true";
+    let changed = match priority(&fields) {
+        Ok(priority) => {
+            let patch = ClassPatch {
+                priority: Some(priority),
+                preemptible: Some(preemptible),
+            };
+            classes::update(&app, &visit.asker, &name, version, patch, "").await
+        }
+        Err(error) => Err(error),
+    };
+    let error = match changed {
+        Ok(_) => return Ok(Redirect::to("/classes?done=class_saved").into_response()),
+        Err(error) => refusal::of(error, str::to_owned)?,
+    };
+    let row = ClassRow {
+        name: name.to_string(),
+        priority: fields.text("priority").to_owned(),
+        preemptible,
+        default: false,
+        version,
+        error: Some(error),
+    };
+    let refused = Refused {
+        row: Some(row),
+        ..Refused::default()
+    };
+    show(&app, &visit, refused).await
+}
+
+/// Removes a class.
+pub async fn delete_class(
+    State(app): State<App>,
+    Path(name): Path<String>,
+    Posted { visit, fields }: Posted<Fields>,
+) -> Result<Response, PageError> {
+    authorise(&visit.asker, Action::DeleteClass, Target::Platform)?;
+    let name = read_name(&name)?;
+    let version = policies::version(&fields)?;
+    match classes::delete(&app, &visit.asker, &name, Some(version), "").await {
+        Ok(()) => Ok(Redirect::to("/classes?done=class_deleted").into_response()),
+        Err(error) => {
+            let refused = Refused {
+                error: Some(refusal::of(error, str::to_owned)?),
+                ..Refused::default()
+            };
+            show(&app, &visit, refused).await
+        }
+    }
+}
+
+fn read_name(text: &str) -> Result<Name, AppError> {
+    text.parse().map_err(|_| AppError::not_found("class", text))
+}
