@@ -87,26 +87,31 @@ impl BeyondQuota {
 
     /// What would let the job start, or one like it.
     fn next(&self, t: &Messages) -> Phrase {
-        self.ways(t, "next_beyond_quota")
+        let next = t.word("next_beyond_quota", self.ways());
+        next.nest("have", self.most(t))
     }
 
     /// What would let a job start that is not submitted yet.
     pub(super) fn before(&self, t: &Messages) -> Phrase {
-        self.ways(t, "form_beyond_quota")
+        let before = t.word("form_beyond_quota", self.ways());
+        before.nest("have", self.most(t))
     }
 
-    fn ways(&self, t: &Messages, family: &str) -> Phrase {
-        let have = match self.instances {
+    /// The most that it could ask for.
+    fn most(&self, t: &Messages) -> Phrase {
+        match self.instances {
             Some(count) => t.count("count.instances", count),
             None => t.gpus(self.have_milli),
-        };
-        let ways = match (self.have_milli > 0, self.bound == QuotaBound::Guarantee) {
+        }
+    }
+
+    fn ways(&self) -> &'static str {
+        match (self.have_milli > 0, self.bound == QuotaBound::Guarantee) {
             (true, true) => "smaller_or_preemptible",
             (true, false) => "smaller",
             (false, true) => "preemptible",
             (false, false) => "quota_alone",
-        };
-        t.word(family, ways).nest("have", have)
+        }
     }
 }
 
