@@ -326,7 +326,7 @@ fn what_a_quota_never_admits_is_told_before_it_is_submitted() {
         };
         let dry_run = view.dry_run.as_mut().unwrap();
         dry_run.outcome = Outcome::Never;
-        dry_run.cause = Some(Cause::Waits(Wait {
+        dry_run.cause = Some(Cause::Waits(Box::new(Wait {
             code: "over_limit".into(),
             beyond_quota: Some(BeyondQuota {
                 bound: QuotaBound::Limit,
@@ -337,7 +337,7 @@ fn what_a_quota_never_admits_is_told_before_it_is_submitted() {
                 instances,
             }),
             ..Wait::default()
-        }));
+        })));
         view.render().unwrap()
     };
     let html = told(None);

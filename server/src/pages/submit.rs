@@ -265,7 +265,7 @@ async fn dry_run(
             }
             DryRunVerdict::Refused => Outcome::Refused,
         },
-        cause: waits.map(Cause::Waits),
+        cause: waits.map(|wait| Cause::Waits(Box::new(wait))),
         nodes,
         displaces: (displaced.jobs > 0)
             .then(|| (i64::from(displaced.jobs), displaced.gpus.milli())),

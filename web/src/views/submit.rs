@@ -137,7 +137,7 @@ pub struct DryRun {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
     /// It would wait.
-    Waits(Wait),
+    Waits(Box<Wait>),
     /// It would be refused.
     Refused(Refusal),
 }

@@ -43,7 +43,7 @@ pub fn submit() -> SubmitView {
             outcome: Outcome::Waits {
                 until: Some(now() + Duration::minutes(45)),
             },
-            cause: Some(Cause::Waits(Wait {
+            cause: Some(Cause::Waits(Box::new(Wait {
                 code: "insufficient_capacity".into(),
                 scope: Some("pool h100".into()),
                 need_milli: Some(4000),
@@ -56,7 +56,7 @@ pub fn submit() -> SubmitView {
                     effect: "starts_now".into(),
                 }],
                 ..Wait::default()
-            })),
+            }))),
             nodes: vec!["h100-1".into()],
             displaces: Some((2, 3500)),
             per_hour: Some(yuan(16_440)),
