@@ -80,6 +80,29 @@ fn what_it_starts_is_what_a_plan_starts() {
 }
 
 #[test]
+fn a_gang_that_had_no_place_starts_once_nodes_have_come_to_have_more_free() {
+    let mut world = empty(Strategy::Pack);
+    let nodes: Vec<String> = world.nodes.iter().map(|node| node.name.clone()).collect();
+    for node in &nodes {
+        let job = Workload::waiting(&format!("on-{node}"), "t", 4, before(10));
+        let job = job.running_on(node, &[0, 1, 2, 3], before(5));
+        world.workloads.push(job);
+    }
+    let gang = Workload::waiting("gang", "t", 4, before(1)).workers(2);
+    world.workloads.push(gang);
+    let mut planner = Planner::of(&world);
+    let mut left = world.clone();
+    for (ended, node) in nodes.iter().enumerate().take(3) {
+        let plan = planner.decide();
+        assert_eq!(plan, engine::decide(&left));
+        assert_eq!(plan.starts.len(), usize::from(ended == 2), "{ended} ended");
+        let name = format!("on-{node}");
+        planner.end(&name);
+        left.workloads.retain(|work| work.name != name);
+    }
+}
+
+#[test]
 fn work_of_a_team_that_is_not_there_is_not_taken_in() {
     let world = empty(Strategy::Pack);
     let stranger = Workload::waiting("x", "nobody", 1, before(1));
