@@ -120,12 +120,12 @@ async fn what_is_booked_is_lent_until_it_begins_and_is_its_teams_then() {
             .unwrap();
         assert_eq!(attempts.len(), 1, "nobody takes it from the booking");
     }
-    // Before it began only the guarantee was taken back, by the events of who left.
+    // Before it began only the guarantee was taken back, by the evictions of who left.
     let early = scene
         .cluster
         .postgres
         .query(&format!(
-            "SELECT preemption_rule, stop_asked_at < '{begins}' AS early FROM attempts WHERE reason = 'preempted'"
+            "SELECT rule, at < '{begins}' AS early FROM evictions"
         ))
         .await
         .unwrap();
