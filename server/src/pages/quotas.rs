@@ -25,7 +25,7 @@ use crate::app::policy_diff::{self, PolicyDraft, QuotaDraft};
 use crate::app::quotas::table::{QuotaTable, TablePool, TableTeam, table};
 use crate::app::quotas::{self, Quota, QuotaBatch, QuotaRow};
 use crate::app::versions::{PolicyNoun, VersionFilter};
-use crate::app::{App, AppError, RefusalCode, holdings};
+use crate::app::{App, AppError, RefusalCode, statements};
 
 /// The route that keys of this form belong to.
 const ROUTE: &str = "POST /quotas";
