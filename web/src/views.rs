@@ -12,6 +12,7 @@ mod submit;
 mod team;
 mod teams;
 mod users;
+mod waits;
 mod why;
 
 pub use error::ErrorView;
@@ -27,4 +28,5 @@ pub use submit::{
 pub use team::{MemberForm, MemberRow, QuotaRow, SpendLine, TeamView, UserSpend};
 pub use teams::{TeamFigures, TeamForm, TeamRow, TeamsView};
 pub use users::{UserForm, UserRow, UsersView};
-pub use why::{BeyondQuota, Ending, Holders, Remedy, Wait, Why};
+pub use waits::{WaitCause, WaitHistory, WaitStretch};
+pub use why::{Accuracy, BeyondQuota, Ending, Holders, Remedy, Wait, Why};

@@ -251,3 +251,22 @@ fn a_quota_that_never_admits_is_told_with_what_helps() {
         assert!(html.contains("It cannot start under the present quota."));
     }
 }
+
+#[test]
+fn what_a_job_waited_for_is_drawn_summed_and_told_stretch_by_stretch() {
+    let html = samples::job().render().unwrap();
+    let part = html.split("id=\"waits\"").nth(1).expect("it has waited");
+    let part = part.split("</section>").next().unwrap();
+    for words in [
+        "Not enough free GPUs 1 h 5 min",
+        "Limit reached 10 min",
+        "Not enough free GPUs, 3 times",
+        "pool h100",
+        "class=\"f-p\"",
+    ] {
+        assert!(part.contains(words), "{words}: {part}");
+    }
+    let mut view = samples::job();
+    view.waits = web::views::WaitHistory::default();
+    assert!(!view.render().unwrap().contains("What it waited for"));
+}

@@ -188,10 +188,15 @@ impl Cancel {
 
 /// Say why a job waits, and what would start it.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  allot explain 0190b6f2-5c1e-7cc3-98c4-dc0c0c07398f")]
+#[command(
+    after_help = "Examples:\n  allot explain 0190b6f2-5c1e-7cc3-98c4-dc0c0c07398f\n  allot explain 0190b6f2-5c1e-7cc3-98c4-dc0c0c07398f --history"
+)]
 pub struct Explain {
     /// The job's id
     id: String,
+    /// Say instead what it has waited for so far, and for how long
+    #[arg(long)]
+    history: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -200,7 +205,11 @@ pub struct Explain {
 impl Explain {
     /// Runs the command.
     pub async fn run(self) -> Result<(), Failure> {
-        let verdict = Client::found()?
+        let client = Client::found()?;
+        if self.history {
+            return self.tell_history(&client).await;
+        }
+        let verdict = client
             .get(&format!("/jobs/{}/explanation", part(&self.id)), &[])
             .await?;
         if self.json {
@@ -230,8 +239,11 @@ impl Explain {
                 ))?;
             }
         }
-        for holder in verdict["holders"].as_array().into_iter().flatten() {
-            table::print_line(&format!("held by: {}", pairs(holder)))?;
+        if verdict["accuracy"].is_object() {
+            table::print_line(&accuracy(&verdict["accuracy"]))?;
+        }
+        if !waiting.is_null() {
+            table::print_line(&format!("held by    {}", pairs(&verdict["holders"])))?;
         }
         for remedy in waiting["remedies"].as_array().into_iter().flatten() {
             let effect = text(&remedy["effect"]).replace('_', " ");
@@ -242,6 +254,50 @@ impl Explain {
         }
         Ok(())
     }
+}
+
+impl Explain {
+    /// Prints each stretch of its waits, and how long each cause held in all.
+    async fn tell_history(&self, client: &Client) -> Result<(), Failure> {
+        let waits = client
+            .get(&format!("/jobs/{}/waits", part(&self.id)), &[])
+            .await?;
+        if self.json {
+            return table::print_json(&waits);
+        }
+        let rows = |key: &str| waits[key].as_array().cloned().unwrap_or_default();
+        let stretches = [
+            ("FROM", "from"),
+            ("TO", "to"),
+            ("CAUSE", "code"),
+            ("SCOPE", "scope"),
+            ("TIMES", "stretches"),
+            ("SECONDS", "seconds"),
+        ];
+        table::print(&rows("items"), &stretches, "it has waited for nothing")?;
+        if waits["items"].as_array().is_some_and(Vec::is_empty) {
+            return Ok(());
+        }
+        table::print_line("")?;
+        let causes = [
+            ("CAUSE", "code"),
+            ("TIMES", "stretches"),
+            ("SECONDS", "seconds"),
+        ];
+        table::print(&rows("causes"), &causes, "")?;
+        table::print_line(&format!("in all {} s", text(&waits["waited_seconds"])))
+    }
+}
+
+/// How far expected starts were out, in one sentence.
+pub fn accuracy(known: &Value) -> String {
+    format!(
+        "           of {} starts in {} days {} came within ten minutes of what was first told; half were out by {} s at the most",
+        text(&known["cases"]),
+        text(&known["days"]),
+        text(&known["within_ten_minutes"]),
+        text(&known["median_error_seconds"])
+    )
 }
 
 /// Counts of nodes: all that were looked at first, then what ruled most of them out.

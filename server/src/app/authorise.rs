@@ -154,6 +154,7 @@ actions! {
     ResumeJob "resume_job" Work(STEER);
     ListJobEvents "list_job_events" Team(Viewer, SEE);
     ListJobAttempts "list_job_attempts" Team(Viewer, SEE);
+    ListJobWaits "list_job_waits" Team(Viewer, SEE);
     ExplainJob "explain_job" Team(Viewer, SEE);
     GetJobLogs "get_job_logs" Team(Viewer, SEE_INSIDE);
     GetScenario "get_scenario" Platform(SEE_INSIDE);

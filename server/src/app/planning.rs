@@ -1,5 +1,6 @@
 //! What the planner would do, asked without doing it: dry runs, explanations, and the live world on paper.
 
+mod accuracy;
 mod dry_run;
 mod explain;
 
@@ -13,6 +14,7 @@ use super::questions::live;
 use super::{App, AppError, Asker};
 use crate::scheduler::{capable, translate};
 
+pub use accuracy::{Accuracy, LastEstimates};
 pub use dry_run::{Displaced, DryRun, DryRunDevice, DryRunVerdict, DryRunWorker, Refusal, dry_run};
 pub use explain::{Evidence, Explanation, Holders, evidence, explain};
 

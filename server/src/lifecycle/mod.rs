@@ -14,13 +14,13 @@ mod resize;
 mod stop;
 pub mod words;
 
-use domain::state::IllegalStep;
+use domain::state::{IllegalStep, JobState};
 use serde_json::Value;
 
 use crate::store::attempts::{AttemptRow, AttemptStep};
 use crate::store::events::{self, NewEvent, Subject};
 use crate::store::jobs::{self, JobGuard, JobRow, JobStep};
-use crate::store::{Tx, attempts};
+use crate::store::{Tx, attempts, waits};
 
 pub use crate::store::events::Actor;
 pub use grant::{Grant, GrantDevice, GrantWorker, grant};
@@ -72,6 +72,9 @@ pub async fn step_job(
         data: with_message(data, &step.message),
     };
     events::insert(tx, &event).await?;
+    if job.state == JobState::Queued {
+        waits::end(tx, job.team_id, job.id).await?;
+    }
     job.state = step.to;
     job.version = version;
     job.reason.clone_from(&step.reason);

@@ -13,6 +13,7 @@ mod kept;
 mod poison;
 mod settle;
 mod think;
+mod told;
 pub mod translate;
 pub mod windows;
 pub mod world;

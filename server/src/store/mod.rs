@@ -16,6 +16,7 @@ pub mod desired;
 pub mod devices;
 pub mod epochs;
 pub mod events;
+pub mod expected_starts;
 pub mod idempotency;
 pub mod jobs;
 pub mod join_tokens;
@@ -34,6 +35,7 @@ pub mod sessions;
 pub mod teams;
 pub mod users;
 pub mod versions;
+pub mod waits;
 pub mod windows;
 pub mod world;
 

@@ -41,5 +41,6 @@ mod slow;
 mod specs;
 mod stops;
 mod telling;
+mod waits;
 mod walls;
 mod world;

@@ -13,7 +13,7 @@ use crate::parts::{EventLine, State, Team, scattered};
 use crate::shell::{Section, Shell};
 
 use super::held::{self, HeldAlike};
-use super::{Ending, Remedy, Why};
+use super::{Ending, Remedy, WaitHistory, Why};
 
 /// A job as its team sees it.
 #[derive(Debug, Clone, Template)]
@@ -41,6 +41,8 @@ pub struct JobView {
     pub placement: Vec<PlacedWorker>,
     /// The stretches of its life.
     pub spans: Vec<Span>,
+    /// What it has waited for.
+    pub waits: WaitHistory,
     /// Its attempts, first to last.
     pub attempts: Vec<AttemptRow>,
     /// What happened, first to last.

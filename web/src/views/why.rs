@@ -52,6 +52,31 @@ pub struct Wait {
     pub holders: Option<Holders>,
     /// What of its quota can never admit it, where that was looked up.
     pub beyond_quota: Option<BeyondQuota>,
+    /// How far such expected starts were out of late, where that was looked up.
+    pub accuracy: Option<Accuracy>,
+}
+
+/// How far expected starts in a pool were out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Accuracy {
+    /// Over how many days.
+    pub days: i64,
+    /// Starts that had been told before.
+    pub cases: i64,
+    /// Of these, those that came within ten minutes of what was first told.
+    pub near: i64,
+    /// By how many seconds half of what was first told was out at the most.
+    pub median_seconds: i64,
+}
+
+impl Accuracy {
+    /// In one sentence.
+    pub fn say(&self, t: &Messages) -> Phrase {
+        t.count("why.accuracy", self.cases)
+            .with("days", self.days)
+            .with("near", self.near)
+            .nest("median", t.duration(self.median_seconds))
+    }
 }
 
 /// A quota that does not admit a job even when nothing else runs.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::accuracy::{self, Accuracy};
 use crate::app::authorise::Action;
 use crate::app::jobs::{self, BeyondQuota, Prospect, QuotaCode};
 use crate::app::questions::{self, live};
@@ -30,6 +31,8 @@ pub struct Explanation {
     pub beyond_quota: Option<BeyondQuota>,
     /// One sentence for people.
     pub message: String,
+    /// How far expected starts in its pool were out of late, where one is told and such are known.
+    pub accuracy: Option<Accuracy>,
     /// Who holds what it could use, in aggregate.
     pub holders: Holders,
     /// When this was so.
@@ -77,6 +80,7 @@ pub async fn explain(app: &App, asker: &Asker, id: JobId) -> Result<Explanation,
             } else {
                 job.message
             },
+            accuracy: None,
             holders: Holders::default(),
             at,
         });
@@ -97,9 +101,14 @@ pub async fn explain(app: &App, asker: &Asker, id: JobId) -> Result<Explanation,
         (None, None, Some(_)) => "it starts with the next plan".to_owned(),
         (None, None, None) => job.message,
     };
+    let accuracy = match &waiting {
+        Some(waiting) => accuracy::beside(app, waiting).await?,
+        None => None,
+    };
     Ok(Explanation {
         job: id,
         state: job.state,
+        accuracy,
         waiting: waiting.map(|w| serde_json::to_value(w).unwrap_or_default()),
         beyond_quota,
         message,
@@ -115,6 +124,8 @@ pub struct Evidence {
     pub holders: Holders,
     /// What of its quota can never admit it.
     pub beyond_quota: Option<BeyondQuota>,
+    /// How far expected starts in its pool were out of late, where one is told and such are known.
+    pub accuracy: Option<Accuracy>,
 }
 
 /// What stands behind a job's wait as it is now; nothing of a job that does not wait.
@@ -133,7 +144,17 @@ pub async fn evidence(app: &App, asker: &Asker, id: JobId) -> Result<Option<Evid
         Some(code) if QuotaCode::read(code).is_some() => beyond_quota(app, &job, work).await?,
         _ => None,
     };
+    let pool = job
+        .waiting
+        .as_ref()
+        .filter(|_| job.expected_start().is_some())
+        .and_then(|waiting| waiting["pool"].as_str());
+    let accuracy = match pool {
+        Some(pool) => accuracy::of_pool(app, pool).await?,
+        None => None,
+    };
     Ok(Some(Evidence {
+        accuracy,
         holders: holders(&world, work),
         beyond_quota,
     }))

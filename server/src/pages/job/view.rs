@@ -14,7 +14,10 @@ use web::draw::Span;
 use web::messages::{Messages, Phrase};
 use web::parts::{EventLine, State as Shown};
 use web::shell::Section;
-use web::views::{AttemptRow, CostLine, Holders, JobActions, JobView, PlacedWorker, Why};
+use web::views::{
+    AttemptRow, CostLine, Holders, JobActions, JobView, PlacedWorker, WaitCause, WaitHistory,
+    WaitStretch, Why,
+};
 
 use super::super::jobs::{Teams, cost_of};
 use super::super::visit::Visit;
@@ -22,7 +25,7 @@ use super::super::{PageError, page, words};
 use super::steer::read_id;
 use super::{log, why};
 use crate::app::authorise::{self, Action};
-use crate::app::jobs::{self, Attempt, Event, Job};
+use crate::app::jobs::{self, Attempt, Event, Job, Waits};
 use crate::app::{App, Asker, planning, prices};
 use crate::front::fields::read_query;
 
@@ -62,6 +65,7 @@ pub async fn show_job(
         ran_seconds: ran_in_all(&attempts, shell.now),
         placement: placement(&job),
         spans: spans(&steps, job.state, shell.now),
+        waits: history(jobs::waits(&app, asker, id).await?),
         attempts: attempts
             .iter()
             .map(|attempt| attempt_row(attempt, &job, &steps, shell.now))
@@ -148,11 +152,34 @@ async fn with_evidence(
             free: evidence.holders.free.milli(),
             capacity: evidence.holders.capacity.milli(),
         });
+        wait.accuracy = evidence
+            .as_ref()
+            .and_then(|evidence| evidence.accuracy.as_ref())
+            .map(why::accuracy);
         wait.beyond_quota = evidence
             .and_then(|evidence| evidence.beyond_quota)
             .map(|beyond| why::beyond(&beyond));
     }
     Ok(Why::Waits(wait))
+}
+
+/// What it has waited for, as its page tells it.
+fn history(waits: Waits) -> WaitHistory {
+    let stretch = |wait: jobs::Wait| WaitStretch {
+        from: wait.from,
+        holds: wait.to.is_none(),
+        times: i64::from(wait.stretches),
+        seconds: wait.seconds,
+        wait: why::past(wait),
+    };
+    let cause = |cause: jobs::WaitCause| WaitCause {
+        code: cause.code,
+        seconds: cause.seconds,
+    };
+    WaitHistory {
+        stretches: waits.items.into_iter().map(stretch).collect(),
+        causes: waits.causes.into_iter().map(cause).collect(),
+    }
 }
 
 /// How long all attempts ran, or have been running; nothing where none ever did.
