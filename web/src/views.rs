@@ -6,6 +6,7 @@ mod held;
 mod job;
 mod jobs;
 mod node;
+mod queue;
 mod refusal;
 mod signin;
 mod submit;
@@ -20,6 +21,7 @@ pub use fleet::{FleetNode, FleetPool, FleetView, Held, ModeOffer};
 pub use job::{AttemptRow, CostLine, JobActions, JobView, LogChoice, LogPanel, PlacedWorker};
 pub use jobs::{JobRow, JobsFilter, JobsView};
 pub use node::{Leaving, NodeAction, NodeDevice, NodeNote, NodeView, NodeWork};
+pub use queue::{Crowd, QueueRow, QueueView};
 pub use refusal::Refusal;
 pub use signin::SigninView;
 pub use submit::{

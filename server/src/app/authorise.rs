@@ -111,6 +111,7 @@ actions! {
 
     ListPools "list_pools" SignedIn;
     GetPool "get_pool" SignedIn;
+    ListQueue "list_queue" SignedIn;
     CreatePool "create_pool" Platform(STEER);
     UpdatePool "update_pool" Platform(STEER);
     ListClasses "list_classes" SignedIn;

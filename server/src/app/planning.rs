@@ -14,6 +14,7 @@ use super::questions::live;
 use super::{App, AppError, Asker};
 use crate::scheduler::{capable, translate};
 
+pub(super) use accuracy::of_pool as accuracy_of;
 pub use accuracy::{Accuracy, LastEstimates};
 pub use dry_run::{Displaced, DryRun, DryRunDevice, DryRunVerdict, DryRunWorker, Refusal, dry_run};
 pub use explain::{Evidence, Explanation, Holders, evidence, explain};

@@ -18,6 +18,7 @@ mod job;
 mod jobs;
 mod node;
 mod query;
+mod queue;
 mod refusal;
 mod signin;
 mod spend;
@@ -65,6 +66,7 @@ pages! {
     "/jobs/{job}/cancel" { post job::cancel_job; }
     "/jobs/{job}/suspend" { post job::suspend_job; }
     "/jobs/{job}/resume" { post job::resume_job; }
+    "/queue" ["pool" "cursor"] { get queue::show_queue; }
     "/submit" ["team" "like" "workers" "gpus"] { get submit::show_submit; post submit::submit_job; }
     "/submit/dry-run" { post submit::check_job; }
     "/teams" ["done"] { get teams::list_teams; post teams::make_team; }

@@ -15,12 +15,14 @@ use web::shell::{Reader, Section, Shell, Theme};
 mod fleet;
 mod jobs;
 mod outside;
+mod queue;
 mod submit;
 mod teams;
 
 pub use fleet::*;
 pub use jobs::*;
 pub use outside::*;
+pub use queue::*;
 pub use submit::*;
 pub use teams::*;
 
@@ -104,6 +106,9 @@ pub fn all() -> Vec<(&'static str, String)> {
         empty_team.users,
         empty_team.members,
     ) = (vec![], vec![], vec![], vec![]);
+    let mut empty_queue = queue();
+    (empty_queue.rows, empty_queue.others_after) = (vec![], None);
+    empty_queue.all = web::views::Crowd::default();
     let mut outsider = error(403);
     (outsider.shell.reader, outsider.detail) = (None, None);
     let mut empty_node = node();
@@ -121,6 +126,8 @@ pub fn all() -> Vec<(&'static str, String)> {
         ("job-failed", failed_job().render().unwrap()),
         ("job-beyond-quota", beyond_quota().render().unwrap()),
         ("job-never-ran", doomed_job().render().unwrap()),
+        ("queue", queue().render().unwrap()),
+        ("queue-empty", empty_queue.render().unwrap()),
         ("submit", submit().render().unwrap()),
         ("submit-refused", refused_submit().render().unwrap()),
         ("team", team_page().render().unwrap()),

@@ -63,7 +63,7 @@ impl From<AccuracyRow> for Accuracy {
 
 /// How far expected starts in a pool were out of late; nothing where none is known. It is a sum
 /// over all teams, and tells nothing of one.
-pub(super) async fn of_pool(app: &App, pool: &str) -> Result<Option<Accuracy>, AppError> {
+pub(crate) async fn of_pool(app: &App, pool: &str) -> Result<Option<Accuracy>, AppError> {
     let mut tx = app.db.begin_system().await?;
     let since = store::clock(&mut tx).await? - TimeDelta::days(DAYS);
     let found = expected_starts::accuracy(&mut tx, pool, since).await?;
