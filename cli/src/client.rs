@@ -37,6 +37,8 @@ struct Request<'a> {
     body: Option<&'a Value>,
     /// By it the server knows a repeat; for what makes or changes something.
     key: Option<RepeatKey>,
+    /// The version that a change is of; a repeat whose first was done is refused by it.
+    version: Option<i64>,
 }
 
 impl Client {
@@ -66,6 +68,7 @@ impl Client {
             url: self.url(path, query)?,
             body: None,
             key: None,
+            version: None,
         };
         self.answer(&request).await
     }
@@ -78,6 +81,19 @@ impl Client {
             url: self.url(path, &[])?,
             body: Some(body),
             key: Some(RepeatKey::new()),
+            version: None,
+        };
+        self.answer(&request).await
+    }
+
+    /// Changes what is at `path` below /api/v1, if it still has this version.
+    pub async fn patch(&self, path: &str, version: i64, body: &Value) -> Result<Value, Failure> {
+        let request = Request {
+            method: Method::PATCH,
+            url: self.url(path, &[])?,
+            body: Some(body),
+            key: None,
+            version: Some(version),
         };
         self.answer(&request).await
     }
@@ -114,6 +130,7 @@ impl Client {
             url: self.url(path, query)?,
             body: None,
             key: None,
+            version: None,
         };
         let sent = self.send(&self.http, &request).await;
         granted(sent.map_err(|error| self.away(&error))?).await
@@ -126,6 +143,7 @@ impl Client {
             url: self.url(path, query)?,
             body: None,
             key: None,
+            version: None,
         };
         let opened = tokio::time::timeout(self.silence_max, self.send(&self.patient, &request));
         match opened.await {
@@ -188,6 +206,9 @@ impl Client {
         }
         if let Some(key) = &request.key {
             sent = sent.header("Idempotency-Key", key.to_string());
+        }
+        if let Some(version) = request.version {
+            sent = sent.header("If-Match", format!("\"{version}\""));
         }
         if let Some(body) = request.body {
             sent = sent.json(body);

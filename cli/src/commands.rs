@@ -1,10 +1,15 @@
 //! The subcommands that speak to a server, one file per thing that people do.
 
+pub mod change;
+pub mod dry_run;
+pub mod explain;
 pub mod jobs;
 pub mod login;
 pub mod logs;
 pub mod platform;
 pub mod policy;
+pub mod queue;
+pub mod remedies;
 pub mod spec;
 pub mod submit;
 

@@ -25,7 +25,8 @@ pub use queue::{Crowd, QueueRow, QueueView};
 pub use refusal::Refusal;
 pub use signin::SigninView;
 pub use submit::{
-    Cause, ClassChoice, DryRun, DryRunView, Outcome, PoolChoice, SubmitForm, SubmitView, field_of,
+    Cause, ClassChoice, Displaced, DryRun, DryRunView, Outcome, PoolChoice, SliceLine, SubmitForm,
+    SubmitView, field_of,
 };
 pub use team::{MemberForm, MemberRow, QuotaRow, SpendLine, TeamView, UserSpend};
 pub use teams::{TeamFigures, TeamForm, TeamRow, TeamsView};

@@ -13,7 +13,7 @@ fn others_are_told_in_sum_between_the_rows() {
     };
     let first = place(">pano-seg-pretrain<");
     let crowd = place("12 jobs of other teams, for 48 GPUs");
-    let second = place(">a-job-with-a-rather-long-name");
+    let second = place(">digits-sweep-with-a-rather-long-name");
     let behind = place("1 job of other teams, for 0.5 GPU");
     assert!(first < crowd && crowd < second && second < behind, "{html}");
     assert!(html.contains("<b>16 jobs</b> wait in h100 for <b>72.5 GPUs</b>."));
@@ -37,6 +37,14 @@ fn a_row_tells_place_cause_start_and_what_would_help() {
     ] {
         assert!(row.contains(words), "{words}: {row}");
     }
+}
+
+#[test]
+fn the_time_that_a_job_asks_for_is_told_as_no_estimate() {
+    let html = samples::queue().render().unwrap();
+    let row = html.split("<tr id=\"job-0190-lint\">").nth(1).unwrap();
+    let row = row.split("</tr>").next().unwrap();
+    assert!(row.contains("not before <time"), "{row}");
 }
 
 #[test]

@@ -133,7 +133,7 @@ async fn get_job(
     Ok(Versioned(job, version))
 }
 
-/// Change a job's class or time limit while it waits.
+/// Change a job's class, its time limit or whether it may be preempted while it waits.
 #[utoipa::path(
     patch, path = "/jobs/{job}", tag = "work",
     params(

@@ -3,6 +3,7 @@
 mod accuracy;
 mod dry_run;
 mod explain;
+mod price;
 
 use domain::MilliGpu;
 use domain::name::Name;
@@ -16,7 +17,10 @@ use crate::scheduler::{capable, translate};
 
 pub(super) use accuracy::of_pool as accuracy_of;
 pub use accuracy::{Accuracy, LastEstimates};
-pub use dry_run::{Displaced, DryRun, DryRunDevice, DryRunVerdict, DryRunWorker, Refusal, dry_run};
+pub use dry_run::{
+    Displaced, DryRun, DryRunDevice, DryRunInstance, DryRunSlices, DryRunVerdict, DryRunWorker,
+    Refusal, dry_run,
+};
 pub use explain::{Evidence, Explanation, Holders, evidence, explain};
 
 /// The name of a workload that is asked about and not submitted; no id looks like it.

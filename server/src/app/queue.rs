@@ -1,5 +1,7 @@
 //! The queue of a pool: what waits there, in the engine's own order.
 
+use std::collections::HashMap;
+
 use domain::ids::JobId;
 use domain::name::Name;
 use domain::{MilliGpu, Timestamp};
@@ -99,9 +101,14 @@ pub async fn list(app: &App, asker: &Asker, pool: &Name, ask: &PageAsk) -> Resul
         return Err(AppError::not_found("pool", pool));
     }
     let line = line(&thought.plan.waiting, pool.as_str());
+    let sees_all = asker.scope().sees_all;
+    let teams = world.workloads.iter();
+    let teams: HashMap<&str, &str> = teams
+        .map(|work| (work.name.as_str(), work.team.as_str()))
+        .collect();
     let seen = |waiting: &Waiting| {
-        let work = world.workload(&waiting.workload);
-        work.is_some_and(|work| asker.scope().sees_all || own.contains(&work.team))
+        let team = teams.get(waiting.workload.as_str());
+        team.is_some_and(|team| sees_all || own.iter().any(|name| name == team))
     };
     let shown = Shown::of(&line, after, ask, seen);
     let ids: Vec<JobId> = shown

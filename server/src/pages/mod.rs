@@ -64,10 +64,11 @@ pages! {
     "/jobs/{job}" ["log" "done"] { get job::show_job; }
     "/jobs/{job}/log/stream" ["attempt" "worker" "offset"] { get job::log::stream_log; }
     "/jobs/{job}/cancel" { post job::cancel_job; }
+    "/jobs/{job}/change" { post job::change_job; }
     "/jobs/{job}/suspend" { post job::suspend_job; }
     "/jobs/{job}/resume" { post job::resume_job; }
     "/queue" ["pool" "cursor"] { get queue::show_queue; }
-    "/submit" ["team" "like" "workers" "gpus"] { get submit::show_submit; post submit::submit_job; }
+    "/submit" ["team" "like" "workers" "min_workers" "gpus" "time_limit_minutes" "preemptible"] { get submit::show_submit; post submit::submit_job; }
     "/submit/dry-run" { post submit::check_job; }
     "/teams" ["done"] { get teams::list_teams; post teams::make_team; }
     "/teams/{team}" ["done"] { get team::show_team; }

@@ -37,9 +37,10 @@ struct Last {
 impl Last {
     /// Whether it will do for now.
     fn still(&self, waiting: &Waiting) -> bool {
-        let cause = |w: &Waiting| (w.code, w.scope.clone(), w.message.clone());
-        self.waiting == *waiting
-            || (cause(&self.waiting) == cause(waiting) && self.at.elapsed() < VERDICT_AGE_MAX)
+        let last = &self.waiting;
+        let same = (last.code, &last.scope, &last.message)
+            == (waiting.code, &waiting.scope, &waiting.message);
+        last == waiting || (same && self.at.elapsed() < VERDICT_AGE_MAX)
     }
 }
 

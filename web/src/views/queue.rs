@@ -1,11 +1,9 @@
 //! What waits in a pool, in the order in which it is looked at.
 
-use askama::Template;
-use chrono::{DateTime, Utc};
-
 use crate::messages::{Messages, Phrase};
 use crate::parts::Team;
 use crate::shell::{Section, Shell};
+use askama::Template;
 
 use super::{Accuracy, Remedy, Wait};
 
@@ -84,8 +82,15 @@ impl QueueRow {
         self.wait.remedies.first()
     }
 
-    fn start(&self) -> Option<&DateTime<Utc>> {
-        self.wait.expected_start.as_ref()
+    /// When it is expected to start, or when it takes its place in the order.
+    fn start(&self, shell: &Shell) -> Option<Phrase> {
+        let at = shell.moment(self.wait.expected_start.as_ref()?);
+        let told = if self.wait.kept_time() {
+            shell.t.say("queue.earliest")
+        } else {
+            shell.t.say("dry.about")
+        };
+        Some(told.nest("at", at))
     }
 }
 

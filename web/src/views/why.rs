@@ -228,6 +228,11 @@ impl Wait {
         (sum(all) - sum(out)).max(0)
     }
 
+    /// Whether its time is told by the job itself, and is no estimate.
+    pub(super) fn kept_time(&self) -> bool {
+        self.code == NOT_YET
+    }
+
     /// What happens next, as far as it is known.
     pub fn next(&self, shell: &Shell) -> Phrase {
         let t = &shell.t;
@@ -235,7 +240,7 @@ impl Wait {
             return beyond.next(t);
         }
         match &self.expected_start {
-            Some(at) if self.code == NOT_YET => t.say("why.begins").nest("at", shell.moment(at)),
+            Some(at) if self.kept_time() => t.say("why.begins").nest("at", shell.moment(at)),
             Some(at) => t.say("why.expected").nest("at", shell.moment(at)),
             None if t.knows("why_next", &self.code) => t.word("why_next", &self.code),
             None => t.say("why.no_estimate"),
@@ -301,14 +306,30 @@ pub struct Remedy {
 }
 
 impl Remedy {
+    /// The keys that make this change of the job itself while it waits; nothing where only another
+    /// job can have it.
+    pub fn keys_of_job(&self) -> Option<Vec<(&'static str, &str)>> {
+        let keys = self.change.iter().map(|(key, value)| {
+            let known = ["time_limit_seconds", "preemptible"];
+            let key = known.into_iter().find(|known| known == key)?;
+            Some((key, value.as_deref()?))
+        });
+        keys.collect()
+    }
+
     /// The fields of the submit form that make this change, by name with what they are to hold;
     /// nothing where the form cannot make it.
-    pub fn fields(&self) -> Option<Vec<(&'static str, &str)>> {
+    pub fn fields(&self) -> Option<Vec<(&'static str, String)>> {
         let mut fields = Vec::new();
         for (key, value) in &self.change {
             match (key.as_str(), value.as_deref()) {
-                ("workers" | "min_workers", Some(value)) => fields.push(("workers", value)),
-                ("per_worker.gpus", Some(value)) => fields.push(("gpus", value)),
+                ("workers", Some(value)) => fields.push(("workers", value.to_owned())),
+                ("min_workers", Some(value)) => fields.push(("min_workers", value.to_owned())),
+                ("per_worker.gpus", Some(value)) => fields.push(("gpus", value.to_owned())),
+                ("preemptible", Some(value)) => fields.push(("preemptible", value.to_owned())),
+                ("time_limit_seconds", Some(value)) => {
+                    fields.push(("time_limit_minutes", minutes(value.parse().ok()?)));
+                }
                 // What the form has no field for it never asks.
                 ("topology.require" | "anti_affinity", None) | ("nvlink", Some("prefer")) => {}
                 _ => return None,
@@ -339,6 +360,13 @@ impl Remedy {
             })
             .collect()
     }
+}
+
+/// Seconds as minutes with at most three decimals, cut: never longer than they are.
+fn minutes(seconds: i64) -> String {
+    let milli = seconds.saturating_mul(1000) / 60;
+    let text = format!("{}.{:03}", milli / 1000, milli % 1000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// How an attempt ended.

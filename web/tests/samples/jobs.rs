@@ -87,6 +87,7 @@ pub fn job() -> JobView {
         team: team("vision"),
         user: "vision-member".into(),
         state: JobState::Running,
+        version: 7,
         why: Why::Nothing,
         gpus_milli: 4000,
         ran_seconds: Some(6_720),
@@ -210,6 +211,7 @@ pub fn job() -> JobView {
             cancel: true,
             suspend: true,
             resume: false,
+            change: true,
             clone: true,
         },
     }

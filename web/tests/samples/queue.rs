@@ -46,12 +46,12 @@ pub fn queue() -> QueueView {
         rows: vec![
             row("pano-seg-pretrain", Some(1), 0, room.clone()),
             row(
-                "a-job-with-a-rather-long-name-that-wraps-somewhere",
+                "digits-sweep-with-a-rather-long-name-that-wraps-somewhere",
                 Some(14),
                 12,
                 room,
             ),
-            row("nightly", None, 0, early),
+            row("lint", None, 0, early),
         ],
         others_after: Some(Crowd {
             jobs: 1,

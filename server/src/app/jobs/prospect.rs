@@ -171,7 +171,10 @@ pub(in crate::app) fn of(fleet: &World, spec: &JobSpec, workload: Workload) -> P
         nominated: None,
         ..workload
     };
-    let engine::DryRun::Waits(verdict) = engine::dry_run(fleet, workload) else {
+    let engine::DryRun::Waits {
+        waiting: verdict, ..
+    } = engine::dry_run(fleet, workload)
+    else {
         return Prospect::Open;
     };
     let asked_for = || format!("what is asked for ({})", verdict.scope);

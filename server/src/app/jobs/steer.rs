@@ -29,6 +29,10 @@ pub struct JobPatch {
     #[serde(deserialize_with = "crate::app::some")]
     #[schema(value_type = Option<i64>)]
     pub time_limit_seconds: Option<Option<i64>>,
+    /// Whether it may be preempted; null is as its class says.
+    #[serde(deserialize_with = "crate::app::some")]
+    #[schema(value_type = Option<bool>)]
+    pub preemptible: Option<Option<bool>>,
 }
 
 /// Cancels a job: at once where nothing of it runs, else as soon as its workers have left. It is
@@ -180,7 +184,7 @@ fn ended(job: &JobRow) -> AppError {
     }
 }
 
-/// Changes class and time limit of a job while it waits.
+/// Changes class, time limit and whether it may be preempted of a job while it waits.
 pub async fn update(
     app: &App,
     asker: &Asker,
@@ -199,10 +203,7 @@ pub async fn update(
     if !matches!(job.state, JobState::Queued | JobState::Suspended) {
         return Err(AppError::Conflict {
             code: RefusalCode::NotWaiting,
-            message: format!(
-                "the job is {}; class and time limit change only while it waits",
-                job.state
-            ),
+            message: format!("the job is {}; it changes only while it waits", job.state),
         });
     }
     let before: JobSpec = job.spec().map_err(|error| AppError::Conflict {
@@ -226,6 +227,9 @@ pub async fn update(
     if let Some(limit) = patch.time_limit_seconds {
         after.time_limit_seconds = limit;
     }
+    if let Some(preemptible) = patch.preemptible {
+        after.preemptible = preemptible;
+    }
     after.check()?;
     if after != before {
         let guard = JobGuard {
@@ -239,7 +243,13 @@ pub async fn update(
                 given: version.to_string(),
                 present: job.version,
             })?;
-        let described = |spec: &JobSpec| json!({ "class": spec.class, "time_limit_seconds": spec.time_limit_seconds });
+        let described = |spec: &JobSpec| {
+            json!({
+                "class": spec.class,
+                "time_limit_seconds": spec.time_limit_seconds,
+                "preemptible": spec.preemptible,
+            })
+        };
         let change = Change {
             team_id: Some(job.team_id),
             before: Some(described(&before)),
