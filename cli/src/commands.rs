@@ -1,11 +1,16 @@
 //! The subcommands that speak to a server, one file per thing that people do.
 
 pub mod bookings;
+pub mod change;
+pub mod dry_run;
+pub mod explain;
 pub mod jobs;
 pub mod login;
 pub mod logs;
 pub mod platform;
 pub mod policy;
+pub mod queue;
+pub mod remedies;
 pub mod spec;
 pub mod submit;
 mod versioned;

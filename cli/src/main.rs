@@ -12,7 +12,7 @@ mod table;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use commands::{bookings, jobs, logs, platform, policy, submit, windows};
+use commands::{bookings, change, explain, jobs, logs, platform, policy, queue, submit, windows};
 use failure::Failure;
 
 /// GPU clusters, shared: submit work, see why it waits, and what it cost.
@@ -35,7 +35,9 @@ enum Command {
     Job(jobs::Job),
     Logs(logs::Logs),
     Cancel(jobs::Cancel),
-    Explain(jobs::Explain),
+    Change(change::Change),
+    Explain(explain::Explain),
+    Queue(queue::Queue),
     Nodes(platform::Nodes),
     Teams(platform::Teams),
     Quota(platform::Quota),
@@ -73,7 +75,9 @@ fn run(command: Command) -> Result<(), Failure> {
             Command::Job(c) => c.run().await,
             Command::Logs(c) => c.run().await,
             Command::Cancel(c) => c.run().await,
+            Command::Change(c) => c.run().await,
             Command::Explain(c) => c.run().await,
+            Command::Queue(c) => c.run().await,
             Command::Nodes(c) => c.run().await,
             Command::Teams(c) => c.run().await,
             Command::Quota(c) => c.run().await,

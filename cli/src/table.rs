@@ -64,7 +64,7 @@ pub fn at<'a>(row: &'a Value, path: &str) -> &'a Value {
 /// The value at a dotted path as people read it; of a moment whole seconds.
 pub fn shown(row: &Value, path: &str) -> String {
     let value = at(row, path);
-    let moment = path == "at"
+    let moment = ["at", "from", "to"].contains(&path)
         || path.ends_with("_at")
         || path.ends_with("_since")
         || path.ends_with("expected_start");

@@ -12,6 +12,8 @@ mod stuck;
 mod trial;
 mod victims;
 
+pub(crate) use slices::slice_changes;
+
 use std::rc::Rc;
 
 use rustc_hash::{FxHashMap, FxHashSet};

@@ -313,6 +313,8 @@ impl Code {
 pub struct Waiting {
     /// The workload.
     pub workload: String,
+    /// The pool that this is said of: of those that it accepts the one that brings it nearest to a start.
+    pub pool: Option<String>,
     /// The binding cause.
     pub code: Code,
     /// What binds: a team, a pool, a node label.

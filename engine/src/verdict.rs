@@ -113,6 +113,7 @@ fn one(
     let expected_start = pool.and_then(|pool| expected::start_of(cycle, work, pool, verdict.code));
     Waiting {
         workload: facts.row.name.clone(),
+        pool: pool.map(|pool| index.pools[pool].row.name.clone()),
         code: verdict.code,
         message: words::message(cycle, work, pool, &verdict, need, have),
         scope: verdict.scope,

@@ -310,11 +310,11 @@ proptest! {
         let plan = engine::plan(&world);
         prop_assert_eq!(violations(&world, &plan), Vec::<String>::new());
         match engine::dry_run(&without, last.clone()) {
-            engine::DryRun::Starts(start) => prop_assert_eq!(plan.start_of(&last.name), Some(&start)),
+            engine::DryRun::Starts { start, .. } => prop_assert_eq!(plan.start_of(&last.name), Some(&start)),
             engine::DryRun::Displaces { nomination, .. } => {
                 prop_assert_eq!(plan.nomination_of(&last.name), Some(&nomination));
             }
-            engine::DryRun::Waits(waiting) => prop_assert_eq!(plan.waiting_for(&last.name), Some(&waiting)),
+            engine::DryRun::Waits { waiting, .. } => prop_assert_eq!(plan.waiting_for(&last.name), Some(&waiting)),
         }
     }
 

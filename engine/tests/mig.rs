@@ -34,6 +34,10 @@ fn holder(name: &str, held: &[(u32, &str)]) -> Workload {
 
 /// What is changed, such as `n1/0 +3g.40gb@4 -1g.10gb@0 to mig`.
 fn changes(plan: &Plan) -> Vec<String> {
+    in_words(&plan.slice_changes)
+}
+
+fn in_words(changes: &[SliceChange]) -> Vec<String> {
     let told = |change: &SliceChange| {
         let mut text = format!("{}/{}", change.node, change.index);
         for made in &change.create {
@@ -47,7 +51,7 @@ fn changes(plan: &Plan) -> Vec<String> {
         }
         text
     };
-    plan.slice_changes.iter().map(told).collect()
+    changes.iter().map(told).collect()
 }
 
 fn verdict(rig: &Rig) -> (String, String) {
@@ -98,6 +102,28 @@ fn an_idle_device_is_cut_last_and_only_then() {
     let busy =
         rig.work(Workload::waiting("whole", "t", 1, before(90)).running_on("n1", &[1], before(60)));
     assert_eq!(busy.place("new"), "");
+}
+
+#[test]
+fn a_dry_run_says_what_would_be_cut_now_and_once_others_have_left() {
+    let rig = rig()
+        .node(cut(node(2), 0, &["4g.40gb@0"]))
+        .work(holder("old", &[(0, "4g.40gb@0")]));
+    let engine::DryRun::Starts { slices, .. } = engine::dry_run(rig.world(), job(FOUR)) else {
+        panic!("there is room");
+    };
+    assert_eq!(in_words(&slices), ["n1/1 +4g.40gb@0 to mig"]);
+    let low = Workload::waiting("low", "t", 1, before(90)).class("low");
+    let busy = rig.work(low.running_on("n1", &[1], before(60)));
+    let outcome = engine::dry_run(busy.world(), job(FOUR).class("high"));
+    let engine::DryRun::Displaces {
+        slices, victims, ..
+    } = outcome
+    else {
+        panic!("it may make room: {outcome:?}");
+    };
+    assert_eq!(victims.len(), 1);
+    assert_eq!(in_words(&slices), ["n1/1 +4g.40gb@0 to mig"]);
 }
 
 #[test]

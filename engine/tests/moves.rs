@@ -52,6 +52,23 @@ fn the_cheapest_moves_that_make_room_are_made() {
 }
 
 #[test]
+fn a_dry_run_names_who_would_move() {
+    let rig = rig(2, 4)
+        .work(running("a", "n1", &[0, 1], 100))
+        .work(running("b", "n2", &[0], 1));
+    let outcome = engine::dry_run(rig.world(), new(4));
+    let engine::DryRun::Displaces {
+        victims, movers, ..
+    } = outcome
+    else {
+        panic!("room is made by moves: {outcome:?}");
+    };
+    assert!(victims.is_empty());
+    let names: Vec<&str> = movers.iter().map(|m| m.workload.as_str()).collect();
+    assert_eq!(names, ["b"]);
+}
+
+#[test]
 fn who_moves_is_back_and_the_newcomer_runs_in_the_end() {
     let rest = rig(2, 4)
         .work(running("a", "n1", &[0, 1], 100))

@@ -86,6 +86,22 @@ async fn every_command_does_its_part_of_the_main_job() {
     let behind = behind["id"].as_str().expect("an id").to_owned();
     let why = json(&run(&["explain", &behind, "--json"]));
     assert!(why.is_object(), "{why}");
+    let text = |words: &[&str]| String::from_utf8_lossy(&run(words).stdout).into_owned();
+    let queue = json(&run(&["queue", "--pool", "l40s", "--json"]));
+    assert_eq!(queue["items"][0]["items"][0]["job"], *behind, "{queue}");
+    assert!(text(&["queue", "--pool", "l40s"]).contains(&behind));
+    let history = text(&["explain", &behind, "--history"]);
+    assert!(history.contains("in all"), "{history}");
+    let like = text(&["submit", "--like", &behind, "--dry-run"]);
+    assert!(!like.trim().is_empty(), "{like}");
+    assert!(
+        run(&["change", &behind, "--time-limit", "2h"])
+            .status
+            .success()
+    );
+    let changed = json(&run(&["job", &behind, "--json"]));
+    assert_eq!(changed["spec"]["time_limit_seconds"], 7200, "{changed}");
+    assert_eq!(run(&["change", &behind]).status.code(), Some(2));
     for id in [&behind, &running] {
         assert!(run(&["cancel", id]).status.success());
     }

@@ -201,6 +201,27 @@ await check("a running job can be cancelled from its page", async () => {
   await page.getByRole("button", { name: "Cancel the job" }).click();
   await reaches(page, "cancelled");
 });
+let waitingAddress = "/jobs";
+await check("a job that is not to start yet says so while it is typed, waits, and stands in the queue", async () => {
+  const name = `later-${Date.now().toString(36)}`;
+  await page.goto(`/submit?team=${member.team}`);
+  await page.getByLabel("Name", { exact: true }).fill(name);
+  await page.getByLabel("Command").fill("true");
+  await page.getByLabel("Pool", { exact: true }).selectOption({ index: 1 });
+  await page.getByLabel("Workers", { exact: true }).fill("2");
+  await page.getByLabel("Least workers").fill("1");
+  await page.getByLabel("Not before").fill("2100-01-01T00:00");
+  await page.locator("#dry-run", { hasText: "Its start time has not come." }).waitFor();
+  await page.getByRole("button", { name: /^Submit, and wait/ }).click();
+  await page.waitForURL(/\/jobs\/[0-9a-f-]{36}/);
+  waitingAddress = new URL(page.url()).pathname;
+  await page.getByText("1 to 2: its size may change while it runs").waitFor();
+  await page.getByRole("heading", { name: "What it waited for" }).waitFor({ timeout: STATE_MS });
+  await page.getByText("Before its earliest start", { exact: false }).first().waitFor();
+  const pool = await page.locator("dt", { hasText: /^Pools$/ }).locator("+ dd").innerText();
+  await page.goto(`/queue?pool=${pool}`);
+  await page.getByRole("link", { name }).waitFor();
+});
 await check("a wrong value keeps what was typed and says what is wrong beside its field", async () => {
   await page.goto(`/submit?team=${member.team}`);
   await page.getByLabel("Name", { exact: true }).fill("too-many");
@@ -354,7 +375,7 @@ await check("signing in and submitting work without scripts", async () => {
 const NOWHERE = "/nowhere";
 const policies = ["/quotas", "/pools/h100", "/classes", "/pools/h100/bookings", "/pools/h100/windows", "/policy-versions"];
 // Every page, as an administrator sees it, and what a member sees of teams and of a wrong form.
-const addresses = ["/fleet", nodeAddress, "/jobs", "/jobs?user=nobody", jobAddress, failedAddress, `/submit?team=${member.team}`, `/teams/${ROOT}`, `/teams/${member.team}`, "/teams", "/users", ...policies, "/pools/h100/bookings?edit=demo", "/pools/h100/windows?edit=nights", NOWHERE];
+const addresses = ["/fleet", nodeAddress, "/jobs", "/jobs?user=nobody", jobAddress, failedAddress, waitingAddress, "/queue", `/submit?team=${member.team}`, `/teams/${ROOT}`, `/teams/${member.team}`, "/teams", "/users", ...policies, "/pools/h100/bookings?edit=demo", "/pools/h100/windows?edit=nights", NOWHERE];
 const visitor = await open();
 await signIn(visitor, member);
 /** A folder that gets a picture of each page, when it is named. */

@@ -10,6 +10,7 @@ pub(crate) use devices::device;
 pub use devices::{Device, Holder, Share, devices};
 pub use quota::{Quota, SQUARES_MAX, quota_bar, squares};
 pub use timeline::{Span, span_class, timeline};
+pub(crate) use timeline::{cause_class, stretches};
 
 use crate::format::amount;
 use crate::messages::Phrase;

@@ -52,6 +52,8 @@ pub enum Section {
     Fleet,
     /// Jobs, and one job.
     Jobs,
+    /// What waits, in order.
+    Queue,
     /// The form to submit one.
     Submit,
     /// Teams, and one team.

@@ -12,6 +12,7 @@ mod jobs;
 mod node;
 mod policies;
 mod pool;
+mod queue;
 mod quotas;
 mod refusal;
 mod signin;
@@ -19,6 +20,7 @@ mod submit;
 mod team;
 mod teams;
 mod users;
+mod waits;
 mod why;
 mod windows;
 
@@ -37,16 +39,19 @@ pub use policies::{
     ChangeRow, ChangedKey, Changes, ChangesView, PolicySave, PolicyTab, PolicyTabs,
 };
 pub use pool::{FieldKind, PolicyField, PolicyGroup, PoolForm, PoolView};
+pub use queue::{Crowd, QueueRow, QueueView};
 pub use quotas::{QUOTA_KEYS, QuotaCell, QuotaLine, QuotaPool, QuotasView};
 pub use refusal::Refusal;
 pub use signin::SigninView;
 pub use submit::{
-    Cause, ClassChoice, DryRun, DryRunView, Outcome, PoolChoice, SubmitForm, SubmitView, field_of,
+    Cause, ClassChoice, Displaced, DryRun, DryRunView, Outcome, PoolChoice, SliceLine, SubmitForm,
+    SubmitView, field_of,
 };
 pub use team::{MemberForm, MemberRow, QuotaRow, SpendLine, TeamView, UserSpend};
 pub use teams::{TeamFigures, TeamForm, TeamRow, TeamsView};
 pub use users::{UserForm, UserRow, UsersView};
-pub use why::{BeyondQuota, Ending, Holders, Remedy, Wait, Why};
+pub use waits::{WaitCause, WaitHistory, WaitStretch};
+pub use why::{Accuracy, BeyondQuota, Ending, Holders, Remedy, Wait, Why};
 pub use windows::{
     GridCell, GridDay, WeekGrid, WindowForm, WindowLine, WindowQuota, WindowRow, WindowsView,
 };

@@ -19,7 +19,7 @@ const SPOKEN: [&str; 9] = [
     "label",
 ];
 /// What in the samples is not said but given: texts that people wrote, and codes.
-const TEXTS: [&str; 9] = [
+const TEXTS: [&str; 11] = [
     "POST /api/v1/nodes/join-tokens",
     "pool",
     "digits-sweep-with-a-rather-long-name-that-wraps-somewhere",
@@ -29,6 +29,8 @@ const TEXTS: [&str; 9] = [
     "4f1c",
     "colour",
     "team, state",
+    "1g.10gb",
+    "3g.40gb",
 ];
 /// The same as single words: names, ids, versions, commands.
 const GIVEN: [&str; 46] = [

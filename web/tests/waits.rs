@@ -257,3 +257,67 @@ fn a_quota_that_never_admits_is_told_with_what_helps() {
         assert!(html.contains("It cannot start under the present quota."));
     }
 }
+
+#[test]
+fn what_a_job_waited_for_is_drawn_summed_and_told_stretch_by_stretch() {
+    let html = samples::job().render().unwrap();
+    let part = html.split("id=\"waits\"").nth(1).expect("it has waited");
+    let part = part.split("</section>").next().unwrap();
+    for words in [
+        "Not enough free GPUs 1 h 5 min",
+        "Limit reached 10 min",
+        "Not enough free GPUs, 3 times",
+        "pool h100",
+        "class=\"f-p\"",
+    ] {
+        assert!(part.contains(words), "{words}: {part}");
+    }
+    let mut view = samples::job();
+    view.waits = web::views::WaitHistory::default();
+    assert!(!view.render().unwrap().contains("What it waited for"));
+}
+
+#[test]
+fn a_change_that_the_job_itself_may_have_is_made_by_a_press() {
+    use web::views::{Remedy, Wait, Why};
+    let mut view = samples::waiting_job();
+    let remedy = |key: &str, value: &str| Remedy {
+        change: vec![(key.into(), Some(value.into()))],
+        effect: "starts_now".into(),
+    };
+    view.why = Why::Waits(Wait {
+        code: "held_for_reservation".into(),
+        remedies: vec![
+            remedy("time_limit_seconds", "4320"),
+            remedy("preemptible", "true"),
+        ],
+        ..Wait::default()
+    });
+    let html = view.render().unwrap();
+    let path = format!("action=\"/jobs/{}/change\"", view.id);
+    assert_eq!(html.matches(&path).count(), 2, "{html}");
+    for field in [
+        "name=\"version\" value=\"7\"",
+        "name=\"time_limit_seconds\" value=\"4320\"",
+        "name=\"preemptible\" value=\"true\"",
+    ] {
+        assert!(html.contains(field), "{field}: {html}");
+    }
+    // Who may not change it may submit one like it.
+    view.actions.change = false;
+    let html = view.render().unwrap();
+    assert!(!html.contains(&path), "{html}");
+    assert!(html.contains("&amp;time_limit_minutes=72\""), "{html}");
+}
+
+#[test]
+fn a_dry_run_tells_where_what_is_cut_and_whom_it_displaces() {
+    let html = samples::submit().render().unwrap();
+    for words in [
+        "device 3: 1 GPU, Whole device",
+        "h100-1, device 0: switched to MIG slice, 1g.10gb at 5 removed, 3g.40gb cut at 4",
+        "2 jobs that hold 3.5 GPUs, of them 1 of your own teams, 2 GPU-h of their work lost, 1 job moved elsewhere",
+    ] {
+        assert!(html.contains(words), "{words}: {html}");
+    }
+}

@@ -1,11 +1,10 @@
-//! `allot jobs`, `job`, `cancel` and `explain`.
+//! `allot jobs`, `job` and `cancel`.
 
 use clap::Args;
 use serde_json::{Value, json};
 
 use crate::client::{Client, part};
 use crate::failure::Failure;
-use crate::foreign::plain;
 use crate::table::{self, at, text};
 
 /// Most events of one job that are printed; a job with more has other worries.
@@ -147,7 +146,7 @@ fn said_once(mut row: Value, state: &str) -> Value {
 }
 
 /// A line for each worker: where it is, and on which devices.
-fn workers(placement: &Value) -> Vec<String> {
+pub fn workers(placement: &Value) -> Vec<String> {
     let line = |worker: &Value| {
         let devices = worker["devices"].as_array().into_iter().flatten();
         let devices: Vec<String> = devices.map(device).collect();
@@ -238,167 +237,9 @@ impl Cancel {
     }
 }
 
-/// Say why a job waits and what would start it, or how it ended.
-#[derive(Debug, Args)]
-#[command(after_help = "Example:\n  allot explain 0190b6f2-5c1e-7cc3-98c4-dc0c0c07398f")]
-pub struct Explain {
-    /// The job's id
-    id: String,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-impl Explain {
-    /// Runs the command.
-    pub async fn run(self) -> Result<(), Failure> {
-        let verdict = Client::found()?
-            .get(&format!("/jobs/{}/explanation", part(&self.id)), &[])
-            .await?;
-        if self.json {
-            return table::print_json(&verdict);
-        }
-        for line in told(&verdict) {
-            table::print_line(&line)?;
-        }
-        Ok(())
-    }
-}
-
-/// An explanation in lines: the sentence first, then what stands behind it.
-fn told(verdict: &Value) -> Vec<String> {
-    let mut lines = vec![text(&verdict["message"])];
-    let facts = |of: &Value, facts: &[(&str, &str)]| -> Vec<String> {
-        let known = facts.iter().filter(|(_, path)| !at(of, path).is_null());
-        let line = |(label, path): &(&str, &str)| format!("{label:<10} {}", table::shown(of, path));
-        known.map(line).collect()
-    };
-    let ended = &verdict["ended"];
-    if !ended.is_null() {
-        lines.push(format!("{:<10} {}", "state", text(&verdict["state"])));
-        let ended = said_once_beside(ended, &verdict["state"]);
-        lines.extend(facts(&ended, &ENDED));
-        lines.extend(workers(&ended["placement"]));
-    }
-    let waiting = &verdict["waiting"];
-    if waiting.is_null() {
-        return lines;
-    }
-    lines.extend(facts(waiting, &WAITING));
-    if let Some(counts) = waiting["counts"].as_object() {
-        let count = |(filter, count): (&String, &Value)| {
-            format!("{:>8}  {}", text(count), plain(filter).replace('_', " "))
-        };
-        lines.extend(sifted(counts).into_iter().map(count));
-    }
-    lines.push(format!("{:<10} {}", "GPUs", pairs(&verdict["holders"])));
-    for remedy in waiting["remedies"].as_array().into_iter().flatten() {
-        let effect = text(&remedy["effect"]).replace('_', " ");
-        lines.push(format!(
-            "would help: {} ({effect})",
-            pairs(&remedy["change"])
-        ));
-    }
-    lines
-}
-
-/// What is told of a wait.
-const WAITING: [(&str, &str); 6] = [
-    ("code", "code"),
-    ("scope", "scope"),
-    ("needs", "need"),
-    ("has", "have"),
-    ("rank", "rank"),
-    ("expected", "expected_start"),
-];
-
-/// What is told of an end.
-const ENDED: [(&str, &str); 6] = [
-    ("reason", "reason"),
-    ("exit code", "exit_code"),
-    ("signal", "exit_signal"),
-    ("ended", "finished_at"),
-    ("attempts", "attempts"),
-    ("cost", "cost"),
-];
-
-/// What ended, without its reason where that is its state's word.
-fn said_once_beside(ended: &Value, state: &Value) -> Value {
-    let mut ended = ended.clone();
-    if ended["reason"] == *state {
-        ended["reason"] = Value::Null;
-    }
-    ended
-}
-
-/// Counts of nodes: all that were looked at first, then what ruled most of them out.
-fn sifted(counts: &serde_json::Map<String, Value>) -> Vec<(&String, &Value)> {
-    let mut counts: Vec<_> = counts.iter().collect();
-    counts.sort_by_key(|(key, count)| {
-        let most = std::cmp::Reverse(count.as_u64());
-        (key.as_str() != "nodes", most)
-    });
-    counts
-}
-
-/// The keys and values of an object, as people read them.
-fn pairs(object: &Value) -> String {
-    let Some(map) = object.as_object() else {
-        return text(object);
-    };
-    let pairs: Vec<String> = map
-        .iter()
-        .filter(|(_, value)| !value.is_null())
-        .map(|(key, value)| format!("{} {}", plain(key).replace(['_', '.'], " "), text(value)))
-        .collect();
-    pairs.join(", ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_job_that_has_ended_tells_how_why_where_and_at_what_cost() {
-        let verdict = json!({
-            "state": "failed", "message": "worker 0 was ended by signal 9 (SIGKILL)", "waiting": null,
-            "holders": {"capacity": 0, "own_team": 0, "other_teams": 0, "free": 0},
-            "ended": {
-                "reason": "signal", "exit_code": null, "exit_signal": 9, "attempts": 2,
-                "finished_at": "2026-11-30T13:16:27.082278Z", "cost": {"amount": "1.2345", "currency": "CNY"},
-                "placement": [{"worker": 0, "node": "n1", "devices": [{"index": 3, "mode": "exclusive", "gpus": 1}]}],
-            },
-        });
-        let lines = told(&verdict).join("\n");
-        for words in [
-            "signal 9 (SIGKILL)",
-            "state      failed",
-            "reason     signal",
-            "ended      2026-11-30T13:16:27Z",
-            "attempts   2",
-            "cost       CNY 1.2345",
-            "worker 0     n1 #3 exclusive 1",
-        ] {
-            assert!(lines.contains(words), "{words} in {lines}");
-        }
-        assert!(
-            !lines.contains("exit code") && !lines.contains("GPUs"),
-            "{lines}"
-        );
-    }
-
-    #[test]
-    fn a_wait_tells_who_holds_what_it_could_use() {
-        let verdict = json!({
-            "state": "queued", "message": "it waits", "ended": null,
-            "waiting": {"code": "insufficient_capacity", "counts": {}, "remedies": []},
-            "holders": {"capacity": 8, "own_team": 2, "other_teams": 5, "free": 1},
-        });
-        let lines = told(&verdict).join("\n");
-        for words in ["other teams 5", "own team 2", "free 1"] {
-            assert!(lines.contains(words), "{words} in {lines}");
-        }
-    }
 
     #[test]
     fn a_cancelled_job_says_so_once() {

@@ -145,7 +145,7 @@ impl SpecFlags {
         ];
         for (key, value) in texts {
             if let Some(value) = value {
-                spec.insert(key.into(), json!(value));
+                spec.insert(key.into(), said(value));
             }
         }
         for (key, values) in [("pools", &self.pools), ("after", &self.after)] {
@@ -215,7 +215,7 @@ impl SpecFlags {
             ("mig_profile", &self.mig_profile),
         ] {
             if let Some(value) = value {
-                object(spec, "per_worker").insert(key.into(), json!(value));
+                object(spec, "per_worker").insert(key.into(), said(value));
             }
         }
         if !self.sharing.is_empty() {
@@ -226,7 +226,7 @@ impl SpecFlags {
             ("prefer", &self.topology_prefer),
         ] {
             if let Some(value) = value {
-                object(spec, "topology").insert(key.into(), json!(value));
+                object(spec, "topology").insert(key.into(), said(value));
             }
         }
         Ok(())
@@ -244,6 +244,15 @@ impl SpecFlags {
         if !self.retry_on.is_empty() {
             object(spec, "retries").insert("on".into(), json!(self.retry_on));
         }
+    }
+}
+
+/// A text; an empty one takes the key of a file or of a job like it away.
+fn said(text: &str) -> Value {
+    if text.is_empty() {
+        Value::Null
+    } else {
+        json!(text)
     }
 }
 
@@ -268,7 +277,7 @@ fn number(flag: &str, text: &str) -> Result<Value, Failure> {
 }
 
 /// Seconds of `90`, `90s`, `30m`, `12h` or `2d`.
-fn seconds(flag: &str, text: &str) -> Result<i64, Failure> {
+pub fn seconds(flag: &str, text: &str) -> Result<i64, Failure> {
     scaled(text, &[("s", 1), ("m", 60), ("h", 3600), ("d", 86_400)]).ok_or_else(|| {
         Failure::Words(format!(
             "{flag}: {text} is not a duration such as 90s, 30m, 12h or 2d"

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
+use super::dry_run;
 use super::spec::{self, Asked, SpecFlags};
 use crate::client::{Client, part};
 use crate::failure::Failure;
@@ -27,6 +28,9 @@ pub struct Submit {
     /// A spec, or a list of them below jobs, as YAML or JSON; flags overwrite their keys
     #[arg(value_name = "FILE.yaml")]
     file: Option<PathBuf>,
+    /// A job whose spec it begins with; flags overwrite its keys
+    #[arg(long, value_name = "ID", conflicts_with = "file")]
+    like: Option<String>,
     /// The team that it belongs to
     #[arg(long, short)]
     team: Option<String>,
@@ -49,8 +53,8 @@ pub struct Submit {
 impl Submit {
     /// Runs the command.
     pub async fn run(self) -> Result<(), Failure> {
-        let (asked, team) = self.assemble()?;
         let client = Client::found()?;
+        let (asked, team) = self.assemble(&client).await?;
         let team = super::team(&client, team).await?;
         let path = format!("/teams/{}/jobs", part(&team));
         let answer = match asked {
@@ -106,16 +110,17 @@ impl Submit {
         Err(Failure::Refused(failed.join("\n")))
     }
 
-    fn assemble(&self) -> Result<(Asked, Option<String>), Failure> {
-        let (asked, mut team) = match &self.file {
-            Some(path) => spec::read(path)?,
-            None if self.command.is_empty() => {
+    async fn assemble(&self, client: &Client) -> Result<(Asked, Option<String>), Failure> {
+        let (asked, mut team) = match (&self.file, &self.like) {
+            (Some(path), _) => spec::read(path)?,
+            (None, Some(id)) => like(client, id).await?,
+            (None, None) if self.command.is_empty() => {
                 return Err(Failure::Words(
                     "say what to run: allot submit [FLAGS] -- COMMAND, or allot submit FILE.yaml"
                         .into(),
                 ));
             }
-            None => (Asked::One(Map::new()), None),
+            (None, None) => (Asked::One(Map::new()), None),
         };
         if self.team.is_some() {
             team.clone_from(&self.team);
@@ -146,18 +151,7 @@ impl Submit {
         if self.json {
             return table::print_json(answer);
         }
-        let verdict = answer["message"]
-            .as_str()
-            .or(answer["verdict"].as_str())
-            .unwrap_or("no verdict");
-        table::print_line(&foreign::plain(verdict))?;
-        if answer["cost_per_hour"].is_object() {
-            table::print_line(&format!(
-                "{} per hour",
-                table::money(&answer["cost_per_hour"])
-            ))?;
-        }
-        Ok(())
+        dry_run::print(answer)
     }
 
     async fn wait_for_end(&self, client: &Client, id: &str) -> Result<(), Failure> {
@@ -196,6 +190,15 @@ impl Submit {
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
+}
+
+/// The spec of a job that is there, and its team.
+async fn like(client: &Client, id: &str) -> Result<(Asked, Option<String>), Failure> {
+    let job = client.get(&format!("/jobs/{}", part(id)), &[]).await?;
+    let spec = job["spec"].as_object().cloned().ok_or_else(|| {
+        Failure::Refused(format!("what job {id} asked for can no longer be read"))
+    })?;
+    Ok((Asked::One(spec), job["team"].as_str().map(str::to_owned)))
 }
 
 /// A job name from the program's file name.

@@ -9,7 +9,8 @@ use domain::sharing::SharingMode;
 
 use crate::index::{Index, bit};
 use crate::mig::{self, Slice};
-use crate::plan::{Instance, Plan, SliceChange};
+use crate::plan::{Instance, Plan, SliceChange, Start, WorkerPlace};
+use crate::world::World;
 
 /// What comes on one device.
 #[derive(Default)]
@@ -23,9 +24,21 @@ struct Coming {
 pub(super) fn of(index: &Index<'_>, plan: &Plan) -> Vec<SliceChange> {
     let starts = plan.starts.iter().flat_map(|start| &start.placement);
     let growth = plan.resizes.iter().flat_map(|resize| &resize.placement);
+    of_workers(index, starts.chain(growth))
+}
+
+/// What one start needs to be changed in a world, were nothing else to come.
+pub(crate) fn slice_changes(world: &World, start: &Start) -> Vec<SliceChange> {
+    of_workers(&Index::of(world), start.placement.iter())
+}
+
+fn of_workers<'p>(
+    index: &Index<'_>,
+    workers: impl Iterator<Item = &'p WorkerPlace>,
+) -> Vec<SliceChange> {
     let mut order: Vec<(usize, u32)> = Vec::new();
     let mut coming: BTreeMap<(usize, u32), Coming> = BTreeMap::new();
-    for worker in starts.chain(growth) {
+    for worker in workers {
         let found = index
             .nodes
             .binary_search_by(|node| node.row.name.as_str().cmp(&worker.node));

@@ -20,7 +20,7 @@ use super::extract::{
 use super::problem::{Refusals, UpdateRefusals};
 use super::reply::Versioned;
 use crate::app::idempotency::Answer;
-use crate::app::jobs::{self, Attempt, Batch, Event, Job, JobFilter, JobPatch};
+use crate::app::jobs::{self, Attempt, Batch, Event, Job, JobFilter, JobPatch, Waits};
 use crate::app::page::{Page, PageAsk};
 use crate::app::{App, AppError};
 
@@ -39,6 +39,7 @@ pub fn routes() -> OpenApiRouter<App> {
         .routes(routes!(resume_job))
         .routes(routes!(list_job_events))
         .routes(routes!(list_job_attempts))
+        .routes(routes!(list_job_waits))
 }
 
 /// Submit a job.
@@ -132,7 +133,7 @@ async fn get_job(
     Ok(Versioned(job, version))
 }
 
-/// Change a job's class or time limit while it waits.
+/// Change a job's class, its time limit or whether it may be preempted while it waits.
 #[utoipa::path(
     patch, path = "/jobs/{job}", tag = "work",
     params(
@@ -215,4 +216,19 @@ async fn list_job_attempts(
     ApiQuery(NoQuery {}): ApiQuery<NoQuery>,
 ) -> Result<Json<Page<Attempt>>, AppError> {
     jobs::attempts(&app, &asker, id).await.map(Json)
+}
+
+/// What a job has waited for, and for how long.
+#[utoipa::path(
+    get, path = "/jobs/{job}/waits", tag = "work",
+    params(("job" = JobId, Path, description = "Its id.")),
+    responses((status = 200, description = "All stretches of its waits, the first first, and their sums.", body = Waits), Refusals)
+)]
+async fn list_job_waits(
+    State(app): State<App>,
+    SignedIn(asker): SignedIn,
+    ApiPath(id): ApiPath<JobId>,
+    ApiQuery(NoQuery {}): ApiQuery<NoQuery>,
+) -> Result<Json<Waits>, AppError> {
+    jobs::waits(&app, &asker, id).await.map(Json)
 }

@@ -18,6 +18,7 @@ use crate::app::idempotency::Answer;
 use crate::app::page::Page;
 use crate::app::pool_policy::PolicyPatch;
 use crate::app::pools::{self, NewPool, Pool};
+use crate::app::queue::{self, Queue};
 use crate::app::{App, AppError};
 
 /// The operations of this noun.
@@ -25,6 +26,7 @@ pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(list_pools, create_pool))
         .routes(routes!(get_pool, update_pool))
+        .routes(routes!(list_queue))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -97,4 +99,21 @@ async fn update_pool(
     let pool = pools::update(&app, &asker, &path.pool, version, keys, &why.reason).await?;
     let version = pool.version;
     Ok(Versioned(pool, version))
+}
+
+/// List what waits in a pool, in the order in which it is looked at; of what the asker may not see
+/// only how much stands where.
+#[utoipa::path(
+    get, path = "/pools/{pool}/queue", tag = "work", params(PoolPath, PageQuery),
+    responses((status = 200, description = "A page of the queue, the next job first.", body = Queue), Refusals)
+)]
+async fn list_queue(
+    State(app): State<App>,
+    SignedIn(asker): SignedIn,
+    ApiPath(path): ApiPath<PoolPath>,
+    ApiQuery(page): ApiQuery<PageQuery>,
+) -> Result<Json<Queue>, AppError> {
+    queue::list(&app, &asker, &path.pool, &page.ask()?)
+        .await
+        .map(Json)
 }

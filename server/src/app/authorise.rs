@@ -112,6 +112,7 @@ actions! {
 
     ListPools "list_pools" SignedIn;
     GetPool "get_pool" SignedIn;
+    ListQueue "list_queue" SignedIn;
     CreatePool "create_pool" Platform(STEER);
     UpdatePool "update_pool" Platform(STEER);
     ListClasses "list_classes" SignedIn;
@@ -157,6 +158,7 @@ actions! {
     ListJobAttempts "list_job_attempts" Team(Viewer, SEE);
     ListJobEvictions "list_job_evictions" Team(Viewer, SEE);
     ListTeamEvictions "list_team_evictions" Team(Viewer, SEE);
+    ListJobWaits "list_job_waits" Team(Viewer, SEE);
     ExplainJob "explain_job" Team(Viewer, SEE);
     GetJobLogs "get_job_logs" Team(Viewer, SEE_INSIDE);
     GetScenario "get_scenario" Platform(SEE_INSIDE);

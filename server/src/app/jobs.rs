@@ -6,6 +6,7 @@ mod prospect;
 mod steer;
 mod submit;
 mod view;
+mod waits;
 
 use domain::Timestamp;
 use domain::ids::JobId;
@@ -28,6 +29,7 @@ pub(super) use submit::check;
 pub use submit::submit;
 pub(crate) use view::rust_decimal_number;
 pub use view::{Job, PlacedDevice, PlacedWorker};
+pub use waits::{Wait, WaitCause, Waits, waits};
 
 /// What a list of jobs is cut to.
 #[derive(Debug, Clone, Default)]

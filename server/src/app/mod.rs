@@ -34,6 +34,7 @@ pub mod prices;
 pub mod promises;
 pub mod pulse;
 pub mod questions;
+pub mod queue;
 pub mod quotas;
 pub mod reason;
 mod refusal_code;

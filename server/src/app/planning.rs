@@ -1,7 +1,9 @@
 //! What the planner would do, asked without doing it: dry runs, explanations, and the live world on paper.
 
+mod accuracy;
 mod dry_run;
 mod explain;
+mod price;
 
 use domain::MilliGpu;
 use domain::ids::UserId;
@@ -14,7 +16,12 @@ use super::questions::live;
 use super::{App, AppError, Asker};
 use crate::scheduler::{capable, translate};
 
-pub use dry_run::{Displaced, DryRun, DryRunDevice, DryRunVerdict, DryRunWorker, Refusal, dry_run};
+pub(super) use accuracy::of_pool as accuracy_of;
+pub use accuracy::{Accuracy, LastEstimates};
+pub use dry_run::{
+    Displaced, DryRun, DryRunDevice, DryRunInstance, DryRunSlices, DryRunVerdict, DryRunWorker,
+    Refusal, dry_run,
+};
 pub use explain::{Ended, Evidence, Explanation, Holders, evidence, explain};
 
 /// The name of a workload that is asked about and not submitted; no id looks like it.

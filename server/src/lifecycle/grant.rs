@@ -13,7 +13,7 @@ use crate::store::assignments::{self, Assignment, NewAssignment, NewShare};
 use crate::store::attempts::{self, NewAttempt};
 use crate::store::events::{self, NewEvent, Subject};
 use crate::store::jobs::{JobRow, JobStep};
-use crate::store::{self, Tx, violated};
+use crate::store::{self, Tx, expected_starts, violated};
 
 /// Where workers of one attempt meet; outside the range of ephemeral ports.
 const MASTER_PORTS: std::ops::RangeInclusive<i32> = 20_000..=29_999;
@@ -84,6 +84,7 @@ pub async fn grant(
         master_port: free_master_port(tx, first.node_id, id).await?,
         grace_ms: grant.grace_ms,
     };
+    expected_starts::meet(tx, job.id, job.expected_start(), first.node_id).await?;
     let step = JobStep {
         begins_attempt: true,
         ..JobStep::to(JobState::Starting)

@@ -15,13 +15,13 @@ mod resize;
 mod stop;
 pub mod words;
 
-use domain::state::IllegalStep;
+use domain::state::{IllegalStep, JobState};
 use serde_json::Value;
 
 use crate::store::attempts::{AttemptRow, AttemptStep};
 use crate::store::events::{self, NewEvent, Subject};
 use crate::store::jobs::{self, JobGuard, JobRow, JobStep};
-use crate::store::{Tx, attempts};
+use crate::store::{Tx, attempts, waits};
 
 pub use crate::store::events::Actor;
 pub use crate::store::evictions::Gainer;
@@ -75,6 +75,9 @@ pub async fn step_job(
         data: with_message(data, &step.message),
     };
     events::insert(tx, &event).await?;
+    if job.state == JobState::Queued {
+        waits::end(tx, job.team_id, job.id).await?;
+    }
     job.state = step.to;
     job.version = version;
     job.reason.clone_from(&step.reason);

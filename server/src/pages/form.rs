@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use domain::FieldError;
+use chrono::NaiveDateTime;
 use domain::quantity::MILLI;
 use domain::sharing::SharingMode;
 use domain::spec::{JobSpec, PerWorker, Retries, RetryOn, Runner};
-use domain::{MilliCpu, MilliGpu};
+use domain::{FieldError, MilliCpu, MilliGpu, Timestamp};
 use rust_decimal::Decimal;
 use rust_decimal::prelude::ToPrimitive as _;
 use serde::Deserialize;
@@ -19,6 +19,9 @@ use super::words;
 const MIB_PER_GIB: i64 = 1024;
 /// Seconds in a minute.
 const SECONDS_PER_MINUTE: i64 = 60;
+
+/// How browsers write a time: with seconds where there are some.
+const MOMENTS: [&str; 2] = ["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"];
 
 /// The form as the browser sends it.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -48,6 +51,8 @@ pub struct SubmitFields {
     #[serde(default)]
     workers: String,
     #[serde(default)]
+    min_workers: String,
+    #[serde(default)]
     gpus: String,
     #[serde(default)]
     cpus: String,
@@ -64,6 +69,12 @@ pub struct SubmitFields {
     #[serde(default)]
     retries: String,
     #[serde(default)]
+    preemptible: String,
+    #[serde(default)]
+    not_before: String,
+    #[serde(default)]
+    after: String,
+    #[serde(default)]
     env: String,
     #[serde(default)]
     file_name: String,
@@ -78,7 +89,10 @@ impl SubmitFields {
         for (field, value) in change.split('&').filter_map(|pair| pair.split_once('=')) {
             match field {
                 "workers" => self.workers = value.to_owned(),
+                "min_workers" => self.min_workers = value.to_owned(),
                 "gpus" => self.gpus = value.to_owned(),
+                "time_limit_minutes" => self.time_limit_minutes = value.to_owned(),
+                "preemptible" => self.preemptible = value.to_owned(),
                 _ => {}
             }
         }
@@ -94,6 +108,7 @@ impl SubmitFields {
             pool: self.pool.clone(),
             command: self.command.clone(),
             workers: self.workers.clone(),
+            min_workers: self.min_workers.clone(),
             gpus: self.gpus.clone(),
             cpus: self.cpus.clone(),
             memory_gib: self.memory_gib.clone(),
@@ -102,6 +117,9 @@ impl SubmitFields {
             time_limit_minutes: self.time_limit_minutes.clone(),
             checkpoint_minutes: self.checkpoint_minutes.clone(),
             retries: self.retries.clone(),
+            preemptible: self.preemptible.clone(),
+            not_before: self.not_before.clone(),
+            after: self.after.clone(),
             env: self.env.clone(),
             file_name: self.file_name.clone(),
             file_text: self.file_text.clone(),
@@ -117,8 +135,6 @@ impl SubmitFields {
     pub fn spec(&self) -> Result<JobSpec, Vec<FieldError>> {
         let mut faults = Vec::new();
         let mut keep = |fault: FieldError| faults.push(fault);
-        let retries =
-            read(&self.retries, "retries.limit", "a whole number from 0").map_err(&mut keep);
         let spec = (
             self.name.trim().parse().map_err(&mut keep),
             self.kind.parse().map_err(&mut keep),
@@ -132,6 +148,7 @@ impl SubmitFields {
             self.files().map_err(&mut keep),
             minutes(&self.time_limit_minutes, "time_limit_seconds").map_err(&mut keep),
             minutes(&self.checkpoint_minutes, "checkpoint_seconds").map_err(&mut keep),
+            self.treated(&mut keep),
         );
         let (
             Ok(name),
@@ -145,11 +162,9 @@ impl SubmitFields {
             Ok(files),
             Ok(time_limit_seconds),
             Ok(checkpoint_seconds),
+            Some(treated),
         ) = spec
         else {
-            return Err(faults);
-        };
-        let Ok(limit) = retries else {
             return Err(faults);
         };
         let spec = JobSpec {
@@ -162,11 +177,46 @@ impl SubmitFields {
             files,
             time_limit_seconds,
             checkpoint_seconds,
-            retries: retries_of(limit.unwrap_or(0)),
+            min_workers: treated.min_workers,
+            retries: retries_of(treated.retries.unwrap_or(0)),
+            preemptible: treated.preemptible,
+            not_before: treated.not_before,
+            after: treated.after,
             ..bare(name, command)
         };
         spec.check().map_err(|fault| vec![fault])?;
         Ok(spec)
+    }
+
+    /// How it is to be treated; nothing where a field says none, and `keep` has its fault.
+    fn treated(&self, mut keep: impl FnMut(FieldError)) -> Option<Treated> {
+        let read = (
+            read(
+                &self.min_workers,
+                "min_workers",
+                "a whole number from 1, or nothing",
+            )
+            .map_err(&mut keep),
+            read(&self.retries, "retries.limit", "a whole number from 0").map_err(&mut keep),
+            read(&self.preemptible, "preemptible", "true, false or nothing").map_err(&mut keep),
+            moment(&self.not_before, "not_before").map_err(&mut keep),
+        );
+        let (Ok(min_workers), Ok(retries), Ok(preemptible), Ok(not_before)) = read else {
+            return None;
+        };
+        Some(Treated {
+            min_workers,
+            retries,
+            preemptible,
+            not_before,
+            after: self.followed(),
+        })
+    }
+
+    /// The jobs that it follows: ids between spaces or commas.
+    fn followed(&self) -> Vec<String> {
+        let ids = self.after.split(|c: char| c.is_whitespace() || c == ',');
+        ids.filter(|id| !id.is_empty()).map(str::to_owned).collect()
     }
 
     fn pools(&self) -> Result<Vec<domain::name::Name>, FieldError> {
@@ -245,6 +295,15 @@ impl SubmitFields {
     }
 }
 
+/// How a job is to be treated.
+struct Treated {
+    min_workers: Option<u32>,
+    retries: Option<u32>,
+    preemptible: Option<bool>,
+    not_before: Option<Timestamp>,
+    after: Vec<String>,
+}
+
 /// The fields that say a spec, for submitting one like it. What the form has no field for is left out.
 pub fn fields_of(spec: &JobSpec) -> SubmitForm {
     let amount = |mib: i64| {
@@ -276,6 +335,7 @@ pub fn fields_of(spec: &JobSpec) -> SubmitForm {
             .unwrap_or_default(),
         command: words::join(&spec.command),
         workers: spec.workers.to_string(),
+        min_workers: spec.min_workers.map_or_else(String::new, |n| n.to_string()),
         gpus: spec.per_worker.gpus().to_string(),
         cpus: if spec.per_worker.cpus == MilliCpu::ZERO {
             String::new()
@@ -288,6 +348,11 @@ pub fn fields_of(spec: &JobSpec) -> SubmitForm {
         time_limit_minutes: in_minutes(spec.time_limit_seconds),
         checkpoint_minutes: in_minutes(spec.checkpoint_seconds),
         retries: spec.retries.limit.to_string(),
+        preemptible: spec.preemptible.map_or_else(String::new, |p| p.to_string()),
+        not_before: spec
+            .not_before
+            .map_or_else(String::new, |at| at.format(MOMENTS[0]).to_string()),
+        after: spec.after.join(" "),
         env: spec
             .env
             .iter()
@@ -374,6 +439,21 @@ fn read<T: FromStr>(text: &str, field: &str, remedy: &str) -> Result<Option<T>, 
             .map(Some)
             .map_err(|_| FieldError::new(field, text, remedy)),
     }
+}
+
+/// A time of UTC as browsers send it, or as people write it.
+fn moment(text: &str, field: &str) -> Result<Option<Timestamp>, FieldError> {
+    let text = text.trim();
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let sent = MOMENTS
+        .iter()
+        .find_map(|form| NaiveDateTime::parse_from_str(text, form).ok());
+    sent.map(|at| at.and_utc())
+        .or_else(|| text.parse().ok())
+        .map(Some)
+        .ok_or_else(|| FieldError::new(field, text, "a time such as 2026-12-01T08:00, or nothing"))
 }
 
 fn minutes(text: &str, field: &str) -> Result<Option<i64>, FieldError> {

@@ -29,6 +29,7 @@ mod policies;
 mod policy_fields;
 mod pool;
 mod query;
+mod queue;
 mod quota_fields;
 mod quotas;
 mod refusal;
@@ -82,8 +83,10 @@ pages! {
     "/jobs/{job}" <job::JobQuery> ["done"] { get job::show_job; }
     "/jobs/{job}/log/stream" <job::log::StreamQuery> { get job::log::stream_log; }
     "/jobs/{job}/cancel" { post job::cancel_job; }
+    "/jobs/{job}/change" { post job::change_job; }
     "/jobs/{job}/suspend" { post job::suspend_job; }
     "/jobs/{job}/resume" { post job::resume_job; }
+    "/queue" <queue::QueueQuery> { get queue::show_queue; }
     "/submit" <submit::SubmitQuery> { get submit::show_submit; post submit::submit_job; }
     "/submit/dry-run" { post submit::check_job; }
     "/teams" ["done"] { get teams::list_teams; post teams::make_team; }

@@ -11,12 +11,12 @@ use rust_decimal::Decimal;
 use serde::Deserialize;
 use web::shell::Section;
 use web::views::{
-    Cause, ClassChoice, DryRun, DryRunView, Outcome, PoolChoice, Refusal, SubmitForm, SubmitView,
-    Wait, field_of,
+    Cause, ClassChoice, Displaced, DryRun, DryRunView, Outcome, PlacedWorker, PoolChoice, Refusal,
+    SliceLine, SubmitForm, SubmitView, Wait, field_of,
 };
 
 use super::form::{SubmitFields, fields_of};
-use super::job::why::{beyond, verdict};
+use super::job::why::{accuracy, beyond, verdict};
 use super::jobs::Teams;
 use super::refusal;
 use super::visit::{Posted, Visit};
@@ -25,7 +25,9 @@ use crate::app::authorise::{Action, may};
 use crate::app::classes::Class;
 use crate::app::idempotency::Repeat;
 use crate::app::page::PageAsk;
-use crate::app::planning::DryRunVerdict;
+use crate::app::planning::{
+    DryRunDevice, DryRunInstance, DryRunSlices, DryRunVerdict, DryRunWorker,
+};
 use crate::app::{App, AppError, classes, jobs, planning, pools};
 use crate::front::fields::read_query;
 
@@ -45,8 +47,14 @@ pub struct SubmitQuery {
     like: String,
     /// Workers, where the form is to hold others than that job had.
     workers: Option<String>,
+    /// The least workers of an elastic job, likewise.
+    min_workers: Option<String>,
     /// GPUs per worker, likewise.
     gpus: Option<String>,
+    /// Its time limit, likewise.
+    time_limit_minutes: Option<String>,
+    /// Whether it may be preempted, likewise.
+    preemptible: Option<String>,
 }
 
 /// Shows the form.
@@ -66,7 +74,10 @@ pub async fn show_submit(
             .unwrap_or_default(),
     };
     form.workers = query.workers.unwrap_or(form.workers);
+    form.min_workers = query.min_workers.unwrap_or(form.min_workers);
     form.gpus = query.gpus.unwrap_or(form.gpus);
+    form.time_limit_minutes = query.time_limit_minutes.unwrap_or(form.time_limit_minutes);
+    form.preemptible = query.preemptible.unwrap_or(form.preemptible);
     show(&app, &visit, &query.team, form, Vec::new(), None).await
 }
 
@@ -219,7 +230,9 @@ fn refused(refusal: Option<Refusal>) -> DryRun {
     DryRun {
         outcome: Outcome::Refused,
         cause: refusal.map(Cause::Refused),
-        nodes: Vec::new(),
+        placement: Vec::new(),
+        slices: Vec::new(),
+        kept_on: Vec::new(),
         displaces: None,
         per_hour: None,
         at_most: None,
@@ -246,35 +259,65 @@ async fn dry_run(
     }
     let waits = answer.waiting.as_ref().map(|waiting| Wait {
         beyond_quota: answer.beyond_quota.as_ref().map(beyond),
+        accuracy: answer.accuracy.as_ref().map(accuracy),
         ..verdict(waiting)
     });
-    let expected = waits.as_ref().and_then(|wait| wait.expected_start);
-    let mut nodes: Vec<String> = answer
-        .placement
-        .iter()
-        .map(|worker| worker.node.clone())
-        .collect();
-    nodes.dedup();
-    let displaced = answer.displaces;
     Ok(DryRun {
         outcome: match answer.verdict {
             DryRunVerdict::Starts => Outcome::Starts,
             DryRunVerdict::Waits if answer.beyond_quota.is_some() => Outcome::Never,
-            DryRunVerdict::Waits | DryRunVerdict::WaitsForVictims => {
-                Outcome::Waits { until: expected }
-            }
+            DryRunVerdict::Waits | DryRunVerdict::WaitsForVictims => Outcome::Waits {
+                until: answer.expected_start,
+            },
             DryRunVerdict::Refused => Outcome::Refused,
         },
         cause: waits.map(|wait| Cause::Waits(Box::new(wait))),
-        nodes,
-        displaces: (displaced.jobs > 0)
-            .then(|| (i64::from(displaced.jobs), displaced.gpus.milli())),
+        placement: answer.placement.iter().map(placed).collect(),
+        slices: answer.slices.into_iter().map(slice_line).collect(),
+        kept_on: answer.expected_nodes,
+        displaces: displaced(&answer.displaces),
         at_most: answer
             .cost_per_hour
             .as_ref()
             .zip(limit)
             .map(|(price, seconds)| for_seconds(price, seconds)),
         per_hour: answer.cost_per_hour,
+    })
+}
+
+fn placed(worker: &DryRunWorker) -> PlacedWorker {
+    let share = |device: &DryRunDevice| {
+        let share = u32::try_from(device.gpus.milli()).unwrap_or(0);
+        (device.index, share, device.mode.as_str().to_owned())
+    };
+    PlacedWorker {
+        worker: worker.worker,
+        node: worker.node.clone(),
+        devices: worker.devices.iter().map(share).collect(),
+    }
+}
+
+fn slice_line(change: DryRunSlices) -> SliceLine {
+    let told = |instances: Vec<DryRunInstance>| {
+        let instances = instances.into_iter();
+        instances.map(|i| (i.profile, i.start)).collect()
+    };
+    SliceLine {
+        node: change.node,
+        index: change.index,
+        mode: change.mode.map(|mode| mode.as_str().to_owned()),
+        made: told(change.create),
+        removed: told(change.destroy),
+    }
+}
+
+fn displaced(sum: &planning::Displaced) -> Option<Displaced> {
+    (sum.jobs + sum.moved_jobs > 0).then(|| Displaced {
+        jobs: i64::from(sum.jobs),
+        own: i64::from(sum.own_jobs),
+        moved: i64::from(sum.moved_jobs),
+        gpus_milli: sum.gpus.milli(),
+        lost_milli_seconds: sum.lost_gpu_seconds.saturating_mul(1000),
     })
 }
 

@@ -1,39 +1,30 @@
 //! One turn of the leader: refresh, settle what needs no plan, think, commit, tell those who wait.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::Timestamp;
-use domain::ids::JobId;
 use domain::state::JobState;
-use engine::plan::{Plan, Waiting};
-use engine::world::{Workload, WorkloadState, World};
+use engine::plan::Plan;
+use engine::world::{WorkloadState, World};
 use tokio::task::JoinHandle;
 
 use super::commit::{self, Outcome};
-use super::discreet;
 use super::settle;
 use super::starved::{Look, Looked};
 use super::think::{Thought, think};
+use super::told::{News, Told};
 use super::translate;
 use super::windows;
 use super::world::{Mirror, Records, Refresh};
 use crate::app::App;
-use crate::app::jobs::{beyond_quotas, waits_for_quota};
 use crate::store::epochs::{self, Epoch};
-use crate::store::jobs::{self, Verdict};
 
 /// Planning again although nothing changed, at the latest: ageing and minimum run times move.
 const IDLE_LIMIT: Duration = Duration::from_secs(10);
 /// A workload that spoils so many turns is failed as invalid; fewer may be a passing state.
 const STRIKES_MAX: u32 = 3;
-/// Most verdicts stored in one turn, so that a long queue does not make one long transaction.
-const VERDICTS_MAX: usize = 500;
-/// How old a stored verdict's figures may grow while its cause and its sentence stay: with each
-/// start every rank behind it moves, and a long queue would be written anew in each turn.
-const VERDICT_AGE_MAX: Duration = Duration::from_secs(5);
-
 /// Turns in a row that may be refused whole and planned again at once.
 const REFUSALS_MAX: u32 = 3;
 
@@ -53,8 +44,7 @@ pub struct Cycle {
     app: App,
     epoch: Epoch,
     mirror: Mirror,
-    /// What was last stored for each waiting job, and when.
-    verdicts: BTreeMap<JobId, (Waiting, Instant)>,
+    told: Told,
     /// Turns that a workload has spoiled.
     strikes: BTreeMap<String, u32>,
     /// Turns in a row of which everything was refused.
@@ -79,7 +69,7 @@ impl Cycle {
             app,
             epoch,
             mirror,
-            verdicts: BTreeMap::new(),
+            told: Told::default(),
             strikes: BTreeMap::new(),
             refusals: 0,
             followed: settle::Followed::default(),
@@ -279,82 +269,34 @@ impl Cycle {
             );
             self.fresh = true;
         }
-        let mut verdicts = Vec::new();
-        let mut present = BTreeMap::new();
-        for waiting in &plan.waiting {
-            let Some(id) = translate::job_id(&waiting.workload) else {
-                continue;
-            };
-            let Some(job) = self.mirror.records.jobs.get(&id) else {
-                continue;
-            };
-            let waiting = discreet::verdict(world, &job.row.team, waiting);
-            match self.verdicts.remove(&id) {
-                Some(told) if still_told(&told, &waiting) => {
-                    present.insert(id, told);
-                }
-                _ if verdicts.len() < VERDICTS_MAX => {
-                    verdicts.push(Verdict {
-                        id,
-                        code: waiting.code.as_str().to_owned(),
-                        message: waiting.message.clone(),
-                        whole: serde_json::to_value(&waiting).unwrap_or_default(),
-                    });
-                    present.insert(id, (waiting, Instant::now()));
-                }
-                _ => self.fresh = true,
-            }
+        let mut news = self.told.news(world, &self.mirror.records, plan);
+        news.tell_beyond(world, &self.mirror).await;
+        self.fresh |= news.cut;
+        let stored = self.store(&news).await;
+        if stored.is_err() {
+            // What is stored is not known: all of it is told anew.
+            self.told = Told::default();
         }
-        if !verdicts.is_empty() {
-            self.tell_beyond(world, &mut verdicts).await;
-            let mut tx = self.app.db.begin_system().await?;
-            if epochs::share(&mut tx).await? == self.epoch {
-                wake |= jobs::set_waiting(&mut tx, &verdicts).await? > 0;
-                tx.commit().await?;
-            }
-        }
-        self.verdicts = present;
+        wake |= stored?;
         if wake {
             self.app.wake.all();
         }
         Ok(())
     }
 
-    /// Says of jobs that their quota never admits just that, in the words of their submission.
-    async fn tell_beyond(&self, world: &World, verdicts: &mut [Verdict]) {
-        let asked: BTreeSet<String> = verdicts
-            .iter()
-            .filter(|verdict| waits_for_quota(&verdict.code))
-            .map(|verdict| verdict.id.to_string())
-            .collect();
-        if asked.is_empty() {
-            return;
+    /// Stores news of what waits; whether any job's verdict changed.
+    async fn store(&self, news: &News) -> Result<bool, sqlx::Error> {
+        if news.nothing() {
+            return Ok(false);
         }
-        let works = world.workloads.iter();
-        let works: Vec<Workload> = works
-            .filter(|work| asked.contains(&work.name))
-            .cloned()
-            .collect();
-        let fleet = translate::fleet(&self.mirror.records, self.mirror.now);
-        let beyond = tokio::task::spawn_blocking(move || beyond_quotas(&fleet, works)).await;
-        match beyond {
-            Ok(beyond) => {
-                for verdict in verdicts {
-                    if let Some(beyond) = beyond.get(&verdict.id.to_string()) {
-                        verdict.message = beyond.to_string();
-                    }
-                }
-            }
-            // The engine's own words stay, which say less.
-            Err(error) => tracing::error!(%error, "quotas could not be asked for waiting jobs"),
+        let mut tx = self.app.db.begin_system().await?;
+        if epochs::share(&mut tx).await? != self.epoch {
+            return Ok(false);
         }
+        let changed = news.store(&mut tx).await?;
+        tx.commit().await?;
+        Ok(changed)
     }
-}
-
-/// Whether what was told of a waiting job will do for now.
-fn still_told((told, at): &(Waiting, Instant), waiting: &Waiting) -> bool {
-    let same = (told.code, &told.message) == (waiting.code, &waiting.message);
-    told == waiting || (same && at.elapsed() < VERDICT_AGE_MAX)
 }
 
 /// What a planning task thought; one that failed is the planner's fault, not the database's.

@@ -72,6 +72,7 @@ mod tests {
         ];
         let waiting = Waiting {
             workload: "j".to_owned(),
+            pool: None,
             code: Code::OverLimit,
             scope: scope.to_owned(),
             message: format!("it needs 1 GPUs, and {scope} leaves 0"),

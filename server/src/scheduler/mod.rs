@@ -14,6 +14,7 @@ mod poison;
 mod settle;
 pub mod starved;
 mod think;
+mod told;
 pub mod translate;
 pub mod windows;
 pub mod world;

@@ -68,6 +68,14 @@ impl JobRow {
     pub fn spec(&self) -> Result<JobSpec, serde_json::Error> {
         serde::Deserialize::deserialize(&self.spec)
     }
+
+    /// When the engine last expected it to start. Its own earliest start is no estimate.
+    pub fn expected_start(&self) -> Option<Timestamp> {
+        let waiting = self.waiting.as_ref()?;
+        let estimate = waiting["code"] != "not_yet";
+        let at = waiting["expected_start"].as_str().filter(|_| estimate)?;
+        at.parse().ok()
+    }
 }
 
 /// What is said of a job whose spec cannot be read.

@@ -17,6 +17,7 @@ pub mod devices;
 pub mod epochs;
 pub mod events;
 pub mod evictions;
+pub mod expected_starts;
 pub mod idempotency;
 pub mod jobs;
 pub mod join_tokens;
@@ -36,6 +37,7 @@ pub mod starved;
 pub mod teams;
 pub mod users;
 pub mod versions;
+pub mod waits;
 pub mod windows;
 pub mod world;
 

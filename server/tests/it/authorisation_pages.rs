@@ -107,6 +107,8 @@ fn fields(path: &str) -> &'static str {
     match path {
         "/signin" => "username=nobody&password=x",
         "/theme" => "theme=dark",
+        // A version that it has not: who may change it is told so.
+        "/jobs/{job}/change" => "version=999&time_limit_seconds=60",
         "/submit" | "/submit/dry-run" => {
             "team=vision&name=b&kind=batch&class=normal&command=true&gpus=1&share=exclusive"
         }

@@ -119,3 +119,66 @@ async fn the_live_world_is_a_scenario_file_that_the_engine_reads_back(owner: PgP
         assert_eq!((world.nodes.len(), world.workloads.len()), (1, 2));
     }
 }
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_dry_run_says_when_a_job_that_waits_would_start_and_where(owner: PgPool) {
+    let server = fleet(&owner).await;
+    let member = server.client("vision-member");
+    let mut first = spec(json!(8));
+    first["time_limit_seconds"] = json!(3600);
+    member.post(JOBS, first).await.expect(StatusCode::CREATED);
+    crate::fleet::turn(&server.app).await;
+    let dry = member
+        .post("/teams/vision/jobs/dry-run", spec(json!(2)))
+        .await;
+    let dry = dry.expect(StatusCode::OK);
+    assert_eq!(dry["verdict"], "waits", "{dry}");
+    assert_eq!(dry["expected_start"], dry["waiting"]["expected_start"]);
+    assert!(dry["expected_start"].is_string(), "{dry}");
+    assert_eq!(dry["expected_nodes"], json!(["n1"]), "{dry}");
+    assert_eq!(dry["slices"], json!([]));
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_dry_run_says_whom_a_job_would_displace_without_saying_who(owner: PgPool) {
+    let server = fleet(&owner).await;
+    for _ in 0..2 {
+        submit(&server.client("speech-member"), "speech", 4).await;
+    }
+    crate::fleet::turn(&server.app).await;
+    let member = server.client("vision-member");
+    let reply = member
+        .post("/teams/vision/jobs/dry-run", spec(json!(4)))
+        .await;
+    assert!(!reply.text.contains("speech"), "{}", reply.text);
+    let dry = reply.expect(StatusCode::OK);
+    assert_eq!(dry["verdict"], "waits_for_victims", "{dry}");
+    assert_eq!(dry["displaces"]["jobs"], 1);
+    assert_eq!(
+        (&dry["displaces"]["own_jobs"], &dry["displaces"]["gpus"]),
+        (&json!(0), &json!(4))
+    );
+    assert_eq!(dry["placement"][0]["node"], "n1");
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_dry_run_says_which_part_of_a_device_a_fraction_would_get(owner: PgPool) {
+    let server = fleet(&owner).await;
+    let fraction = json!({ "name": "f", "command": ["true"],
+        "per_worker": { "gpus": 0.5, "sharing": ["time_slice"], "gpu_memory_mib": 2048 } });
+    let dry = server
+        .client("vision-member")
+        .post("/teams/vision/jobs/dry-run", fraction)
+        .await
+        .expect(StatusCode::OK);
+    let device = &dry["placement"][0]["devices"][0];
+    assert_eq!(
+        (&device["mode"], &device["gpus"]),
+        (&json!("time_slice"), &json!(0.5))
+    );
+    assert!(device["memory_mib"].as_i64() >= Some(2048), "{dry}");
+    assert_eq!(
+        (&device["mig"], &device["start"]),
+        (&json!(null), &json!(null))
+    );
+}

@@ -56,6 +56,10 @@ async fn fill(owner: &PgPool, server: &Server) {
              SELECT '{team}', '{user}', '{job}', s.id, s.pool_id, s.mode, s.started_at, s.started_at + interval '1 s', 1000000000 FROM usage_segments AS s;
              INSERT INTO events (team_id, subject, subject_id, job_id, to_state, actor_kind, actor_name)
              VALUES ('{team}', 'job', '{job}', '{job}', 'queued', 'user', 'x');
+             INSERT INTO waits (team_id, job_id, code, scope, message, need_milli, have_milli, began_at, ended_at, held_seconds)
+             VALUES ('{team}', '{job}', 'over_limit', 'team vision', 'x', 1, 0, '2026-01-01', '2026-01-02', 86400);
+             INSERT INTO expected_starts (job_id, queued_at, team_id, told_at, first_at)
+             VALUES ('{job}', '2026-01-01', '{team}', '2026-01-01', '2026-01-02');
              INSERT INTO bookings (id, pool_id, name, team_id, gpus_milli, starts_at, ends_at)
              SELECT gen_random_uuid(), id, 'demo', '{team}', 1000, '2026-01-01', '2026-01-02' FROM pools;
              INSERT INTO windows (id, pool_id, name, days, starts_minute, ends_minute, time_zone)

@@ -1,4 +1,4 @@
-//! A job's timeline: its states to scale.
+//! A job's timeline: its states, or what it waited for, to scale.
 
 use domain::state::JobState;
 
@@ -18,14 +18,22 @@ pub struct Span {
 
 /// A job's life to scale in time.
 pub fn timeline(label: &str, spans: &[Span], live: bool) -> Html {
-    let total = spans
+    let parts = spans
         .iter()
-        .map(|span| span.seconds.max(0))
+        .map(|span| (span_class(span.state), span.seconds));
+    stretches(label, &parts.collect::<Vec<_>>(), live)
+}
+
+/// Stretches of time to scale: the class that fills each, and its seconds.
+pub(crate) fn stretches(label: &str, parts: &[(&str, i64)], live: bool) -> Html {
+    let total = parts
+        .iter()
+        .map(|(_, seconds)| (*seconds).max(0))
         .sum::<i64>()
         .max(1);
-    let shares: Vec<i64> = spans
+    let shares: Vec<i64> = parts
         .iter()
-        .map(|span| (span.seconds.max(0) * WHOLE / total).max(SPAN_LEAST))
+        .map(|(_, seconds)| ((*seconds).max(0) * WHOLE / total).max(SPAN_LEAST))
         .collect();
     let drawn = shares.iter().sum::<i64>().max(1);
     let mut out = format!(
@@ -33,12 +41,11 @@ pub fn timeline(label: &str, spans: &[Span], live: bool) -> Html {
         escape_once(label)
     );
     let mut start = 0;
-    for (span, share) in spans.iter().zip(shares) {
+    for ((class, _), share) in parts.iter().zip(shares) {
         push(
             &mut out,
             format_args!(
-                "<rect class=\"{}\" x=\"{}\" width=\"{}\" y=\"2\" height=\"20\" rx=\"2\"/>",
-                span_class(span.state),
+                "<rect class=\"{class}\" x=\"{}\" width=\"{}\" y=\"2\" height=\"20\" rx=\"2\"/>",
                 percent(start, drawn),
                 percent(share, drawn)
             ),
@@ -50,6 +57,25 @@ pub fn timeline(label: &str, spans: &[Span], live: bool) -> Html {
     }
     out.push_str("</svg>");
     Html(out)
+}
+
+/// The class that fills a stretch of a wait, by what kind of cause it had: the order, room, a
+/// quota, what cannot be, and the job's own wish.
+pub(crate) fn cause_class(code: &str) -> &'static str {
+    match code {
+        "behind_in_order"
+        | "held_for_reservation"
+        | "preemption_not_allowed"
+        | "waiting_for_victims" => "f-s",
+        "insufficient_capacity" | "fragmented" | "topology" => "f-p",
+        "over_limit"
+        | "ancestor_over_limit"
+        | "non_preemptible_over_guarantee"
+        | "no_quota"
+        | "over_budget" => "f-h",
+        "never_fits" | "no_such_hardware" | "pool_closed" => "f-x",
+        _ => "f-qb",
+    }
 }
 
 /// The class that fills a state's span.

@@ -13,7 +13,7 @@ use crate::parts::{EventLine, State, Team, scattered};
 use crate::shell::{Section, Shell};
 
 use super::held::{self, HeldAlike};
-use super::{Ending, EvictionRow, Remedy, Why};
+use super::{Ending, EvictionRow, Remedy, WaitHistory, Why};
 
 /// A job as its team sees it.
 #[derive(Debug, Clone, Template)]
@@ -31,6 +31,8 @@ pub struct JobView {
     pub user: String,
     /// Its state.
     pub state: JobState,
+    /// Its version, which a change of it names.
+    pub version: i64,
     /// Why it waits, or how it ended.
     pub why: Why,
     /// All that its workers ask for, in thousandths.
@@ -41,6 +43,8 @@ pub struct JobView {
     pub placement: Vec<PlacedWorker>,
     /// The stretches of its life.
     pub spans: Vec<Span>,
+    /// What it has waited for.
+    pub waits: WaitHistory,
     /// Its attempts, first to last.
     pub attempts: Vec<AttemptRow>,
     /// What happened, first to last.
@@ -64,7 +68,7 @@ pub struct JobView {
 }
 
 /// A worker and its devices.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlacedWorker {
     /// The worker's number.
     pub worker: u32,
@@ -92,6 +96,17 @@ impl PlacedWorker {
             }],
         });
         draw::devices(t, &cells.collect::<Vec<_>>())
+    }
+
+    /// The devices in words, those in a row that are held alike as one.
+    pub(super) fn devices_told(&self, t: &Messages) -> Vec<Phrase> {
+        let told = self.held().into_iter().map(|held| {
+            t.count("job.devices", held.count)
+                .with("indices", held.indices)
+                .with("gpus", t.amount(held.milli))
+                .nest("mode", t.word("mode", &held.first.2))
+        });
+        told.collect()
     }
 
     /// The devices, those in a row that are held alike as one.
@@ -201,6 +216,8 @@ pub struct JobActions {
     pub suspend: bool,
     /// Resume it.
     pub resume: bool,
+    /// Change it while it waits.
+    pub change: bool,
     /// Submit one like it.
     pub clone: bool,
 }
@@ -213,8 +230,13 @@ impl JobView {
         State::job(self.state).show(&self.shell.t)
     }
 
+    /// The keys of this job that make a change, where it may still be made and by the reader.
+    fn pressed<'a>(&self, remedy: &'a Remedy) -> Option<Vec<(&'static str, &'a str)>> {
+        remedy.keys_of_job().filter(|_| self.actions.change)
+    }
+
     /// The fields of the submit form that make a change, where the reader may submit one like it.
-    fn offered<'a>(&self, remedy: &'a Remedy) -> Option<Vec<(&'static str, &'a str)>> {
+    fn offered(&self, remedy: &Remedy) -> Option<Vec<(&'static str, String)>> {
         remedy.fields().filter(|_| self.actions.clone)
     }
 

@@ -9,7 +9,7 @@ use domain::money::Money;
 use crate::messages::{Messages, Phrase};
 use crate::shell::{Section, Shell};
 
-use super::{Refusal, Remedy, Wait};
+use super::{Accuracy, PlacedWorker, Refusal, Remedy, Wait};
 
 /// The form as it stands, with what is wrong with it.
 #[derive(Debug, Clone, Template)]
@@ -79,6 +79,7 @@ pub struct SubmitForm {
     pub pool: String,
     pub command: String,
     pub workers: String,
+    pub min_workers: String,
     pub gpus: String,
     pub cpus: String,
     pub memory_gib: String,
@@ -87,6 +88,9 @@ pub struct SubmitForm {
     pub time_limit_minutes: String,
     pub checkpoint_minutes: String,
     pub retries: String,
+    pub preemptible: String,
+    pub not_before: String,
+    pub after: String,
     pub env: String,
     pub file_name: String,
     pub file_text: String,
@@ -101,6 +105,7 @@ impl Default for SubmitForm {
             pool: String::new(),
             command: String::new(),
             workers: "1".into(),
+            min_workers: String::new(),
             gpus: "1".into(),
             cpus: String::new(),
             memory_gib: String::new(),
@@ -109,6 +114,9 @@ impl Default for SubmitForm {
             time_limit_minutes: String::new(),
             checkpoint_minutes: String::new(),
             retries: "0".into(),
+            preemptible: String::new(),
+            not_before: String::new(),
+            after: String::new(),
             env: String::new(),
             file_name: String::new(),
             file_text: String::new(),
@@ -123,15 +131,71 @@ pub struct DryRun {
     pub outcome: Outcome,
     /// Why it would wait, or be refused.
     pub cause: Option<Cause>,
-    /// Where it would run, or likely run.
-    pub nodes: Vec<String>,
-    /// Whom it would displace: how many jobs, and what they hold, in thousandths of a GPU.
-    pub displaces: Option<(i64, i64)>,
+    /// Where it would run.
+    pub placement: Vec<PlacedWorker>,
+    /// What would be changed on its devices for it.
+    pub slices: Vec<SliceLine>,
+    /// The nodes on which a later start would be kept for it.
+    pub kept_on: Vec<String>,
+    /// Whom it would displace.
+    pub displaces: Option<Displaced>,
     /// What it would cost in an hour.
     pub per_hour: Option<Money>,
     /// What it would cost at most, when it has a time limit.
     pub at_most: Option<Money>,
 }
+
+/// Work that would give way, in sum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Displaced {
+    /// How many jobs.
+    pub jobs: i64,
+    /// Of these, jobs of the reader's own teams.
+    pub own: i64,
+    /// How many jobs more would be moved.
+    pub moved: i64,
+    /// What they hold, in thousandths of a GPU.
+    pub gpus_milli: i64,
+    /// Their work that would be lost, in thousandths of GPU-seconds.
+    pub lost_milli_seconds: i64,
+}
+
+/// What would be changed on one device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SliceLine {
+    /// Its node.
+    pub node: String,
+    /// Its number there.
+    pub index: u32,
+    /// The code of the mode to which it would be switched.
+    pub mode: Option<String>,
+    /// Instances that would be cut: profile and first memory slice.
+    pub made: Vec<(String, u32)>,
+    /// Idle instances that would be removed, likewise.
+    pub removed: Vec<(String, u32)>,
+}
+
+impl SliceLine {
+    fn say(&self, t: &Messages) -> Phrase {
+        let switched = self
+            .mode
+            .iter()
+            .map(|mode| t.say("dry.switched").nest("mode", t.word("mode", mode)));
+        let of = |said: Phrase, (profile, start): &(String, u32)| {
+            said.with("profile", profile).with("start", start)
+        };
+        let made = self.made.iter().map(|made| of(t.say("dry.made"), made));
+        let removed = self.removed.iter();
+        let removed = removed.map(|removed| of(t.say("dry.removed"), removed));
+        t.say("dry.slice")
+            .with("node", &self.node)
+            .with("index", self.index)
+            .nest("changes", Phrase::list(switched.chain(removed).chain(made)))
+    }
+}
+
+/// Most workers of which each device is told; of a larger gang only the nodes are.
+const WORKERS_TOLD_MAX: usize = 8;
 
 /// Why a job would not start now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -212,6 +276,57 @@ impl DryRun {
         }
     }
 
+    /// The nodes that it would run on, each once.
+    fn nodes(&self) -> Vec<&str> {
+        let mut nodes: Vec<&str> = self.placement.iter().map(|w| w.node.as_str()).collect();
+        nodes.dedup();
+        nodes
+    }
+
+    /// What each worker would hold, where they are few.
+    fn devices(&self, t: &Messages) -> Vec<Phrase> {
+        if self.placement.len() > WORKERS_TOLD_MAX {
+            return Vec::new();
+        }
+        let workers = self.placement.iter();
+        workers.flat_map(|worker| worker.devices_told(t)).collect()
+    }
+
+    /// Whom it would displace, in words.
+    fn displaced(&self, t: &Messages) -> Phrase {
+        let Some(displaced) = self.displaces else {
+            return t.say("dry.nobody");
+        };
+        let mut parts = Vec::new();
+        if displaced.jobs > 0 {
+            parts.push(
+                t.say("dry.displaced")
+                    .nest("jobs", t.count("count.jobs", displaced.jobs))
+                    .nest("gpus", t.gpus(displaced.gpus_milli)),
+            );
+        }
+        if displaced.own > 0 {
+            parts.push(t.say("dry.displaced_own").with("n", displaced.own));
+        }
+        if displaced.lost_milli_seconds > 0 {
+            let lost = t.work(displaced.lost_milli_seconds);
+            parts.push(t.say("dry.lost").nest("work", lost));
+        }
+        if displaced.moved > 0 {
+            let moved = t.count("count.jobs", displaced.moved);
+            parts.push(t.say("dry.moved").nest("jobs", moved));
+        }
+        Phrase::list(parts)
+    }
+
+    /// How far such expected starts were out of late.
+    fn accuracy(&self) -> Option<&Accuracy> {
+        match &self.cause {
+            Some(Cause::Waits(wait)) => wait.accuracy.as_ref(),
+            _ => None,
+        }
+    }
+
     fn remedies(&self) -> &[Remedy] {
         match &self.cause {
             Some(Cause::Waits(wait)) => &wait.remedies,
@@ -271,6 +386,11 @@ impl SubmitView {
         value == option
     }
 
+    /// Whether it may be preempted: as its class says, or as said here.
+    fn preemptions(&self) -> [&'static str; 3] {
+        ["", "true", "false"]
+    }
+
     fn kinds(&self) -> [&'static str; 3] {
         ["training", "batch", "interactive"]
     }
@@ -297,13 +417,14 @@ impl SubmitView {
 }
 
 /// The fields that carry their own errors.
-const SHOWN_FIELDS: [&str; 17] = [
+const SHOWN_FIELDS: [&str; 21] = [
     "name",
     "kind",
     "class",
     "pool",
     "command",
     "workers",
+    "min_workers",
     "gpus",
     "cpus",
     "memory_gib",
@@ -312,6 +433,9 @@ const SHOWN_FIELDS: [&str; 17] = [
     "time_limit_minutes",
     "checkpoint_minutes",
     "retries",
+    "preemptible",
+    "not_before",
+    "after",
     "env",
     "file_name",
     "file_text",

@@ -52,6 +52,31 @@ pub struct Wait {
     pub holders: Option<Holders>,
     /// What of its quota can never admit it, where that was looked up.
     pub beyond_quota: Option<BeyondQuota>,
+    /// How far such expected starts were out of late, where that was looked up.
+    pub accuracy: Option<Accuracy>,
+}
+
+/// How far expected starts in a pool were out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Accuracy {
+    /// Over how many days.
+    pub days: i64,
+    /// Starts that had been told before.
+    pub cases: i64,
+    /// Of these, those that came within ten minutes of what was first told.
+    pub near: i64,
+    /// By how many seconds half of what was first told was out at the most.
+    pub median_seconds: i64,
+}
+
+impl Accuracy {
+    /// In one sentence.
+    pub fn say(&self, t: &Messages) -> Phrase {
+        t.count("why.accuracy", self.cases)
+            .with("days", self.days)
+            .with("near", self.near)
+            .nest("median", t.duration(self.median_seconds))
+    }
 }
 
 /// A quota that does not admit a job even when nothing else runs.
@@ -238,6 +263,11 @@ impl Wait {
         (sum(all) - sum(out)).max(0)
     }
 
+    /// Whether its time is told by the job itself, and is no estimate.
+    pub(super) fn kept_time(&self) -> bool {
+        self.code == NOT_YET
+    }
+
     /// What happens next, as far as it is known.
     pub fn next(&self, shell: &Shell) -> Phrase {
         let t = &shell.t;
@@ -245,7 +275,7 @@ impl Wait {
             return beyond.next(t);
         }
         match &self.expected_start {
-            Some(at) if self.code == NOT_YET => t.say("why.begins").nest("at", shell.moment(at)),
+            Some(at) if self.kept_time() => t.say("why.begins").nest("at", shell.moment(at)),
             Some(at) => t.say("why.expected").nest("at", shell.moment(at)),
             None if t.knows("why_next", &self.code) => t.word("why_next", &self.code),
             None => t.say("why.no_estimate"),
@@ -319,14 +349,30 @@ pub struct Remedy {
 }
 
 impl Remedy {
+    /// The keys that make this change of the job itself while it waits; nothing where only another
+    /// job can have it.
+    pub fn keys_of_job(&self) -> Option<Vec<(&'static str, &str)>> {
+        let keys = self.change.iter().map(|(key, value)| {
+            let known = ["time_limit_seconds", "preemptible"];
+            let key = known.into_iter().find(|known| known == key)?;
+            Some((key, value.as_deref()?))
+        });
+        keys.collect()
+    }
+
     /// The fields of the submit form that make this change, by name with what they are to hold;
     /// nothing where the form cannot make it.
-    pub fn fields(&self) -> Option<Vec<(&'static str, &str)>> {
+    pub fn fields(&self) -> Option<Vec<(&'static str, String)>> {
         let mut fields = Vec::new();
         for (key, value) in &self.change {
             match (key.as_str(), value.as_deref()) {
-                ("workers" | "min_workers", Some(value)) => fields.push(("workers", value)),
-                ("per_worker.gpus", Some(value)) => fields.push(("gpus", value)),
+                ("workers", Some(value)) => fields.push(("workers", value.to_owned())),
+                ("min_workers", Some(value)) => fields.push(("min_workers", value.to_owned())),
+                ("per_worker.gpus", Some(value)) => fields.push(("gpus", value.to_owned())),
+                ("preemptible", Some(value)) => fields.push(("preemptible", value.to_owned())),
+                ("time_limit_seconds", Some(value)) => {
+                    fields.push(("time_limit_minutes", minutes(value.parse().ok()?)));
+                }
                 // What the form has no field for it never asks.
                 ("topology.require" | "anti_affinity", None) | ("nvlink", Some("prefer")) => {}
                 _ => return None,
@@ -357,6 +403,13 @@ impl Remedy {
             })
             .collect()
     }
+}
+
+/// Seconds as minutes with at most three decimals, cut: never longer than they are.
+fn minutes(seconds: i64) -> String {
+    let milli = seconds.saturating_mul(1000) / 60;
+    let text = format!("{}.{:03}", milli / 1000, milli % 1000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// How an attempt ended.

@@ -103,6 +103,7 @@ pub fn job() -> JobView {
         team: team("vision"),
         user: "vision-member".into(),
         state: JobState::Running,
+        version: 7,
         why: Why::Nothing,
         gpus_milli: 4000,
         ran_seconds: Some(6_720),
@@ -139,6 +140,7 @@ pub fn job() -> JobView {
                 seconds: 6_720,
             },
         ],
+        waits: waits(),
         attempts: vec![
             AttemptRow {
                 number: 1,
@@ -243,8 +245,40 @@ pub fn job() -> JobView {
             cancel: true,
             suspend: true,
             resume: false,
+            change: true,
             clone: true,
         },
+    }
+}
+
+/// What a job waited for: three causes, one of them several times.
+pub fn waits() -> WaitHistory {
+    let stretch = |code: &str, scope: &str, minutes: i64, times: i64, seconds: i64| WaitStretch {
+        wait: Wait {
+            code: code.into(),
+            scope: (!scope.is_empty()).then(|| scope.into()),
+            ..Wait::default()
+        },
+        from: minutes_ago(minutes),
+        holds: false,
+        times,
+        seconds,
+    };
+    let cause = |code: &str, seconds: i64| WaitCause {
+        code: code.into(),
+        seconds,
+    };
+    WaitHistory {
+        stretches: vec![
+            stretch("over_limit", "team vision", 413, 1, 600),
+            stretch("insufficient_capacity", "pool h100", 403, 3, 3_900),
+            stretch("behind_in_order", "", 380, 1, 540),
+        ],
+        causes: vec![
+            cause("insufficient_capacity", 3_900),
+            cause("over_limit", 600),
+            cause("behind_in_order", 540),
+        ],
     }
 }
 
@@ -265,6 +299,12 @@ pub fn waiting_job() -> JobView {
                 ("mode_not_offered".into(), 1),
             ],
             rank: Some(1),
+            accuracy: Some(Accuracy {
+                days: 14,
+                cases: 31,
+                near: 24,
+                median_seconds: 240,
+            }),
             remedies: vec![Remedy {
                 change: vec![("per_worker.gpus".into(), Some("2".into()))],
                 effect: "starts_now".into(),

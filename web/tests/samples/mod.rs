@@ -17,6 +17,7 @@ mod fleet;
 mod jobs;
 mod outside;
 mod policies;
+mod queue;
 mod submit;
 mod teams;
 
@@ -25,6 +26,7 @@ pub use fleet::*;
 pub use jobs::*;
 pub use outside::*;
 pub use policies::*;
+pub use queue::*;
 pub use submit::*;
 pub use teams::*;
 
@@ -108,6 +110,9 @@ pub fn all() -> Vec<(&'static str, String)> {
         empty_team.users,
         empty_team.members,
     ) = (vec![], vec![], vec![], vec![]);
+    let mut empty_queue = queue();
+    (empty_queue.rows, empty_queue.others_after) = (vec![], None);
+    empty_queue.all = web::views::Crowd::default();
     let mut outsider = error(403);
     (outsider.shell.reader, outsider.detail) = (None, None);
     let mut empty_node = node();
@@ -125,6 +130,8 @@ pub fn all() -> Vec<(&'static str, String)> {
         ("job-failed", failed_job().render().unwrap()),
         ("job-beyond-quota", beyond_quota().render().unwrap()),
         ("job-never-ran", doomed_job().render().unwrap()),
+        ("queue", queue().render().unwrap()),
+        ("queue-empty", empty_queue.render().unwrap()),
         ("submit", submit().render().unwrap()),
         ("submit-refused", refused_submit().render().unwrap()),
         ("team", team_page().render().unwrap()),

@@ -57,8 +57,26 @@ pub fn submit() -> SubmitView {
                 }],
                 ..Wait::default()
             }))),
-            nodes: vec!["h100-1".into()],
-            displaces: Some((2, 3500)),
+            placement: vec![PlacedWorker {
+                worker: 0,
+                node: "h100-1".into(),
+                devices: vec![(0, 500, "mig".into()), (3, 1000, "exclusive".into())],
+            }],
+            slices: vec![SliceLine {
+                node: "h100-1".into(),
+                index: 0,
+                mode: Some("mig".into()),
+                made: vec![("3g.40gb".into(), 4)],
+                removed: vec![("1g.10gb".into(), 5)],
+            }],
+            kept_on: vec![],
+            displaces: Some(Displaced {
+                jobs: 2,
+                own: 1,
+                moved: 1,
+                gpus_milli: 3500,
+                lost_milli_seconds: 7_200_000,
+            }),
             per_hour: Some(yuan(16_440)),
             at_most: Some(yuan(32_880)),
         }),

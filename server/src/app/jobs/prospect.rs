@@ -51,7 +51,10 @@ pub(in crate::app) fn of(fleet: &World, spec: &JobSpec, workload: Workload) -> P
         nominated: None,
         ..workload
     };
-    let engine::DryRun::Waits(verdict) = engine::dry_run(fleet, asked.clone()) else {
+    let engine::DryRun::Waits {
+        waiting: verdict, ..
+    } = engine::dry_run(fleet, asked.clone())
+    else {
         return Prospect::Open;
     };
     let (code, field) = match verdict.code {
@@ -84,7 +87,9 @@ fn within_quota(fleet: &World, mut asked: Workload) -> Prospect {
     asked.pools = vec![beyond.pool.clone()];
     let team = asked.team.clone();
     match engine::dry_run(fleet, asked) {
-        engine::DryRun::Waits(verdict) => {
+        engine::DryRun::Waits {
+            waiting: verdict, ..
+        } => {
             let verdict = discreet::verdict(fleet, &team, &verdict);
             Prospect::BeyondQuota(beyond, Box::new(verdict))
         }

@@ -31,6 +31,10 @@ pub struct JobPatch {
     #[serde(deserialize_with = "crate::app::some")]
     #[schema(value_type = Option<i64>)]
     pub time_limit_seconds: Option<Option<i64>>,
+    /// Whether it may be preempted; null is as its class says.
+    #[serde(deserialize_with = "crate::app::some")]
+    #[schema(value_type = Option<bool>)]
+    pub preemptible: Option<Option<bool>>,
 }
 
 impl JobPatch {
@@ -42,6 +46,9 @@ impl JobPatch {
         }
         if let Some(limit) = self.time_limit_seconds {
             after.time_limit_seconds = limit;
+        }
+        if let Some(preemptible) = self.preemptible {
+            after.preemptible = preemptible;
         }
         after
     }
@@ -196,7 +203,7 @@ fn ended(job: &JobRow) -> AppError {
     }
 }
 
-/// Changes class and time limit of a job while it waits.
+/// Changes class, time limit and whether it may be preempted of a job while it waits.
 pub async fn update(
     app: &App,
     asker: &Asker,
@@ -217,10 +224,7 @@ pub async fn update(
     if !matches!(job.state, JobState::Queued | JobState::Suspended) {
         return Err(AppError::Conflict {
             code: RefusalCode::NotWaiting,
-            message: format!(
-                "the job is {}; class and time limit change only while it waits",
-                job.state
-            ),
+            message: format!("the job is {}; it changes only while it waits", job.state),
         });
     }
     let before: JobSpec = job.spec().map_err(|error| AppError::Conflict {
@@ -252,7 +256,13 @@ pub async fn update(
                 given: version.to_string(),
                 present: job.version,
             })?;
-        let described = |spec: &JobSpec| json!({ "class": spec.class, "time_limit_seconds": spec.time_limit_seconds });
+        let described = |spec: &JobSpec| {
+            json!({
+                "class": spec.class,
+                "time_limit_seconds": spec.time_limit_seconds,
+                "preemptible": spec.preemptible,
+            })
+        };
         let change = Change {
             team_id: Some(job.team_id),
             before: Some(described(&before)),

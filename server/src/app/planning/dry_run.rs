@@ -1,25 +1,24 @@
 //! What would happen to a job that was submitted now.
 
-use domain::MilliGpu;
-use domain::money::{self, Money, SHOWN_DECIMALS};
+use domain::money::Money;
 use domain::name::Name;
 use domain::sharing::SharingMode;
 use domain::spec::JobSpec;
-use engine::plan::{Preemption, Waiting, WorkerPlace};
+use domain::{MilliGpu, Timestamp};
+use engine::plan::{Code, Preemption, SliceChange, Waiting, WorkerPlace};
 use engine::world::{Workload, World};
-use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::workload;
+use super::accuracy::{self, Accuracy};
+use super::{price, workload};
 use crate::app::authorise::Action;
 use crate::app::jobs::{self, BeyondQuota, Prospect};
 use crate::app::questions::{self, live};
 use crate::app::{App, AppError, Asker};
 use crate::scheduler::discreet;
-use crate::store::prices::PriceInForce;
-use crate::store::{self, Tx};
+use crate::store;
 
 /// What would happen to a job that was submitted now.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -30,6 +29,17 @@ pub struct DryRun {
     pub message: String,
     /// Where it would run, by worker; empty while it would wait.
     pub placement: Vec<DryRunWorker>,
+    /// What would be changed on its devices for it: instances that are cut or removed, modes
+    /// that are switched.
+    pub slices: Vec<DryRunSlices>,
+    /// When it would start by the ends that are known; null where it starts at once, and where
+    /// no start can be estimated.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub expected_start: Option<Timestamp>,
+    /// The nodes on which that start would be kept for it, where one would be.
+    pub expected_nodes: Vec<String>,
+    /// How far expected starts in its pool were out of late, where one is told and such are known.
+    pub accuracy: Option<Accuracy>,
     /// What it would cost per hour there; where it would wait, what it costs wherever it may start, if
     /// that is the same everywhere. Null where no price covers it.
     pub cost_per_hour: Option<Money>,
@@ -88,9 +98,48 @@ pub struct DryRunDevice {
     /// Its place on the node.
     pub index: u32,
     /// How it would be given out.
-    pub mode: domain::sharing::SharingMode,
+    pub mode: SharingMode,
     /// How much of it.
     pub gpus: MilliGpu,
+    /// The profile of its MIG instance; null where it is none.
+    pub mig: Option<String>,
+    /// The memory slice of the device at which that instance begins.
+    pub start: Option<u32>,
+    /// The memory of a fraction, in MiB.
+    pub memory_mib: Option<i64>,
+}
+
+/// What would be changed on a device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DryRunSlices {
+    /// The node.
+    pub node: String,
+    /// The device's place on it.
+    pub index: u32,
+    /// The mode to which it would be switched; null where it stays as it is.
+    pub mode: Option<SharingMode>,
+    /// Instances that would be cut.
+    pub create: Vec<DryRunInstance>,
+    /// Idle instances that would be removed.
+    pub destroy: Vec<DryRunInstance>,
+}
+
+/// An instance of a device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DryRunInstance {
+    /// Its profile.
+    pub profile: String,
+    /// The memory slice at which it begins.
+    pub start: u32,
+}
+
+impl From<engine::plan::Instance> for DryRunInstance {
+    fn from(instance: engine::plan::Instance) -> Self {
+        Self {
+            profile: instance.profile,
+            start: instance.start,
+        }
+    }
 }
 
 /// Work that would have to leave, without saying whose.
@@ -102,6 +151,8 @@ pub struct Displaced {
     pub own_jobs: u32,
     /// What they hold.
     pub gpus: MilliGpu,
+    /// How many jobs more would be moved to another place, and go on there.
+    pub moved_jobs: u32,
     /// GPU-seconds of work that would be lost.
     pub lost_gpu_seconds: i64,
 }
@@ -120,62 +171,100 @@ pub async fn dry_run(
     tx.commit().await?;
     let fleet = questions::fleet(app).await?;
     let asked = workload(&world, team.name.as_str(), asker.user_id, &spec);
-    let wanted = Wanted::of(&spec);
+    let wanted = price::Wanted::of(&spec);
     let tried = move || {
         let prospect = jobs::prospect(&fleet, &spec, asked.clone());
         let outcome = engine::dry_run(&world, asked);
         (world, outcome, prospect)
     };
     let (world, outcome, prospect) = app.questions.ask("plan a dry run", tried).await?;
-    let mut answer = answer(&world, team.name.as_str(), outcome, &own);
+    let (mut answer, pool) = answer(&world, team.name.as_str(), outcome, &own);
     foresee(&mut answer, prospect);
+    answer.accuracy = match (&pool, answer.expected_start) {
+        (Some(pool), Some(_)) => accuracy::of_pool(app, pool).await?,
+        _ => None,
+    };
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     answer.cost_per_hour = match answer.verdict {
         DryRunVerdict::Refused => None,
-        _ if answer.placement.is_empty() => price_anywhere(&mut tx, &world, &wanted).await?,
-        _ => price(&mut tx, &world, &answer.placement).await?,
+        _ if answer.placement.is_empty() => price::anywhere(&mut tx, &world, &wanted).await?,
+        _ => price::there(&mut tx, &world, &answer.placement).await?,
     };
     tx.commit().await?;
     Ok(answer)
 }
 
-fn answer(world: &World, team: &str, outcome: engine::DryRun, own_teams: &[String]) -> DryRun {
+/// The answer, and the pool that an expected start is of.
+fn answer(
+    world: &World,
+    team: &str,
+    outcome: engine::DryRun,
+    own_teams: &[String],
+) -> (DryRun, Option<String>) {
     let mut answer = DryRun {
         verdict: DryRunVerdict::Waits,
         message: String::new(),
         placement: Vec::new(),
+        slices: Vec::new(),
+        expected_start: None,
+        expected_nodes: Vec::new(),
+        accuracy: None,
         cost_per_hour: None,
         displaces: Displaced::default(),
         waiting: None,
         beyond_quota: None,
         refusal: None,
     };
-    match outcome {
-        engine::DryRun::Starts(start) => {
+    let waiting = match outcome {
+        engine::DryRun::Starts { start, slices } => {
             answer.verdict = DryRunVerdict::Starts;
             answer.message = "it would start at once".to_owned();
             answer.placement = places(&start.placement);
+            answer.slices = changes(slices);
+            return (answer, None);
         }
         engine::DryRun::Displaces {
             nomination,
+            slices,
             victims,
+            movers,
             waiting,
         } => {
             answer.verdict = DryRunVerdict::WaitsForVictims;
             answer.displaces = displaced(world, &victims, own_teams);
+            answer.displaces.moved_jobs = u32::try_from(movers.len()).unwrap_or(u32::MAX);
             answer.message = format!(
                 "it would start when {} running jobs have made room",
-                answer.displaces.jobs
+                answer.displaces.jobs + answer.displaces.moved_jobs
             );
             answer.placement = places(&nomination.placement);
-            answer.waiting = Some(public(world, team, &waiting));
+            answer.slices = changes(slices);
+            waiting
         }
-        engine::DryRun::Waits(waiting) => {
+        engine::DryRun::Waits {
+            waiting,
+            reservation,
+        } => {
             answer.message = discreet::verdict(world, team, &waiting).message;
-            answer.waiting = Some(public(world, team, &waiting));
+            answer.expected_nodes = reservation.map_or_else(Vec::new, |kept| kept.nodes);
+            waiting
         }
-    }
-    answer
+    };
+    answer.expected_start = waiting.expected_start;
+    answer.waiting = Some(public(world, team, &waiting));
+    let estimated = waiting.code != Code::NotYet;
+    (answer, waiting.pool.filter(|_| estimated))
+}
+
+fn changes(slices: Vec<SliceChange>) -> Vec<DryRunSlices> {
+    let told = |change: SliceChange| DryRunSlices {
+        node: change.node,
+        index: change.index,
+        mode: change.mode,
+        create: change.create.into_iter().map(Into::into).collect(),
+        destroy: change.destroy.into_iter().map(Into::into).collect(),
+    };
+    slices.into_iter().map(told).collect()
 }
 
 /// Adds what would be said of the job whatever else runs.
@@ -190,6 +279,9 @@ fn foresee(answer: &mut DryRun, prospect: Prospect) {
             answer.verdict = DryRunVerdict::Refused;
             answer.message = field.to_string();
             answer.placement = Vec::new();
+            answer.slices = Vec::new();
+            answer.expected_start = None;
+            answer.expected_nodes = Vec::new();
             answer.displaces = Displaced::default();
             answer.refusal = Some(Refusal {
                 code: code.as_str().to_owned(),
@@ -219,6 +311,9 @@ fn places(placement: &[WorkerPlace]) -> Vec<DryRunWorker> {
                     index: d.index,
                     mode: d.mode,
                     gpus: d.gpus,
+                    mig: d.mig.clone(),
+                    start: d.start,
+                    memory_mib: d.memory_mib,
                 })
                 .collect(),
         })
@@ -247,95 +342,4 @@ fn held(work: &Workload) -> MilliGpu {
         .flat_map(|p| &p.devices)
         .map(|d| d.gpus)
         .sum()
-}
-
-/// What decides the price of work that has no place yet.
-struct Wanted {
-    /// The pools that it names; empty is any.
-    pools: Vec<Name>,
-    modes: Vec<SharingMode>,
-    gpus: MilliGpu,
-    /// Whether it asks for instances, whose part of a device its place decides.
-    instances: bool,
-}
-
-impl Wanted {
-    fn of(spec: &JobSpec) -> Self {
-        let each = spec.per_worker.gpus().milli();
-        Self {
-            pools: spec.pools.clone(),
-            modes: spec.per_worker.sharing.clone(),
-            gpus: MilliGpu::from_milli(each * i64::from(spec.workers)),
-            instances: spec.per_worker.mig_profile.is_some(),
-        }
-    }
-
-    fn accepts(&self, pool: &str) -> bool {
-        self.pools.is_empty() || self.pools.iter().any(|name| name.as_str() == pool)
-    }
-}
-
-/// What work costs per hour wherever it may start; nothing where that differs or a price is missing.
-async fn price_anywhere(
-    tx: &mut Tx,
-    world: &World,
-    wanted: &Wanted,
-) -> Result<Option<Money>, AppError> {
-    let mut common: Option<PriceInForce> = None;
-    if wanted.instances {
-        return Ok(None);
-    }
-    for pool in world.pools.iter().filter(|pool| wanted.accepts(&pool.name)) {
-        let offered = |mode: &&SharingMode| pool.sharing.contains(mode);
-        for mode in wanted.modes.iter().filter(offered) {
-            let price = store::prices::in_force(tx, &pool.name, *mode).await?;
-            match (price, &common) {
-                (Some(price), None) => common = Some(price),
-                (Some(price), Some(known))
-                    if (price.amount, &price.currency) == (known.amount, &known.currency) => {}
-                _ => return Ok(None),
-            }
-        }
-    }
-    Ok(common.map(|price| Money {
-        amount: money::round(
-            price.amount * Decimal::new(wanted.gpus.milli(), 3),
-            SHOWN_DECIMALS,
-        ),
-        currency: price.currency,
-    }))
-}
-
-/// What a placement costs per hour by the prices in force; nothing where one is missing.
-async fn price(
-    tx: &mut Tx,
-    world: &World,
-    placement: &[DryRunWorker],
-) -> Result<Option<Money>, AppError> {
-    let mut sum: Option<Money> = None;
-    for worker in placement {
-        let Some(node) = world.nodes.iter().find(|n| n.name == worker.node) else {
-            return Ok(None);
-        };
-        for device in &worker.devices {
-            let Some(price) = store::prices::in_force(tx, &node.pool, device.mode).await? else {
-                return Ok(None);
-            };
-            let part = price.amount * Decimal::new(device.gpus.milli(), 3);
-            match &mut sum {
-                None => {
-                    sum = Some(Money {
-                        amount: part,
-                        currency: price.currency,
-                    })
-                }
-                Some(sum) if sum.currency == price.currency => sum.amount += part,
-                Some(_) => return Ok(None),
-            }
-        }
-    }
-    Ok(sum.map(|sum| Money {
-        amount: money::round(sum.amount, SHOWN_DECIMALS),
-        currency: sum.currency,
-    }))
 }

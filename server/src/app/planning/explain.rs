@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::accuracy::{self, Accuracy};
 use crate::app::authorise::Action;
 use crate::app::jobs::{self, BeyondQuota, Job, PlacedWorker};
 use crate::app::questions::{self, live};
@@ -32,6 +33,8 @@ pub struct Explanation {
     pub ended: Option<Ended>,
     /// One sentence for people.
     pub message: String,
+    /// How far expected starts in its pool were out of late, where one is told and such are known.
+    pub accuracy: Option<Accuracy>,
     /// Who holds what it could use, in aggregate.
     pub holders: Holders,
     /// When this was so.
@@ -119,9 +122,14 @@ pub async fn explain(app: &App, asker: &Asker, id: JobId) -> Result<Explanation,
         (None, None, Some(_)) => "it starts with the next plan".to_owned(),
         (None, None, None) => job.message,
     };
+    let accuracy = match &waiting {
+        Some(waiting) => accuracy::beside(app, waiting).await?,
+        None => None,
+    };
     Ok(Explanation {
         job: id,
         state: job.state,
+        accuracy,
         waiting: waiting.map(|w| serde_json::to_value(w).unwrap_or_default()),
         beyond_quota,
         ended: None,
@@ -149,6 +157,7 @@ async fn not_waiting(app: &App, asker: &Asker, id: JobId) -> Result<Explanation,
         beyond_quota: None,
         message,
         ended: Ended::of(job),
+        accuracy: None,
         holders: Holders::default(),
         at,
     })
@@ -161,6 +170,8 @@ pub struct Evidence {
     pub holders: Holders,
     /// What of its quota can never admit it.
     pub beyond_quota: Option<BeyondQuota>,
+    /// How far expected starts in its pool were out of late, where one is told and such are known.
+    pub accuracy: Option<Accuracy>,
 }
 
 /// What stands behind a job's wait as it is now; nothing of a job that does not wait.
@@ -179,7 +190,17 @@ pub async fn evidence(app: &App, asker: &Asker, id: JobId) -> Result<Option<Evid
         Some(code) if jobs::may_be_beyond(code) => beyond_quota(app, work).await?,
         _ => None,
     };
+    let pool = job
+        .waiting
+        .as_ref()
+        .filter(|_| job.expected_start().is_some())
+        .and_then(|waiting| waiting["pool"].as_str());
+    let accuracy = match pool {
+        Some(pool) => accuracy::of_pool(app, pool).await?,
+        None => None,
+    };
     Ok(Some(Evidence {
+        accuracy,
         holders: holders(&world, work),
         beyond_quota,
     }))

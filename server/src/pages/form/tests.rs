@@ -15,7 +15,11 @@ fn filled() -> SubmitFields {
         memory_gib: text("1.5"),
         share: text("time_slice"),
         time_limit_minutes: text("90"),
+        min_workers: text("1"),
         retries: text("2"),
+        preemptible: text("false"),
+        not_before: text("2026-12-01T08:30"),
+        after: text("0190b6f2-5c1e-7cc3-98c4-dc0c0c07398f, 0190b6f2-5c1e-7cc3-98c4-dc0c0c073990"),
         env: text("SEED=1\r\nA=b=c\r\n"),
         file_name: text("train.py"),
         file_text: text("print(1)\r\n"),
@@ -33,6 +37,10 @@ fn the_fields_say_a_spec() {
     assert_eq!(spec.env["A"], "b=c");
     assert_eq!(spec.files["train.py"], "print(1)\n");
     assert_eq!(spec.retries.on, [RetryOn::Failure]);
+    assert_eq!((spec.min_workers, spec.preemptible), (Some(1), Some(false)));
+    let at = spec.not_before.map(domain::time::format);
+    assert_eq!(at.as_deref(), Some("2026-12-01T08:30:00Z"));
+    assert_eq!(spec.after.len(), 2);
 }
 
 #[test]
@@ -62,9 +70,13 @@ fn a_fraction_shares_a_device_unless_a_mode_is_chosen() {
 fn a_pressed_change_is_made_in_its_field() {
     let mut fields = filled();
     assert!(!fields.take_change());
-    fields.change = "workers=1&gpus=2&command=rm".into();
+    fields.change = "workers=1&gpus=2&time_limit_minutes=0.5&preemptible=true&command=rm".into();
     assert!(fields.take_change());
     let spec = fields.spec().expect("it is well-formed");
+    assert_eq!(
+        (spec.time_limit_seconds, spec.preemptible),
+        (Some(30), Some(true))
+    );
     assert_eq!((spec.workers, spec.per_worker.gpus().milli()), (1, 2000));
     assert_eq!(spec.command[0], "python3");
 }
@@ -77,14 +89,24 @@ fn every_wrong_field_is_named_at_once() {
     fields.command = "sh -c 'x".into();
     fields.time_limit_minutes = "1e99".into();
     fields.env = "SEED".into();
-    let faults = fields.spec().expect_err("five fields are wrong");
+    fields.min_workers = "some".into();
+    fields.not_before = "soon".into();
+    let faults = fields.spec().expect_err("seven fields are wrong");
     let named: Vec<&str> = faults
         .iter()
         .map(|fault| web::views::field_of(&fault.field))
         .collect();
     assert_eq!(
         named,
-        ["command", "workers", "gpus", "env", "time_limit_minutes"]
+        [
+            "command",
+            "workers",
+            "gpus",
+            "env",
+            "time_limit_minutes",
+            "min_workers",
+            "not_before"
+        ]
     );
 }
 
@@ -99,6 +121,7 @@ fn one_like_it_says_the_same_spec() {
         pool: shown.pool,
         command: shown.command,
         workers: shown.workers,
+        min_workers: shown.min_workers,
         gpus: shown.gpus,
         cpus: shown.cpus,
         memory_gib: shown.memory_gib,
@@ -107,6 +130,9 @@ fn one_like_it_says_the_same_spec() {
         time_limit_minutes: shown.time_limit_minutes,
         checkpoint_minutes: shown.checkpoint_minutes,
         retries: shown.retries,
+        preemptible: shown.preemptible,
+        not_before: shown.not_before,
+        after: shown.after,
         env: shown.env,
         file_name: shown.file_name,
         file_text: shown.file_text,

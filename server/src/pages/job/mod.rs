@@ -5,5 +5,5 @@ mod steer;
 mod view;
 pub mod why;
 
-pub use steer::{cancel_job, read_id, resume_job, suspend_job};
+pub use steer::{cancel_job, change_job, read_id, resume_job, suspend_job};
 pub use view::{JobQuery, show_job};

@@ -4,7 +4,7 @@ use axum::extract::{Path, State};
 use axum::http::Uri;
 use axum::response::Response;
 use domain::ids::JobId;
-use domain::spec::PerWorker;
+use domain::spec::{JobSpec, PerWorker};
 use domain::state::{AttemptEnd, JobState};
 use domain::{MilliGpu, Timestamp};
 use rust_decimal::Decimal;
@@ -13,9 +13,10 @@ use serde::Deserialize;
 use web::draw::Span;
 use web::messages::{Messages, Phrase};
 use web::parts::{EventLine, State as Shown};
-use web::shell::Section;
+use web::shell::{Section, Shell};
 use web::views::{
-    AttemptRow, CostLine, EvictionRow, Holders, JobActions, JobView, PlacedWorker, Why,
+    AttemptRow, CostLine, EvictionRow, Holders, JobActions, JobView, PlacedWorker, WaitCause,
+    WaitHistory, WaitStretch, Why,
 };
 
 use super::super::jobs::{Teams, cost_of};
@@ -24,7 +25,7 @@ use super::super::{PageError, evictions, page, words};
 use super::steer::read_id;
 use super::{log, why};
 use crate::app::authorise::{self, Action};
-use crate::app::jobs::{self, Attempt, Event, Job};
+use crate::app::jobs::{self, Attempt, Event, Job, Waits};
 use crate::app::{App, Asker, planning, prices};
 use crate::front::fields::read_query;
 
@@ -65,6 +66,7 @@ pub async fn show_job(
         ran_seconds: ran_in_all(&attempts, shell.now),
         placement: placement(&job),
         spans: spans(&steps, job.state, shell.now),
+        waits: history(jobs::waits(&app, asker, id).await?),
         attempts: attempts
             .iter()
             .map(|attempt| attempt_row(attempt, &job, &steps, &evictions, shell.now))
@@ -78,9 +80,10 @@ pub async fn show_job(
             || "–".into(),
             |spec| web::log::visible(&words::join(&spec.command)),
         ),
-        asked: asked(&shell.t, &job),
+        asked: asked(&shell, &job),
         log: log::panel(&app, &visit, &job, query.log.as_deref()).await?,
         actions: actions(asker, &job),
+        version: job.version,
         name: job.name,
         user: job.user,
         state: job.state,
@@ -151,11 +154,34 @@ async fn with_evidence(
             free: evidence.holders.free.milli(),
             capacity: evidence.holders.capacity.milli(),
         });
+        wait.accuracy = evidence
+            .as_ref()
+            .and_then(|evidence| evidence.accuracy.as_ref())
+            .map(why::accuracy);
         wait.beyond_quota = evidence
             .and_then(|evidence| evidence.beyond_quota)
             .map(|beyond| why::beyond(&beyond));
     }
     Ok(Why::Waits(wait))
+}
+
+/// What it has waited for, as its page tells it.
+fn history(waits: Waits) -> WaitHistory {
+    let stretch = |wait: jobs::Wait| WaitStretch {
+        from: wait.from,
+        holds: wait.to.is_none(),
+        times: i64::from(wait.stretches),
+        seconds: wait.seconds,
+        wait: why::past(wait),
+    };
+    let cause = |cause: jobs::WaitCause| WaitCause {
+        code: cause.code,
+        seconds: cause.seconds,
+    };
+    WaitHistory {
+        stretches: waits.items.into_iter().map(stretch).collect(),
+        causes: waits.causes.into_iter().map(cause).collect(),
+    }
 }
 
 /// How long all attempts ran, or have been running; nothing where none ever did.
@@ -281,12 +307,15 @@ fn actions(asker: &Asker, job: &Job) -> JobActions {
         cancel: cancellable && may(Action::CancelJob),
         suspend: cancellable && !suspended && may(Action::SuspendJob),
         resume: suspended && may(Action::ResumeJob),
+        change: matches!(job.state, JobState::Queued | JobState::Suspended)
+            && may(Action::UpdateJob),
         clone: may(Action::SubmitJob),
     }
 }
 
 /// What the job asked for, as pairs of a message's key and a value.
-fn asked(t: &Messages, job: &Job) -> Vec<(&'static str, Phrase)> {
+fn asked(shell: &Shell, job: &Job) -> Vec<(&'static str, Phrase)> {
+    let t = &shell.t;
     let Some(spec) = &job.spec else {
         return Vec::new();
     };
@@ -299,7 +328,7 @@ fn asked(t: &Messages, job: &Job) -> Vec<(&'static str, Phrase)> {
         let pools: Vec<&str> = spec.pools.iter().map(|pool| pool.as_str()).collect();
         asked.push(("pools", text(pools.join(", "))));
     }
-    asked.push(("workers", text(t.number(spec.workers))));
+    asked.push(("workers", workers(t, spec)));
     asked.push(("per_worker", per_worker(t, &spec.per_worker)));
     let modes = spec.per_worker.sharing.iter();
     let modes = modes.map(|mode| t.word("mode", mode.as_str()));
@@ -311,6 +340,18 @@ fn asked(t: &Messages, job: &Job) -> Vec<(&'static str, Phrase)> {
         if let Some(seconds) = seconds {
             asked.push((key, t.duration(seconds)));
         }
+    }
+    if let Some(preemptible) = spec.preemptible {
+        asked.push((
+            "preemptible",
+            t.word("preemptible", if preemptible { "true" } else { "false" }),
+        ));
+    }
+    if let Some(at) = &spec.not_before {
+        asked.push(("not_before", shell.moment(at)));
+    }
+    if !spec.after.is_empty() {
+        asked.push(("after", text(spec.after.join(", "))));
     }
     if spec.retries.limit > 0 {
         asked.push(("retries", text(t.number(spec.retries.limit))));
@@ -330,6 +371,17 @@ fn asked(t: &Messages, job: &Job) -> Vec<(&'static str, Phrase)> {
         asked.push(("labels", text(labels.join(", "))));
     }
     asked
+}
+
+/// How many workers it has; of an elastic job that this may change.
+fn workers(t: &Messages, spec: &JobSpec) -> Phrase {
+    match spec.min_workers {
+        Some(least) if least < spec.workers => t
+            .say("job.elastic")
+            .with("least", t.number(least))
+            .with("most", t.number(spec.workers)),
+        _ => Phrase::literal(&t.number(spec.workers)),
+    }
 }
 
 fn per_worker(t: &Messages, need: &PerWorker) -> Phrase {

@@ -4,9 +4,10 @@ use domain::MilliGpu;
 use domain::state::{AttemptEnd, JobState};
 use serde_json::Value;
 use web::messages::{Messages, Phrase};
-use web::views::{BeyondQuota, Ending, Remedy, Wait, Why};
+use web::views::{Accuracy, BeyondQuota, Ending, Remedy, Wait, Why};
 
 use crate::app::jobs::{self, Attempt, Event, Job};
+use crate::app::planning;
 
 /// Changes that are offered: more would be a list, not advice.
 const REMEDIES_MAX: usize = 3;
@@ -143,11 +144,33 @@ pub fn verdict(waiting: &Value) -> Wait {
             .collect(),
         holders: None,
         beyond_quota: None,
+        accuracy: None,
         rank: waiting["rank"].as_i64(),
         expected_start: waiting["expected_start"]
             .as_str()
             .and_then(|at| at.parse().ok()),
         remedies: remedies.take(REMEDIES_MAX).map(remedy).collect(),
+    }
+}
+
+/// A cause that held for a stretch of a wait, as pages tell it.
+pub fn past(wait: jobs::Wait) -> Wait {
+    Wait {
+        code: wait.code,
+        scope: said(&wait.scope),
+        need_milli: Some(wait.need.milli()),
+        have_milli: Some(wait.have.milli()),
+        ..Wait::default()
+    }
+}
+
+/// How far expected starts were out, as pages tell it.
+pub fn accuracy(known: &planning::Accuracy) -> Accuracy {
+    Accuracy {
+        days: known.days,
+        cases: known.cases,
+        near: known.within_ten_minutes,
+        median_seconds: known.median_error_seconds,
     }
 }
 

@@ -295,9 +295,9 @@ fn one_worker(workload: &mut Workload) {
 /// Whether the fleet could ever hold a workload, whatever quotas say.
 fn has_place(fleet: &World, workload: &Workload) -> bool {
     match engine::dry_run(fleet, workload.clone()) {
-        engine::DryRun::Waits(verdict) => {
-            !matches!(verdict.code, Code::NeverFits | Code::NoSuchHardware)
-        }
+        engine::DryRun::Waits {
+            waiting: verdict, ..
+        } => !matches!(verdict.code, Code::NeverFits | Code::NoSuchHardware),
         _ => true,
     }
 }

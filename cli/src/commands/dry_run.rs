@@ -1,0 +1,169 @@
+//! What would happen to a job that was submitted now, for people.
+
+use serde_json::Value;
+
+use super::explain::accuracy;
+use super::remedies;
+use crate::failure::Failure;
+use crate::table::{self, text};
+
+/// Most workers whose places are printed; of a larger gang the first are.
+const WORKERS_MAX: usize = 32;
+
+/// Prints a dry run.
+pub fn print(answer: &Value) -> Result<(), Failure> {
+    let message = answer["message"].as_str().filter(|text| !text.is_empty());
+    let verdict = message
+        .or(answer["verdict"].as_str())
+        .unwrap_or("no verdict");
+    table::print_line(&text(&verdict.into()))?;
+    for line in lines(answer) {
+        table::print_line(&line)?;
+    }
+    remedies::print(&answer["waiting"]["remedies"], None)
+}
+
+fn items<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
+    value[key].as_array().into_iter().flatten()
+}
+
+/// When, where, what is changed for it, whom it displaces, and what it costs.
+fn lines(answer: &Value) -> Vec<String> {
+    let mut lines = Vec::new();
+    if answer["expected_start"].is_string() {
+        lines.push(format!(
+            "start      about {}",
+            table::shown(answer, "expected_start")
+        ));
+    }
+    if answer["accuracy"].is_object() {
+        lines.push(accuracy(&answer["accuracy"]));
+    }
+    if items(answer, "expected_nodes").next().is_some() {
+        lines.push(format!(
+            "where      later, on {}",
+            text(&answer["expected_nodes"])
+        ));
+    }
+    let workers = answer["placement"].as_array().map_or(0, Vec::len);
+    lines.extend(items(answer, "placement").take(WORKERS_MAX).map(worker));
+    if workers > WORKERS_MAX {
+        lines.push(format!(
+            "           and {} workers more",
+            workers - WORKERS_MAX
+        ));
+    }
+    lines.extend(items(answer, "slices").map(slices));
+    let displaced = &answer["displaces"];
+    if displaced["jobs"].as_u64().is_some_and(|jobs| jobs > 0) {
+        lines.push(format!(
+            "displaces  {} jobs that hold {} GPUs, {} of them of your own teams; {} GPU-seconds of their work are lost",
+            text(&displaced["jobs"]),
+            text(&displaced["gpus"]),
+            text(&displaced["own_jobs"]),
+            text(&displaced["lost_gpu_seconds"])
+        ));
+    }
+    if displaced["moved_jobs"]
+        .as_u64()
+        .is_some_and(|jobs| jobs > 0)
+    {
+        lines.push(format!(
+            "moves      {} jobs to other places",
+            text(&displaced["moved_jobs"])
+        ));
+    }
+    if answer["cost_per_hour"].is_object() {
+        lines.push(format!(
+            "price      {} per hour",
+            table::money(&answer["cost_per_hour"])
+        ));
+    }
+    lines
+}
+
+fn worker(worker: &Value) -> String {
+    let devices: Vec<String> = items(worker, "devices").map(device).collect();
+    format!(
+        "worker {:<3} {} {}",
+        text(&worker["worker"]),
+        text(&worker["node"]),
+        devices.join(", ")
+    )
+}
+
+fn device(device: &Value) -> String {
+    let part = match (device["mig"].as_str(), device["memory_mib"].as_i64()) {
+        (Some(_), _) => format!(" {} at {}", text(&device["mig"]), text(&device["start"])),
+        (None, Some(mib)) => format!(" {mib} MiB"),
+        (None, None) => String::new(),
+    };
+    format!(
+        "#{} {} {}{part}",
+        text(&device["index"]),
+        text(&device["mode"]),
+        text(&device["gpus"])
+    )
+}
+
+/// What is changed on a device.
+fn slices(change: &Value) -> String {
+    let instance = |verb: &'static str| {
+        move |one: &Value| {
+            format!(
+                "{verb} {} at {}",
+                text(&one["profile"]),
+                text(&one["start"])
+            )
+        }
+    };
+    let switched = change["mode"]
+        .as_str()
+        .map(|mode| format!("switched to {mode}"));
+    let changes: Vec<String> = switched
+        .into_iter()
+        .chain(items(change, "destroy").map(instance("remove")))
+        .chain(items(change, "create").map(instance("cut")))
+        .collect();
+    format!(
+        "changes    {} #{}: {}",
+        text(&change["node"]),
+        text(&change["index"]),
+        changes.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_dry_run_tells_when_where_what_is_cut_whom_it_displaces_and_the_price() {
+        let answer = json!({
+            "expected_start": "2026-11-30T12:00:00Z",
+            "expected_nodes": ["n2"],
+            "placement": [{"worker": 0, "node": "n1", "devices": [
+                {"index": 0, "mode": "mig", "gpus": 0.5, "mig": "3g.40gb", "start": 4, "memory_mib": null},
+                {"index": 1, "mode": "time_slice", "gpus": 0.25, "mig": null, "start": null, "memory_mib": 2048}
+            ]}],
+            "slices": [{"node": "n1", "index": 0, "mode": "mig",
+                "create": [{"profile": "3g.40gb", "start": 4}], "destroy": [{"profile": "1g.10gb", "start": 5}]}],
+            "displaces": {"jobs": 2, "own_jobs": 1, "gpus": 3.5, "moved_jobs": 3, "lost_gpu_seconds": 60},
+            "cost_per_hour": {"amount": "82.2000", "currency": "CNY"},
+        });
+        assert_eq!(
+            lines(&answer),
+            [
+                "start      about 2026-11-30T12:00:00Z",
+                "where      later, on n2",
+                "worker 0   n1 #0 mig 0.5 3g.40gb at 4, #1 time_slice 0.25 2048 MiB",
+                "changes    n1 #0: switched to mig, remove 1g.10gb at 5, cut 3g.40gb at 4",
+                "displaces  2 jobs that hold 3.5 GPUs, 1 of them of your own teams; 60 GPU-seconds of their work are lost",
+                "moves      3 jobs to other places",
+                "price      CNY 82.2000 per hour",
+            ]
+        );
+    }
+}

@@ -1,0 +1,212 @@
+//! `allot explain`: why a job waits, what would start it, and what it has waited for so far.
+
+use clap::Args;
+use serde_json::Value;
+
+use super::jobs::workers;
+use super::remedies::{self, pairs};
+use crate::client::{Client, part};
+use crate::failure::Failure;
+use crate::foreign::plain;
+use crate::table::{self, at, text};
+
+/// Say why a job waits and what would start it, or how it ended.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  allot explain 0190b6f2-5c1e-7cc3-98c4-dc0c0c07398f\n  allot explain 0190b6f2-5c1e-7cc3-98c4-dc0c0c07398f --history"
+)]
+pub struct Explain {
+    /// The job's id
+    id: String,
+    /// Say instead what it has waited for so far, and for how long
+    #[arg(long)]
+    history: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Explain {
+    /// Runs the command.
+    pub async fn run(self) -> Result<(), Failure> {
+        let client = Client::found()?;
+        if self.history {
+            return self.tell_history(&client).await;
+        }
+        let verdict = client
+            .get(&format!("/jobs/{}/explanation", part(&self.id)), &[])
+            .await?;
+        if self.json {
+            return table::print_json(&verdict);
+        }
+        for line in told(&verdict) {
+            table::print_line(&line)?;
+        }
+        remedies::print(&verdict["waiting"]["remedies"], Some(&self.id))
+    }
+}
+
+impl Explain {
+    /// Prints each stretch of its waits, and how long each cause held in all.
+    async fn tell_history(&self, client: &Client) -> Result<(), Failure> {
+        let waits = client
+            .get(&format!("/jobs/{}/waits", part(&self.id)), &[])
+            .await?;
+        if self.json {
+            return table::print_json(&waits);
+        }
+        let rows = |key: &str| waits[key].as_array().cloned().unwrap_or_default();
+        let stretches = [
+            ("FROM", "from"),
+            ("TO", "to"),
+            ("CAUSE", "code"),
+            ("SCOPE", "scope"),
+            ("TIMES", "stretches"),
+            ("SECONDS", "seconds"),
+        ];
+        table::print(&rows("items"), &stretches, "it has waited for nothing")?;
+        if waits["items"].as_array().is_some_and(Vec::is_empty) {
+            return Ok(());
+        }
+        table::print_line("")?;
+        let causes = [
+            ("CAUSE", "code"),
+            ("TIMES", "stretches"),
+            ("SECONDS", "seconds"),
+        ];
+        table::print(&rows("causes"), &causes, "")?;
+        table::print_line(&format!("in all {} s", text(&waits["waited_seconds"])))
+    }
+}
+
+/// An explanation in lines: the sentence first, then what stands behind it.
+fn told(verdict: &Value) -> Vec<String> {
+    let mut lines = vec![text(&verdict["message"])];
+    let facts = |of: &Value, facts: &[(&str, &str)]| -> Vec<String> {
+        let known = facts.iter().filter(|(_, path)| !at(of, path).is_null());
+        let line = |(label, path): &(&str, &str)| format!("{label:<10} {}", table::shown(of, path));
+        known.map(line).collect()
+    };
+    let ended = &verdict["ended"];
+    if !ended.is_null() {
+        lines.push(format!("{:<10} {}", "state", text(&verdict["state"])));
+        let ended = said_once_beside(ended, &verdict["state"]);
+        lines.extend(facts(&ended, &ENDED));
+        lines.extend(workers(&ended["placement"]));
+    }
+    let waiting = &verdict["waiting"];
+    if waiting.is_null() {
+        return lines;
+    }
+    lines.extend(facts(waiting, &WAITING));
+    if let Some(counts) = waiting["counts"].as_object() {
+        let count = |(filter, count): (&String, &Value)| {
+            format!("{:>8}  {}", text(count), plain(filter).replace('_', " "))
+        };
+        lines.extend(sifted(counts).into_iter().map(count));
+    }
+    if verdict["accuracy"].is_object() {
+        lines.push(accuracy(&verdict["accuracy"]));
+    }
+    lines.push(format!("{:<10} {}", "GPUs", pairs(&verdict["holders"])));
+    lines
+}
+
+/// What is told of a wait.
+const WAITING: [(&str, &str); 6] = [
+    ("code", "code"),
+    ("scope", "scope"),
+    ("needs", "need"),
+    ("has", "have"),
+    ("rank", "rank"),
+    ("expected", "expected_start"),
+];
+
+/// What is told of an end.
+const ENDED: [(&str, &str); 6] = [
+    ("reason", "reason"),
+    ("exit code", "exit_code"),
+    ("signal", "exit_signal"),
+    ("ended", "finished_at"),
+    ("attempts", "attempts"),
+    ("cost", "cost"),
+];
+
+/// What ended, without its reason where that is its state's word.
+fn said_once_beside(ended: &Value, state: &Value) -> Value {
+    let mut ended = ended.clone();
+    if ended["reason"] == *state {
+        ended["reason"] = Value::Null;
+    }
+    ended
+}
+
+/// How far expected starts were out, in one sentence.
+pub fn accuracy(known: &Value) -> String {
+    format!(
+        "           of {} starts in {} days {} came within ten minutes of what was first told; half were out by {} s at the most",
+        text(&known["cases"]),
+        text(&known["days"]),
+        text(&known["within_ten_minutes"]),
+        text(&known["median_error_seconds"])
+    )
+}
+
+/// Counts of nodes: all that were looked at first, then what ruled most of them out.
+fn sifted(counts: &serde_json::Map<String, Value>) -> Vec<(&String, &Value)> {
+    let mut counts: Vec<_> = counts.iter().collect();
+    counts.sort_by_key(|(key, count)| {
+        let most = std::cmp::Reverse(count.as_u64());
+        (key.as_str() != "nodes", most)
+    });
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_job_that_has_ended_tells_how_why_where_and_at_what_cost() {
+        let verdict = json!({
+            "state": "failed", "message": "worker 0 was ended by signal 9 (SIGKILL)", "waiting": null,
+            "holders": {"capacity": 0, "own_team": 0, "other_teams": 0, "free": 0},
+            "ended": {
+                "reason": "signal", "exit_code": null, "exit_signal": 9, "attempts": 2,
+                "finished_at": "2026-11-30T13:16:27.082278Z", "cost": {"amount": "1.2345", "currency": "CNY"},
+                "placement": [{"worker": 0, "node": "n1", "devices": [{"index": 3, "mode": "exclusive", "gpus": 1}]}],
+            },
+        });
+        let lines = told(&verdict).join("\n");
+        for words in [
+            "signal 9 (SIGKILL)",
+            "state      failed",
+            "reason     signal",
+            "ended      2026-11-30T13:16:27Z",
+            "attempts   2",
+            "cost       CNY 1.2345",
+            "worker 0     n1 #3 exclusive 1",
+        ] {
+            assert!(lines.contains(words), "{words} in {lines}");
+        }
+        assert!(
+            !lines.contains("exit code") && !lines.contains("GPUs"),
+            "{lines}"
+        );
+    }
+
+    #[test]
+    fn a_wait_tells_who_holds_what_it_could_use() {
+        let verdict = json!({
+            "state": "queued", "message": "it waits", "ended": null,
+            "waiting": {"code": "insufficient_capacity", "counts": {}, "remedies": []},
+            "holders": {"capacity": 8, "own_team": 2, "other_teams": 5, "free": 1},
+        });
+        let lines = told(&verdict).join("\n");
+        for words in ["other teams 5", "own team 2", "free 1"] {
+            assert!(lines.contains(words), "{words} in {lines}");
+        }
+    }
+}
