@@ -166,7 +166,8 @@ impl Classes {
                 self.best_of(ledger, query, &mut ranking, free)
             }
         };
-        self.scores += ranking.len() - before;
+        // Classes without nodes that were met on the way are known no more.
+        self.scores = (self.scores + ranking.len()).saturating_sub(before);
         self.rankings.insert(asked, ranking);
         found
     }
