@@ -66,6 +66,10 @@ async fn fill(owner: &PgPool, server: &Server) {
              SELECT gen_random_uuid(), id, 'night', '{{mon}}', 0, 0, 'UTC' FROM pools;
              INSERT INTO window_quotas (window_id, team_id, guaranteed_milli, weight_milli)
              SELECT id, '{team}', 1000, 1000 FROM windows;
+             INSERT INTO evictions (team_id, job_id, attempt_id, pool_id, kind, rule, workers_before, workers_after,
+                                    gpus_milli, devices, lost_gpu_milli_seconds)
+             SELECT '{team}', '{job}', a.id, p.id, 'preemption', 'drain', 1, 0, 1000, 1, 0 FROM attempts AS a, pools AS p;
+             INSERT INTO starved_teams (team_id, pool_id, since) SELECT '{team}', id, allotment.clock() FROM pools;
              INSERT INTO audit (actor_kind, actor_id, actor_name, action, object, team_id, outcome)
              VALUES ('user', '{user}', 'x', 'submit_job', 'job/x', '{team}', 'done')"
         ),
