@@ -149,8 +149,10 @@ fn preempt(work: &mut Workload, eviction: &Preemption, leaves_at: Timestamp) -> 
         return None;
     }
     let gone = work.placed.split_off(keep.min(work.placed.len()));
-    Some(Workload {
-        name: format!("{}{RELEASED}{keep}", work.name),
+    // Ranks that it gave up before may still be in their grace, and be as many.
+    let until = leaves_at.timestamp();
+    (!gone.is_empty()).then(|| Workload {
+        name: format!("{}{RELEASED}{keep} until {until}", work.name),
         state: WorkloadState::Leaving,
         leaves_at: Some(leaves_at),
         placed: gone,

@@ -11,6 +11,7 @@ use std::rc::Rc;
 use crate::index::{Amount, DEVICE, Index};
 use crate::ledger::{Ledger, Slot, Standing};
 use crate::place::Query;
+use crate::preempt;
 use crate::quota;
 use crate::world::NodeState;
 
@@ -161,8 +162,10 @@ fn in_guarantee(ledger: &Ledger<'_, '_>, pool: usize) -> Vec<usize> {
     let index = ledger.index;
     let stands = |work: &usize| {
         let there = ledger.slots(*work).first();
+        // Who stands on a node that is emptied is moved or stopped in this very cycle.
         there.is_some_and(|slot| index.nodes[slot.node].pool == pool)
             && ledger.standing(*work) != Standing::Leaving
+            && preempt::drained(ledger, *work).is_none()
     };
     let mut works: Vec<usize> = (0..index.works.len()).filter(stands).collect();
     works.sort_by_key(|&w| {

@@ -523,3 +523,22 @@ fn who_of_two_that_start_is_in_the_guarantee_turns_on_who_came_first_and_not_on_
         assert_eq!(new.placement[0].node, "n1");
     }
 }
+
+#[test]
+fn who_is_on_a_node_that_is_emptied_has_its_whole_node_elsewhere() {
+    let mut pool = Pool::new("p");
+    pool.whole_node_guarantees = true;
+    let leaves = Workload::waiting("leaves", "a", 1, before(60)).running_on("n1", &[0], before(50));
+    let rig = Rig::new()
+        .pool(pool)
+        .node(Node::new("n1", "p", 2).state(NodeState::Draining))
+        .node(Node::new("n2", "p", 2))
+        .team("a", 2)
+        .team("b", 1)
+        .work(leaves)
+        .work(Workload::waiting("new", "b", 1, before(5)));
+    // The one node that is left is promised to `a`.
+    let plan = rig.plan();
+    assert_eq!(plan.migrations[0].placement[0].node, "n2");
+    assert_eq!(plan.starts, []);
+}

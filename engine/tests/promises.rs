@@ -2,7 +2,7 @@
 
 mod worlds;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::TimeDelta;
 use domain::MilliGpu;
@@ -121,15 +121,16 @@ fn dice_more(bytes: &[u8]) -> i64 {
     i64::from(bytes[3] % 4)
 }
 
-/// GPUs that each team's running work has.
-fn held(world: &World) -> BTreeMap<&str, i64> {
+/// GPUs that each team's running work has; who moves has those to which it does.
+fn held<'w>(world: &'w World, movers: &BTreeSet<String>) -> BTreeMap<&'w str, i64> {
     let mut held = BTreeMap::new();
-    for work in world
-        .workloads
-        .iter()
-        .filter(|w| w.state == WorkloadState::Running)
-    {
-        let devices = work.placed.iter().map(|p| p.devices.len() as i64);
+    for work in &world.workloads {
+        let places = match &work.nominated {
+            Some(there) if movers.contains(&work.name) => &there.placement,
+            _ if work.state == WorkloadState::Running => &work.placed,
+            _ => continue,
+        };
+        let devices = places.iter().map(|p| p.devices.len() as i64);
         *held.entry(work.team.as_str()).or_default() += devices.sum::<i64>();
     }
     held
@@ -228,14 +229,15 @@ proptest! {
         let asked = world.clone();
         let plan = engine::plan(&asked);
         prop_assert_eq!(needless(&asked, &plan), None, "in {:?} of {}", plan, engine::scenario::write(&asked));
-        let mut plans = Vec::new();
+        let (mut plans, mut movers) = (Vec::new(), BTreeSet::new());
         for _ in 0..2 {
             let made = engine::plan(&world);
+            movers.extend(made.migrations.iter().map(|m| m.workload.clone()));
             cycles::apply(&mut world, &made);
             plans.push(serde_json::to_string(&made).expect("a plan is written"));
             cycles::advance(&mut world, None);
         }
-        let held = held(&world);
+        let held = held(&world, &movers);
         for (team, &own) in guaranteed.iter().enumerate() {
             let name = format!("t{team}");
             let has = held.get(name.as_str()).copied().unwrap_or(0);

@@ -3,10 +3,11 @@
 mod worlds;
 
 use domain::MilliGpu;
+use domain::sharing::SharingMode;
 use domain::spec::NvlinkRule;
 use engine::cycles;
 use engine::plan::{Code, Remedy, Waiting};
-use engine::rig::{Rig, before};
+use engine::rig::{Rig, before, shared};
 use engine::world::{Pool, PreemptionPolicy, Quota, Reclaim, Team, Workload, World};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -136,6 +137,43 @@ fn who_may_borrow_once_it_may_be_preempted_is_told_so() {
         changes.contains(&json!({"preemptible": true})),
         "{changes:?}"
     );
+}
+
+#[test]
+fn who_may_borrow_and_would_change_the_order_is_not_told_to_start() {
+    let child = |name: &str, parent: &str, milli: i64| {
+        let row = Quota::guaranteed(MilliGpu::from_milli(milli));
+        Team::new(name).under(parent).quota("p", row)
+    };
+    let slice = |name: &str, team: &str, milli: i64, memory: Option<i64>| {
+        let work = Workload::waiting(name, team, 0, before(30));
+        work.fraction(SharingMode::TimeSlice, MilliGpu::from_milli(milli), memory)
+    };
+    let mut first = slice("j00", "t2", 100, Some(23_000)).workers(2);
+    (first.min_workers, first.predicted_seconds) = (Some(1), Some(2400));
+    let mut short = slice("j02", "t5", 250, None);
+    short.time_limit_seconds = Some(300);
+    let mut firm = slice("j03", "t2", 250, None).workers(2);
+    (firm.preemptible, firm.predicted_seconds) = (Some(false), Some(2400));
+    let mut pool = shared().preemption(PreemptionPolicy::default());
+    pool.strategy = engine::world::Strategy::Spread;
+    let rig = Rig::new()
+        .pool(pool)
+        .nodes(1, 4)
+        .tenant(Team::new("d0"))
+        .tenant(Team::new("d1"))
+        .tenant(child("t0", "d0", 1000))
+        .tenant(child("t2", "d0", 500))
+        .tenant(child("t4", "d0", 500))
+        .tenant(child("t1", "d1", 1000))
+        .tenant(child("t3", "d1", 1000))
+        .tenant(child("t5", "d1", 2000))
+        .work(first)
+        .work(Workload::waiting("j01", "t0", 2, before(30)).workers(2))
+        .work(short)
+        .work(firm);
+    assert_eq!(verdict(&rig, "j03").code, Code::NonPreemptibleOverGuarantee);
+    assert_eq!(helps(&rig, "j03"), [] as [Value; 0]);
 }
 
 /// A pool whose only device a borrower has had for ten minutes, and a workload that wants its own.

@@ -104,7 +104,19 @@ proptest! {
         if victims.iter().any(|v| v.gainer.as_ref() != Some(alone)) || victims.len() != plan.preemptions.len() {
             return Ok(());
         }
+        let row = |name: &str| world.workload(name).expect("it is there");
+        let root = |team: &str| {
+            let of = world.teams.iter().find(|t| t.name == team);
+            of.and_then(|t| t.parent.clone()).unwrap_or_else(|| team.to_owned())
+        };
         for stays in &victims {
+            // What leaves beside the one who gains may be what brings it into the guarantee of their
+            // department, by which it takes the others.
+            let own = row(&stays.workload);
+            let beside = root(&own.team) == root(&row(alone).team);
+            if beside && victims.iter().any(|v| row(&v.workload).team != own.team) {
+                continue;
+            }
             let mut without = still(world.clone());
             for other in victims.iter().filter(|v| v.workload != stays.workload) {
                 cut(&mut without, &other.workload, other.to_workers as usize);

@@ -3,11 +3,13 @@
 use std::rc::Rc;
 
 use domain::Timestamp;
+use domain::sharing::SharingMode;
 
 use super::Cycle;
 use crate::backfill::{NEVER, Timeline};
 use crate::index::Amount;
 use crate::ledger::Slot;
+use crate::plan::WorkerPlace;
 use crate::quota;
 
 impl Cycle<'_, '_> {
@@ -32,6 +34,22 @@ impl Cycle<'_, '_> {
         let mut placed = placed.map(|place| &place.node);
         let by_mix = self.ledger.prices[pool].is_some() && placed.any(here);
         !(gives_way || by_mix)
+    }
+
+    /// Whether a part of a device was started in the pool in this cycle.
+    pub fn shared_now(&self, pool: usize) -> bool {
+        let here = |node: &str| {
+            let node = self.index.node(node);
+            node.is_some_and(|node| self.index.nodes[node].pool == pool)
+        };
+        let starts = self.plan.starts.iter().flat_map(|start| &start.placement);
+        let shared = |place: &WorkerPlace| {
+            let mut devices = place.devices.iter();
+            devices.any(|device| device.mode != SharingMode::Exclusive)
+        };
+        starts
+            .into_iter()
+            .any(|place| shared(place) && here(&place.node))
     }
 
     /// Whether nobody who waits in the pool can come before a workload of the team that was looked

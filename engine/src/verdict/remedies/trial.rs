@@ -9,7 +9,7 @@ use domain::Timestamp;
 
 use crate::backfill::{self, end_from};
 use crate::cycle::Cycle;
-use crate::index::{Amount, TeamFacts, WorkFacts};
+use crate::index::{Amount, Need, TeamFacts, WorkFacts};
 use crate::ledger::Slot;
 use crate::place::{Query, place};
 use crate::quota::{self, Block};
@@ -82,8 +82,12 @@ impl<'c, 'i, 'w> Trial<'c, 'i, 'w> {
         let query = self.query(self.facts().row.workers_least());
         let end = self.end();
         place(&mut self.cycle.ledger, query).is_some_and(|slots| {
-            let firm = self.allowed(self.amount(&slots));
-            matches!(firm, Err(Some(Block::NonPreemptible { .. }))) && self.stands(slots, end)
+            let amount = self.amount(&slots);
+            let firm = quota::allowed(&self.cycle.ledger, self.work, self.pool, amount);
+            // Who borrows then is one of those by whose shares the order turns.
+            matches!(firm, Err(Block::NonPreemptible { .. }))
+                && self.cycle.comes_as_before(self.work, self.pool, amount)
+                && self.stands(slots, end)
         })
     }
 
@@ -112,7 +116,13 @@ impl<'c, 'i, 'w> Trial<'c, 'i, 'w> {
 
     /// Whether bookings and kept starts let it stand there until then.
     fn stands(&mut self, slots: Vec<Rc<Slot>>, end: Timestamp) -> bool {
-        self.unbound(end) || self.cycle.would_pass(self.work, self.pool, slots, end)
+        // Beside a part that was started after its turn it takes no device that was free then.
+        let shares = matches!(
+            self.facts().need,
+            Need::Part { .. } | Need::Instances { .. }
+        );
+        let as_then = !(shares && self.cycle.shared_now(self.pool));
+        self.unbound(end) || as_then && self.cycle.would_pass(self.work, self.pool, slots, end)
     }
 
     /// Whether no booking and no kept start is in its way, wherever it stands.
