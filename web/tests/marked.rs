@@ -19,7 +19,7 @@ const SPOKEN: [&str; 9] = [
     "label",
 ];
 /// What in the samples is not said but given: texts that people wrote, and codes.
-const TEXTS: [&str; 11] = [
+const TEXTS: [&str; 15] = [
     "POST /api/v1/nodes/join-tokens",
     "pool",
     "digits-sweep-with-a-rather-long-name-that-wraps-somewhere",
@@ -31,14 +31,28 @@ const TEXTS: [&str; 11] = [
     "team, state",
     "1g.10gb",
     "3g.40gb",
+    "more for &lt;speech&gt;",
+    "Asia/Shanghai",
+    "Mars/Olympus",
+    "quota/vision/h100",
+];
+/// Keys of policies, which a list of changes has as REST has them: each is all of its text.
+const KEYS: [&str; 6] = [
+    "strategy",
+    "backfill",
+    "sharing",
+    "time_slices",
+    "days",
+    "quotas",
 ];
 /// The same as single words: names, ids, versions, commands.
-const GIVEN: [&str; 46] = [
+const GIVEN: [&str; 55] = [
     "vision", "speech", "platform", "org", "owner", "member", "h100", "a100", "l40s", "H100",
     "A100", "L40S", "80GB", "HBM3", "NVIDIA", "GPU", "5e0b1c2d", "rack", "r3", "driver", "pano",
     "depth", "v2", "seg", "pretrain", "digits", "asr", "large", "lint", "bench", "python3",
     "train", "py", "epochs", "normal", "training", "high", "batch", "elastic", "n9", "node",
-    "1e12", "x", "y", "admin", "finance",
+    "1e12", "x", "y", "admin", "finance", "operator", "demo", "demo2", "urgent", "spare", "sweep",
+    "eval", "nights", "nights2",
 ];
 
 /// A letter that no English word has in its place: the full-width form of it.
@@ -116,6 +130,9 @@ fn pages_say_nothing_that_is_not_in_the_message_file() {
             "{name} is said in the marked words"
         );
         for text in said(&html) {
+            if KEYS.contains(&text.trim()) {
+                continue;
+            }
             let told = TEXTS
                 .iter()
                 .fold(text.clone(), |text, given| text.replace(given, " "));

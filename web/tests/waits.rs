@@ -241,7 +241,7 @@ fn a_quota_that_never_admits_is_told_with_what_helps() {
         lent.contains("what another team lends of pool h100 leaves it <b>0 GPUs</b>"),
         "{lent}"
     );
-    assert!(lent.contains("would have to raise it") && !lent.contains("submit one"));
+    assert!(lent.contains("would have to raise the quota") && !lent.contains("submit one"));
     let firm = told(QuotaBound::Guarantee, Some("vision"), 0);
     assert!(
         firm.contains("must fit in the guarantee of team vision in pool h100"),

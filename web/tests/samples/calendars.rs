@@ -74,9 +74,9 @@ pub fn bookings() -> BookingsView {
             errors: vec![
                 wrong("booking_name", "x y"),
                 wrong("gpus", "0"),
-                wrong("from", "soon"),
+                wrong("from", "1e12"),
                 wrong("to", ""),
-                wrong("team", "nobody"),
+                wrong("team", "n9"),
             ],
             ..BookingForm::default()
         }),
@@ -157,7 +157,7 @@ pub fn windows() -> WindowsView {
                 },
             ],
         }],
-        rows: vec![row("nights", true), row("days", false)],
+        rows: vec![row("nights", true), row("nights2", false)],
         form: Some(WindowForm {
             name: "x y".into(),
             days: vec![("mon", true), ("tue", false)],

@@ -312,7 +312,7 @@ pub fn classes() -> ClassesView {
         tabs: tabs(PolicyTab::Classes),
         rows: vec![
             row("urgent", "100", None),
-            row("normal", "many", wrong("priority", "many")),
+            row("normal", "1e12", wrong("priority", "1e12")),
             row("spare", "-50", None),
         ],
         edits: true,
