@@ -89,10 +89,10 @@ fn a_wait_without_evidence_shows_no_empty_heading() {
         ("dependency", "once they have ended well."),
         ("behind_in_order", "No start can be estimated."),
     ] {
-        view.why = Why::Waits(Wait {
+        view.why = Why::Waits(Box::new(Wait {
             code: code.into(),
             ..Wait::default()
-        });
+        }));
         let html = view.render().unwrap();
         assert!(!html.contains(">Evidence<"), "{code}");
         assert!(html.contains(next), "{code}: {html}");
@@ -189,7 +189,7 @@ fn a_job_that_never_ran_is_not_said_to_have_ended() {
 fn a_rule_that_binds_and_a_time_limit_that_helps_are_told_in_words() {
     use web::views::{Remedy, Wait, Why};
     let mut view = samples::waiting_job();
-    view.why = Why::Waits(Wait {
+    view.why = Why::Waits(Box::new(Wait {
         code: "preemption_not_allowed".into(),
         scope: Some("preemption.max_per_day, preemption.reclaim of pool h100".into()),
         need_milli: Some(8000),
@@ -199,7 +199,7 @@ fn a_rule_that_binds_and_a_time_limit_that_helps_are_told_in_words() {
             effect: "starts_now".into(),
         }],
         ..Wait::default()
-    });
+    }));
     let html = view.render().unwrap();
     for words in [
         "preemption.max_per_day, preemption.reclaim of pool h100 keeps it from making room.",
@@ -222,7 +222,7 @@ fn a_quota_that_never_admits_is_told_with_what_helps() {
     }
     let told = |bound: QuotaBound, team: Option<&str>, have_milli: i64| {
         let mut view = samples::beyond_quota();
-        view.why = Why::Waits(Wait {
+        view.why = Why::Waits(Box::new(Wait {
             code: "over_limit".into(),
             beyond_quota: Some(BeyondQuota {
                 bound,
@@ -233,7 +233,7 @@ fn a_quota_that_never_admits_is_told_with_what_helps() {
                 instances: None,
             }),
             ..Wait::default()
-        });
+        }));
         view.render().unwrap()
     };
     let lent = told(QuotaBound::LendLimit, None, 0);
@@ -285,14 +285,14 @@ fn a_change_that_the_job_itself_may_have_is_made_by_a_press() {
         change: vec![(key.into(), Some(value.into()))],
         effect: "starts_now".into(),
     };
-    view.why = Why::Waits(Wait {
+    view.why = Why::Waits(Box::new(Wait {
         code: "held_for_reservation".into(),
         remedies: vec![
             remedy("time_limit_seconds", "4320"),
             remedy("preemptible", "true"),
         ],
         ..Wait::default()
-    });
+    }));
     let html = view.render().unwrap();
     let path = format!("action=\"/jobs/{}/change\"", view.id);
     assert_eq!(html.matches(&path).count(), 2, "{html}");

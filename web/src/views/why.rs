@@ -22,7 +22,7 @@ pub enum Why {
     /// Nothing to explain.
     Nothing,
     /// It waits.
-    Waits(Wait),
+    Waits(Box<Wait>),
     /// It ended, or its last attempt did.
     Ended(Ending),
     /// It failed without ever being started: a code says for what.

@@ -286,7 +286,7 @@ pub fn waiting_job() -> JobView {
     JobView {
         state: JobState::Queued,
         name: "pano-seg-pretrain".into(),
-        why: Why::Waits(Wait {
+        why: Why::Waits(Box::new(Wait {
             code: "insufficient_capacity".into(),
             scope: Some("pool h100".into()),
             need_milli: Some(8000),
@@ -310,7 +310,7 @@ pub fn waiting_job() -> JobView {
                 effect: "starts_now".into(),
             }],
             ..Wait::default()
-        }),
+        })),
         ran_seconds: None,
         placement: vec![],
         attempts: vec![],
@@ -330,7 +330,7 @@ pub fn waiting_job() -> JobView {
 /// A job that its team's quota never admits.
 pub fn beyond_quota() -> JobView {
     JobView {
-        why: Why::Waits(Wait {
+        why: Why::Waits(Box::new(Wait {
             code: "over_limit".into(),
             scope: Some("team vision".into()),
             beyond_quota: Some(BeyondQuota {
@@ -342,7 +342,7 @@ pub fn beyond_quota() -> JobView {
                 instances: None,
             }),
             ..Wait::default()
-        }),
+        })),
         ..waiting_job()
     }
 }

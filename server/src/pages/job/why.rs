@@ -44,7 +44,7 @@ pub fn short(t: &Messages, job: &Job) -> Option<Phrase> {
 /// Why a job is as it is: `waiting` is the engine's verdict where there is one.
 pub fn explain(job: &Job, waiting: Option<&Value>, last: Option<&Attempt>) -> Why {
     match job.state {
-        JobState::Queued | JobState::Suspended => Why::Waits(wait(job, waiting)),
+        JobState::Queued | JobState::Suspended => Why::Waits(Box::new(wait(job, waiting))),
         JobState::Failed if let Some(code) = never_ran(job) => Why::NeverRan(code.to_owned()),
         JobState::Succeeded | JobState::Failed | JobState::Cancelled => {
             let fallback = if job.state == JobState::Cancelled {
