@@ -103,6 +103,11 @@ async fn jobs_that_end_while_everything_is_down_have_ended_once_it_is_back() {
 async fn without_the_database_requests_get_503_jobs_go_on_and_the_queue_resumes_by_itself() {
     let mut scene = Scene::on_one_machine("no-db", "vision").await;
     let running = scene.run("running", "l40s").await;
+    rig::wait::until_true("its process has written its start", START_BOUND, || {
+        !scene.traces.lines(&running).unwrap().is_empty()
+    })
+    .await
+    .unwrap();
 
     scene.cluster.postgres.stop().await.unwrap();
     let response = scene
