@@ -18,7 +18,7 @@ use std::rc::Rc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::index::{Amount, Index, bit};
-use crate::place::{Able, Classes, Gang, Prices};
+use crate::place::{Able, Gang, NodeClasses, PlacementCosts};
 use crate::preempt::{Fronts, Herd};
 use crate::share::{Everybody, coarse, share};
 pub(crate) use held::Held;
@@ -133,7 +133,7 @@ pub(crate) struct Ledger<'i, 'w> {
     /// Where gangs were placed to start, and the number of what stood where then.
     placed: FxHashMap<Gang, (u64, Vec<Rc<Slot>>)>,
     /// The nodes that look alike, and what is known of them.
-    pub classes: Classes,
+    pub classes: NodeClasses,
     /// Which nodes can be candidates for which work.
     pub able: Able,
     /// Gangs that have no place to start.
@@ -145,7 +145,7 @@ pub(crate) struct Ledger<'i, 'w> {
     /// The borrower shares of teams, by pool, with what each held then.
     shares: Vec<Vec<Option<(Held, i128)>>>,
     /// What placements cost, in pools that waste little, by pool.
-    pub prices: Vec<Option<Prices>>,
+    pub costs: Vec<Option<PlacementCosts>>,
     /// Whether nodes count whatever their state and devices though they failed.
     bare: bool,
 }
@@ -187,16 +187,16 @@ impl<'i, 'w> Ledger<'i, 'w> {
             versions: 0,
             stands: 0,
             placed: FxHashMap::default(),
-            classes: Classes::default(),
+            classes: NodeClasses::default(),
             able: Able::default(),
             nowhere: Nowhere::default(),
             herds: vec![None; index.pools.len()],
             fronts: Fronts::default(),
             shares: vec![vec![None; index.teams.len()]; index.pools.len()],
-            prices: if bare {
+            costs: if bare {
                 index.pools.iter().map(|_| None).collect()
             } else {
-                Prices::of(index)
+                PlacementCosts::of(index)
             },
             bare,
         }
@@ -412,10 +412,10 @@ impl<'i, 'w> Ledger<'i, 'w> {
         self.journal.push(Step::Slots(work, before));
     }
 
-    /// Prices placements anew, by all work that the index knows by now.
+    /// Reckons the costs of placements anew, by all work that the index knows by now.
     pub fn price(&mut self) {
-        self.prices = Prices::of(self.index);
-        self.classes = Classes::default();
+        self.costs = PlacementCosts::of(self.index);
+        self.classes = NodeClasses::default();
     }
 
     fn count(&mut self, pool: usize, work: usize, amount: Amount, workers: i64) {

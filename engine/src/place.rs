@@ -1,13 +1,13 @@
 //! Where a gang goes: hard filters, then a score per node with a derived order whose last field is the node.
 
 mod able;
-mod classes;
+mod costs;
 mod device;
 mod domains;
 mod exact;
 mod instance;
 mod look;
-mod price;
+mod node_classes;
 mod ranking;
 mod score;
 mod sizes;
@@ -23,12 +23,12 @@ use crate::whole::Promise;
 use crate::world::{MigMode, NodeState};
 
 pub(crate) use able::{Able, nodes as nodes_able};
-pub(crate) use classes::{Classes, holds_one};
+pub(crate) use costs::PlacementCosts;
 pub(crate) use device::joins;
 pub(crate) use domains::domains_of;
 pub(crate) use exact::stands_free;
 pub(crate) use instance::{could_have, instances_free, slices_free};
-pub(crate) use price::Prices;
+pub(crate) use node_classes::{NodeClasses, holds_one};
 pub(crate) use sizes::{Sizes, Stock, gains, sizes};
 
 /// What is asked of a placement.
@@ -93,7 +93,7 @@ pub(crate) type Gang = (usize, usize, u32, Option<usize>);
 pub(crate) fn gang(index: &Index<'_>, query: Query<'_>) -> Option<Gang> {
     let facts = &index.works[query.work];
     let plain = facts.service.is_none() && !index.pools[query.pool].row.whole_node_guarantees;
-    let team = classes::team_apart(index, query);
+    let team = node_classes::team_apart(index, query);
     plain.then_some((query.pool, facts.frame, query.workers, team))
 }
 
@@ -231,7 +231,7 @@ pub(crate) fn place(ledger: &mut Ledger<'_, '_>, query: Query<'_>) -> Option<Vec
     let any_state = ledger.is_bare();
     let promise = Promise::of(ledger, query);
     let promise = promise.as_ref();
-    if promise.is_none() && classes::suit(index, query) {
+    if promise.is_none() && node_classes::suit(index, query) {
         return fill(ledger, query, Field::Pool, None);
     }
     let nodes: Rc<Vec<usize>> = match query.only {
@@ -343,7 +343,7 @@ fn fill_some(
             apart.is_none_or(|label| !taken.contains(&index.nodes[node].row.labels.get(label)))
                 && promise.as_ref().is_none_or(|promise| promise.admits(node))
         };
-        let Some((node, parts)) = classes::best(ledger, query, field, &free) else {
+        let Some((node, parts)) = node_classes::best(ledger, query, field, &free) else {
             break;
         };
         let amount = index.charge_on(query.work, node);

@@ -32,7 +32,7 @@ impl Cycle<'_, '_> {
         let gives_way = victims.chain(movers).any(was_here);
         let placed = self.plan.starts.iter().flat_map(|start| &start.placement);
         let mut placed = placed.map(|place| &place.node);
-        let by_mix = self.ledger.prices[pool].is_some() && placed.any(here);
+        let by_mix = self.ledger.costs[pool].is_some() && placed.any(here);
         !(gives_way || by_mix)
     }
 

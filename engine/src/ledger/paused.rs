@@ -6,7 +6,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Held, Ledger, Nowhere, Slot, Space, Standing};
 use crate::index::{Amount, Index};
-use crate::place::{Able, Classes, Prices};
+use crate::place::{Able, NodeClasses, PlacementCosts};
 use crate::preempt::Fronts;
 
 /// A state without its index.
@@ -19,10 +19,10 @@ pub(crate) struct Paused<'w> {
     seats: Vec<Vec<usize>>,
     evicted: Vec<u32>,
     put: Vec<i64>,
-    classes: Classes,
+    classes: NodeClasses,
     able: Able,
     nowhere: Nowhere,
-    prices: Vec<Option<Prices>>,
+    costs: Vec<Option<PlacementCosts>>,
     bare: bool,
 }
 
@@ -51,7 +51,7 @@ impl<'w> Paused<'w> {
             herds: vec![None; index.pools.len()],
             fronts: Fronts::default(),
             shares: vec![vec![None; index.teams.len()]; index.pools.len()],
-            prices: self.prices,
+            costs: self.costs,
             bare: self.bare,
         };
         ledger.widen();
@@ -74,7 +74,7 @@ impl<'w> Ledger<'_, 'w> {
             classes: self.classes,
             able: self.able,
             nowhere: self.nowhere,
-            prices: self.prices,
+            costs: self.costs,
             bare: self.bare,
         }
     }

@@ -40,7 +40,7 @@ pub(super) struct Chosen {
 
 /// What decides between nodes of the devices for one worker.
 pub(super) struct Told<'p> {
-    /// Only where placements have prices.
+    /// Only where placements have costs.
     pub parts: &'p [Part],
     pub linked: bool,
     pub ease: Ease,
@@ -56,7 +56,7 @@ impl Chosen {
     }
 }
 
-/// What decides of the devices that [`choose`] chooses, where placements have no prices.
+/// What decides of the devices that [`choose`] chooses, where placements have no costs.
 pub(super) fn tell(
     ledger: &Ledger<'_, '_>,
     query: Query<'_>,
@@ -214,9 +214,9 @@ fn best_part(
     let machine = &ledger.index.nodes[node];
     let memory = memory.unwrap_or(machine.row.gpu_memory_mib * milli / DEVICE);
     let out = machine.shut(ledger.is_bare());
-    let prices = ledger.prices[query.pool].as_ref();
+    let costs = ledger.costs[query.pool].as_ref();
     let cost = |part: &Part| {
-        prices.map_or(0, |p| {
+        costs.map_or(0, |p| {
             p.cost(ledger, query, node, std::slice::from_ref(part))
         })
     };

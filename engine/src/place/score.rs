@@ -48,11 +48,11 @@ pub(super) fn merit(
     let usable = i64::from(machine.gpus) - i64::from(index.nodes[node].failed.count_ones());
     let given = views().map(|v| space.given[v]).max().unwrap_or(0);
     let plain = index.works[query.work].need == Need::Nothing;
-    if let Some(prices) = &ledger.prices[query.pool] {
+    if let Some(costs) = &ledger.costs[query.pool] {
         let taken: i64 = chosen.parts.iter().map(|part| part.milli).sum();
         return Merit {
             plain: plain && machine.gpus == 0,
-            points: -prices.cost(ledger, query, node, chosen.parts),
+            points: -costs.cost(ledger, query, node, chosen.parts),
             ease: Reverse(chosen.ease),
             linked: chosen.linked,
             devices: given + taken - usable * DEVICE,

@@ -13,7 +13,7 @@ use crate::world::{NodeState, Strategy};
 
 /// What a pool's placements cost, by the mix of what waits, runs and has been there.
 #[derive(Debug)]
-pub(crate) struct Prices {
+pub(crate) struct PlacementCosts {
     tables: Tables,
     /// The set of hardware of each node.
     sets: Vec<usize>,
@@ -24,8 +24,8 @@ pub(crate) struct Prices {
 /// What work demands of a node beyond amounts: model, device memory, labels.
 type Hardware<'w> = (Option<&'w str>, Option<i64>, &'w BTreeMap<String, String>);
 
-impl Prices {
-    /// The prices of all pools that have the strategy; nothing for the others.
+impl PlacementCosts {
+    /// The costs of all pools that have the strategy; nothing for the others.
     pub fn of(index: &Index<'_>) -> Vec<Option<Self>> {
         let wasting_little =
             |pool: &usize| index.pools[*pool].row.strategy == Strategy::LeastFragmentation;

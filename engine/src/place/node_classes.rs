@@ -30,7 +30,7 @@ const CLASSES_EACH: usize = 16;
 
 /// The classes of a ledger's nodes, and what is known of them.
 #[derive(Debug, Default)]
-pub(crate) struct Classes {
+pub(crate) struct NodeClasses {
     /// The make of each node: all that does not change in a cycle, but for names and labels.
     makes: Vec<usize>,
     /// The class of each node, as of when it was last looked up.
@@ -123,7 +123,7 @@ pub(crate) fn holds_one(ledger: &Ledger<'_, '_>, query: Query<'_>, node: usize) 
         && device::choose(ledger, query, node).is_some()
 }
 
-impl Classes {
+impl NodeClasses {
     /// Notes that something was put on a node or taken from it.
     pub fn mark(&mut self, node: usize) {
         if let Some(stale) = self.stale.get_mut(node)
@@ -155,7 +155,7 @@ impl Classes {
         let before = ranking.len();
         let found = match field {
             // What a placement costs may change with what is left elsewhere.
-            Field::Pool if ledger.prices[query.pool].is_some() => {
+            Field::Pool if ledger.costs[query.pool].is_some() => {
                 let live = self.live[query.pool].iter();
                 let nodes = live.filter_map(|&class| self.classes[class].first(query.but));
                 self.best_of(ledger, query, &mut ranking, nodes)
@@ -180,8 +180,8 @@ impl Classes {
         ranking: &mut Ranking,
         nodes: impl Iterator<Item = usize>,
     ) -> Option<(usize, Vec<Part>)> {
-        let prices = ledger.prices[query.pool].as_ref();
-        let scarce = prices.map_or(0, |p| {
+        let costs = ledger.costs[query.pool].as_ref();
+        let scarce = costs.map_or(0, |p| {
             p.scarce(&self.room[query.pool], self.idle[query.pool])
         });
         let mut best: Option<(Rank, Rc<Scored>)> = None;
@@ -268,8 +268,8 @@ impl Classes {
 
     /// The class of a node as it is now.
     fn class(&mut self, ledger: &Ledger<'_, '_>, node: usize) -> usize {
-        let prices = ledger.prices[ledger.index.nodes[node].pool].as_ref();
-        let set = prices.map_or(0, |prices| prices.set(node));
+        let costs = ledger.costs[ledger.index.nodes[node].pool].as_ref();
+        let set = costs.map_or(0, |costs| costs.set(node));
         look::write(&mut self.words, ledger, node, self.makes[node], set);
         if let Some(&class) = self.ids.get(&self.words[..]) {
             return class;
@@ -278,8 +278,8 @@ impl Classes {
         self.ids.insert(self.words.as_slice().into(), class);
         self.classes.push(Class {
             nodes: BTreeSet::new(),
-            room: prices.map_or(Vec::new(), |prices| prices.room(ledger, node)),
-            idle: prices.map_or(0, |prices| prices.idle(ledger, node)),
+            room: costs.map_or(Vec::new(), |costs| costs.room(ledger, node)),
+            idle: costs.map_or(0, |costs| costs.idle(ledger, node)),
         });
         class
     }
@@ -345,11 +345,11 @@ fn scored(ledger: &Ledger<'_, '_>, query: Query<'_>, node: usize) -> Known {
     let Some(chosen) = device::choose(ledger, query, node) else {
         return Known::Unfit;
     };
-    let prices = ledger.prices[query.pool].as_ref();
+    let costs = ledger.costs[query.pool].as_ref();
     Known::Fit(Rc::new(Scored {
         merit: merit(ledger, query, node, &chosen.told()),
-        takes: prices.map_or(0, |prices| {
-            prices.takes_room(ledger, query, node, &chosen.parts)
+        takes: costs.map_or(0, |costs| {
+            costs.takes_room(ledger, query, node, &chosen.parts)
         }),
         parts: chosen.parts,
     }))
