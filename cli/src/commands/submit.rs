@@ -11,7 +11,7 @@ use super::spec::{self, Asked, SpecFlags};
 use crate::client::{Client, part};
 use crate::failure::Failure;
 use crate::foreign;
-use crate::table;
+use crate::table::{self, text};
 
 /// How often a waiting command looks at its job.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -147,11 +147,18 @@ impl Submit {
         Ok(spec)
     }
 
+    /// Shows what would happen; what would be refused ends as its submission would.
     fn show_dry_run(&self, answer: &Value) -> Result<(), Failure> {
+        let refused = answer["verdict"] == "refused";
         if self.json {
-            return table::print_json(answer);
+            table::print_json(answer)?;
+        } else if !refused {
+            dry_run::print(answer)?;
         }
-        dry_run::print(answer)
+        if refused {
+            return Err(Failure::Refused(text(&answer["message"])));
+        }
+        Ok(())
     }
 
     async fn wait_for_end(&self, client: &Client, id: &str) -> Result<(), Failure> {

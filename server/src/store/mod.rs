@@ -107,7 +107,7 @@ impl Database {
 
     /// Begins a person's transaction: nothing outside `scope` can be seen or written in it.
     pub async fn begin_person(&self, scope: &Scope) -> Result<Tx, sqlx::Error> {
-        let mut tx = self.app.begin().await?;
+        let mut tx = begin(&self.app).await?;
         let sees_all = if scope.sees_all { "on" } else { "" };
         sqlx::query!(
             "SELECT set_config('allotment.asker', $1, true) AS asker,
@@ -126,12 +126,12 @@ impl Database {
 
     /// Begins a transaction of a person who is nobody: nothing of any team can be seen in it.
     pub async fn begin_nobody(&self) -> Result<Tx, sqlx::Error> {
-        self.app.begin().await
+        begin(&self.app).await
     }
 
     /// Begins a transaction of the system's own.
     pub async fn begin_system(&self) -> Result<Tx, sqlx::Error> {
-        self.system.begin().await
+        begin(&self.system).await
     }
 
     /// How many connections each pool holds.
@@ -157,6 +157,14 @@ impl Database {
     pub fn system_pool(&self) -> &PgPool {
         &self.system
     }
+}
+
+/// Begins a transaction, in a task of its own: a request that is broken off meanwhile would give its
+/// connection back with a transaction that has begun and that nothing ends.
+async fn begin(pool: &PgPool) -> Result<Tx, sqlx::Error> {
+    let pool = pool.clone();
+    let begun = tokio::spawn(async move { pool.begin().await });
+    begun.await.map_err(|error| sqlx::Error::Io(error.into()))?
 }
 
 /// The database's clock: the only one that decides or bills.

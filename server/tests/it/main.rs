@@ -52,6 +52,7 @@ mod specs;
 mod statements;
 mod stops;
 mod telling;
+mod transactions;
 mod waits;
 mod walls;
 mod world;
