@@ -1,9 +1,13 @@
 //! Typed ids: one newtype per noun, so that no id is passed for another.
 
+mod job;
+
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::FieldError;
+
+pub use job::{JOB_ELEMENTS_MAX, JobId};
 
 macro_rules! id {
     ($(#[$meta:meta] $name:ident),+ $(,)?) => {$(
@@ -37,14 +41,19 @@ macro_rules! id {
             type Err = FieldError;
 
             fn from_str(text: &str) -> Result<Self, Self::Err> {
-                // Only the hyphenated form: one object has one spelling of its id.
-                match Uuid::try_parse(text) {
-                    Ok(id) if text.len() == uuid::fmt::Hyphenated::LENGTH => Ok(Self(id)),
-                    _ => Err(FieldError::new("id", text, "an id such as 0190b6f2-5c1e-7cc3-98c4-dc0c0c07398f")),
+                match hyphenated(text) {
+                    Some(id) => Ok(Self(id)),
+                    None => Err(FieldError::new("id", text, "an id such as 0190b6f2-5c1e-7cc3-98c4-dc0c0c07398f")),
                 }
             }
         }
     )+};
+}
+
+/// Only the hyphenated form: one object has one spelling of its id.
+fn hyphenated(text: &str) -> Option<Uuid> {
+    let id = Uuid::try_parse(text).ok()?;
+    (text.len() == uuid::fmt::Hyphenated::LENGTH).then_some(id)
 }
 
 id! {
@@ -58,8 +67,6 @@ id! {
     NodeId,
     /// A device, that is one physical GPU as first seen on its node.
     DeviceId,
-    /// A job.
-    JobId,
     /// One run of a job.
     AttemptId,
     /// One worker of one attempt on named slices of one node.
@@ -96,10 +103,10 @@ mod tests {
 
     #[test]
     fn an_id_has_one_spelling() {
-        let id = JobId::new();
-        assert_eq!(id.to_string().parse::<JobId>(), Ok(id));
+        let id = NodeId::new();
+        assert_eq!(id.to_string().parse::<NodeId>(), Ok(id));
         let simple = id.to_string().replace('-', "");
-        assert!(simple.parse::<JobId>().is_err());
-        assert!("../../x".parse::<JobId>().is_err());
+        assert!(simple.parse::<NodeId>().is_err());
+        assert!("../../x".parse::<NodeId>().is_err());
     }
 }

@@ -2,6 +2,7 @@
 
 mod text_enum;
 
+pub mod elements;
 pub mod error;
 pub mod eviction;
 pub mod ids;

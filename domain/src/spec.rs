@@ -12,8 +12,8 @@ use crate::text_enum::text_enum;
 use crate::{MilliCpu, MilliGpu, Timestamp};
 
 pub use check::{
-    FILES_BYTES_MAX, FILES_MAX, GPUS_PER_WORKER_MAX, RETRIES_MAX, WORKERS_MAX, bounds, takes,
-    whole_number,
+    ARRAY_COUNT_MAX, FILES_BYTES_MAX, FILES_MAX, GPUS_PER_WORKER_MAX, RETRIES_MAX, WORKERS_MAX,
+    bounds, takes, whole_number,
 };
 
 text_enum!(
@@ -153,6 +153,20 @@ pub struct Retries {
     pub on: Vec<RetryOn>,
 }
 
+/// An array of jobs that ask for the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Array {
+    /// How many elements it has: those with the indices from 0 to one less.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 10000))]
+    pub count: u32,
+    /// Most elements that hold their places at once; absent: as many as find one.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 10000))]
+    pub at_most: Option<u32>,
+}
+
 /// Everything a person says of a job. Unknown fields are refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -215,9 +229,13 @@ pub struct JobSpec {
     #[serde(default, deserialize_with = "crate::time::read")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub not_before: Option<Timestamp>,
-    /// Ids of jobs that must have ended well.
+    /// Ids of jobs that must have ended well; of an array, all its elements. In a batch `#0` is the
+    /// batch's first job, which only one behind it may follow.
     #[serde(default)]
     pub after: Vec<String>,
+    /// Makes it an array: so many jobs, told apart by an index from 0.
+    #[serde(default)]
+    pub array: Option<Array>,
     /// Longest run of one attempt, in seconds.
     #[serde(default)]
     pub time_limit_seconds: Option<i64>,

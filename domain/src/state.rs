@@ -1,10 +1,12 @@
 //! The state machines: one enum each, and one function that refuses an illegal step.
 
+mod array;
 mod assignment;
 mod attempt;
 mod job;
 mod node;
 
+pub use array::{ArrayIntent, ElementCounts};
 pub use assignment::AssignmentPhase;
 pub use attempt::{AttemptEnd, AttemptState};
 pub use job::JobState;

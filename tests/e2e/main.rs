@@ -4,6 +4,7 @@
     reason = "helpers of a test fail as the test itself does"
 )]
 
+mod arrays;
 mod command_line;
 mod elastic;
 mod evictions;

@@ -11,7 +11,7 @@ use rig::Cluster;
 use crate::acknowledged;
 
 /// A law: its sentence, and the query that finds what breaks it.
-const LAWS: [(&str, &str); 13] = [
+const LAWS: [(&str, &str); 14] = [
     (
         "I1: a place on a device has one holder at a time, by the events",
         "WITH held AS (
@@ -69,6 +69,14 @@ const LAWS: [(&str, &str); 13] = [
         "SELECT subject_id AS job, count(*) FROM events
          WHERE subject = 'job' AND to_state IN ('succeeded', 'failed', 'cancelled')
          GROUP BY subject_id HAVING count(*) > 1",
+    ),
+    (
+        "an array holds no more places at once than it may",
+        "SELECT a.id AS attempt, r.id AS array, r.at_most
+         FROM attempts AS a JOIN jobs AS j ON j.id = a.job_id JOIN arrays AS r ON r.id = j.array_id
+         WHERE r.at_most < (
+             SELECT count(*) FROM attempts AS b JOIN jobs AS k ON k.id = b.job_id
+             WHERE k.array_id = r.id AND b.created_at <= a.created_at AND COALESCE(b.ended_at, 'infinity') > a.created_at)",
     ),
     (
         "I8: a gang runs whole: no worker starts before every one that it began or grew with was accepted",
@@ -160,7 +168,8 @@ pub async fn check(cluster: &Cluster) -> anyhow::Result<()> {
 
 /// I7: each submission that was acknowledged exists, whatever was killed since.
 async fn check_acknowledged(cluster: &Cluster) -> anyhow::Result<()> {
-    let rows = cluster.postgres.query("SELECT id FROM jobs").await?;
+    let submitted = "SELECT id FROM jobs UNION ALL SELECT id FROM arrays";
+    let rows = cluster.postgres.query(submitted).await?;
     let there: BTreeSet<&str> = rows.iter().filter_map(|row| row["id"].as_str()).collect();
     let bases: Vec<String> = cluster.servers.iter().map(|server| server.url()).collect();
     let lost: Vec<String> = acknowledged::by(&bases)

@@ -104,7 +104,8 @@
     const { nouns = "", job } = region().dataset;
     const concerns = (event) => {
       const item = JSON.parse(event.data);
-      if (!job || !item.job || item.job === job) changed();
+      // An array's page shows its elements, whose ids begin with its own.
+      if (!job || !item.job || item.job === job || item.job.startsWith(`${job}.`)) changed();
     };
     nouns.split(" ").forEach((noun) => source.addEventListener(noun, concerns));
     source.addEventListener("reset", changed);

@@ -87,11 +87,13 @@ async function signIn(page, user) {
   await page.getByRole("navigation", { name: "Main" }).waitFor({ state: "attached" });
 }
 
-async function submit(page, { name, command }) {
+async function submit(page, { name, command, count, atMost }) {
   await page.goto(`/submit?team=${member.team}`);
   await page.getByLabel("Name", { exact: true }).fill(name);
   await page.getByLabel("Command").fill(command);
   await page.getByLabel("GPUs per worker").fill("1");
+  if (count) await page.getByLabel("Run it so many times").fill(count);
+  if (atMost) await page.getByLabel("At most at once").fill(atMost);
   await page.getByRole("button", { name: /^Submit/ }).click();
   await page.waitForURL(/\/jobs\/[0-9a-f-]{36}/);
   return page.url();
@@ -221,6 +223,27 @@ await check("a job that is not to start yet says so while it is typed, waits, an
   const pool = await page.locator("dt", { hasText: /^Pools$/ }).locator("+ dd").innerText();
   await page.goto(`/queue?pool=${pool}`);
   await page.getByRole("link", { name }).waitFor();
+});
+let arrayAddress = "/jobs";
+await check("an array submitted from the form shows its elements, unfolds in the list and is cancelled in part", async () => {
+  await submit(page, { name: `sweep-${Date.now().toString(36)}`, command: "sleep 600", count: "12", atMost: "1" });
+  arrayAddress = new URL(page.url()).pathname;
+  await reaches(page, "running");
+  const lede = () => page.locator(".lede").innerText();
+  assert(/0 of 12/.test(await lede()) && /At most 1/.test(await lede()), await lede());
+  assert((await page.locator("svg.grid-of path").count()) === 2, "one element runs, the others wait");
+  await page.getByLabel("Elements", { exact: true }).and(page.locator("input")).fill("8-11");
+  await page.getByRole("button", { name: "Cancel these" }).click();
+  await page.waitForFunction(() => /4 of 12/.test(document.querySelector(".lede")?.textContent), undefined, { timeout: STATE_MS });
+  await page.goto(`${arrayAddress}?state=cancelled`);
+  assert((await page.locator("tbody tr").count()) === 4, "four are listed as cancelled");
+  await page.locator("tbody a.name").first().click();
+  await page.waitForURL(/\.8$/);
+  await page.goto("/jobs");
+  const row = page.locator("tr").filter({ has: page.locator(`a.name[href="${arrayAddress}"]`) });
+  await row.locator("a[aria-expanded=false]").click();
+  await page.locator("tr.unfolded").waitFor();
+  assert(/Cancelled\s*4/.test(await page.locator("tr.unfolded").innerText()), await page.locator("tr.unfolded").innerText());
 });
 await check("a wrong value keeps what was typed and says what is wrong beside its field", async () => {
   await page.goto(`/submit?team=${member.team}`);
@@ -375,7 +398,7 @@ await check("signing in and submitting work without scripts", async () => {
 const NOWHERE = "/nowhere";
 const policies = ["/quotas", "/pools/h100", "/classes", "/pools/h100/bookings", "/pools/h100/windows", "/policy-versions"];
 // Every page, as an administrator sees it, and what a member sees of teams and of a wrong form.
-const addresses = ["/fleet", nodeAddress, "/jobs", "/jobs?user=nobody", jobAddress, failedAddress, waitingAddress, "/queue", `/submit?team=${member.team}`, `/teams/${ROOT}`, `/teams/${member.team}`, "/teams", "/users", ...policies, "/pools/h100/bookings?edit=demo", "/pools/h100/windows?edit=nights", NOWHERE];
+const addresses = ["/fleet", nodeAddress, "/jobs", "/jobs?user=nobody", jobAddress, failedAddress, waitingAddress, arrayAddress, "/queue", `/submit?team=${member.team}`, `/teams/${ROOT}`, `/teams/${member.team}`, "/teams", "/users", ...policies, "/pools/h100/bookings?edit=demo", "/pools/h100/windows?edit=nights", NOWHERE];
 const visitor = await open();
 await signIn(visitor, member);
 /** A folder that gets a picture of each page, when it is named. */

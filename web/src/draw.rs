@@ -1,6 +1,7 @@
 //! The geometry of drawings: device cells, quota bars, squares, timelines, as SVG of numbers only.
 
 mod devices;
+mod elements;
 mod quota;
 mod timeline;
 
@@ -8,6 +9,7 @@ use std::fmt::Write as _;
 
 pub(crate) use devices::device;
 pub use devices::{Device, Holder, Share, devices};
+pub use elements::{element_class, elements};
 pub use quota::{Quota, SQUARES_MAX, quota_bar, squares};
 pub use timeline::{Span, span_class, timeline};
 pub(crate) use timeline::{cause_class, stretches};

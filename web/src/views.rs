@@ -1,5 +1,6 @@
 //! One view for each page: what it shows, as values, and its HTML.
 
+mod array;
 mod bookings;
 mod classes;
 mod effect;
@@ -24,6 +25,7 @@ mod waits;
 mod why;
 mod windows;
 
+pub use array::ArrayView;
 pub use bookings::{
     BookingConflict, BookingForm, BookingRow, BookingsView, CalendarCell, CalendarDay, CalendarWeek,
 };
@@ -33,7 +35,7 @@ pub use error::ErrorView;
 pub use eviction::{EvictionRow, EvictionSum, Gainer};
 pub use fleet::{FleetNode, FleetPool, FleetView, Held, ModeOffer};
 pub use job::{AttemptRow, CostLine, JobActions, JobView, LogChoice, LogPanel, PlacedWorker};
-pub use jobs::{JobRow, JobsFilter, JobsView};
+pub use jobs::{JobRow, JobsFilter, JobsView, Unfolding};
 pub use node::{Leaving, NodeAction, NodeDevice, NodeNote, NodeView, NodeWork};
 pub use policies::{
     ChangeRow, ChangedKey, Changes, ChangesView, PolicySave, PolicyTab, PolicyTabs,

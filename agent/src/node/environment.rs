@@ -59,11 +59,13 @@ pub fn build(assignment: &Assignment, places: &Places<'_>) -> BTreeMap<String, S
         ("LOCAL_RANK", "0".to_owned()),
         ("NODE_RANK", assignment.node_rank.to_string()),
     ];
+    let index = assignment.job_id.index();
+    let index = index.map(|index| ("ALLOTMENT_ARRAY_INDEX", index.to_string()));
     let own = |(key, value): (&str, String)| (key.to_owned(), value);
     defaults
         .into_iter()
         .map(own)
         .chain(assignment.env.clone())
-        .chain(set.into_iter().map(own))
+        .chain(set.into_iter().chain(index).map(own))
         .collect()
 }

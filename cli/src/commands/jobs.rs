@@ -51,7 +51,7 @@ impl Jobs {
         }
         let jobs: Vec<Value> = jobs
             .into_iter()
-            .map(|job| said_once(job, "state"))
+            .map(|job| with_elements(said_once(job, "state")))
             .collect();
         let columns = [
             ("ID", "id"),
@@ -68,12 +68,34 @@ impl Jobs {
     }
 }
 
-/// Show one job.
+/// An array has no reason of its own: where its elements stand is told in that place.
+fn with_elements(mut job: Value) -> Value {
+    if let Some(told) = elements(&job) {
+        job["reason"] = told.into();
+    }
+    job
+}
+
+/// How many elements of an array stand where, as people read it; nothing of any other job.
+fn elements(job: &Value) -> Option<String> {
+    let counts = job["array"]["elements"].as_object()?;
+    let told = counts
+        .iter()
+        .map(|(state, count)| format!("{} {}", text(count), plain(state)));
+    Some(told.collect::<Vec<_>>().join(", "))
+}
+
+/// Show one job, an array or an element of one.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  allot job 0190b6f2-5c1e-7cc3-98c4-dc0c0c07398f")]
+#[command(
+    after_help = "Examples:\n  allot job 0190b6f2-5c1e-7cc3-98c4-dc0c0c07398f\n  allot job 0190b6f2-5c1e-8cc3-98c4-dc0c0c000000.3"
+)]
 pub struct Job {
-    /// The job's id
+    /// The job's id; of an element its array's with its index, as ID.3
     id: String,
+    /// Of an array, at most so many elements
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    limit: u32,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -111,6 +133,14 @@ impl Job {
                 table::print_line(&format!("{label:<12} {}", table::shown(&job, path)))?;
             }
         }
+        if let Some(told) = elements(&job) {
+            table::print_line(&format!("{:<12} {told}", "elements"))?;
+            if !at(&job, "array.at_most").is_null() {
+                let most = table::shown(&job, "array.at_most");
+                table::print_line(&format!("{:<12} {most}", "at most"))?;
+            }
+            return self.show_elements(&client, &path).await;
+        }
         for line in workers(&job["placement"]) {
             table::print_line(&line)?;
         }
@@ -134,6 +164,22 @@ impl Job {
             ("REASON", "reason"),
         ];
         table::print(&rows, &columns, "no events")
+    }
+
+    async fn show_elements(&self, client: &Client, path: &str) -> Result<(), Failure> {
+        let path = format!("{path}/elements");
+        let rows = client.list(&path, &[], self.limit as usize).await?;
+        table::print_line("")?;
+        let columns = [
+            ("ELEMENT", "id"),
+            ("STATE", "state"),
+            ("REASON", "reason"),
+            ("ATTEMPT", "attempt"),
+            ("STARTED", "started_at"),
+            ("EXIT", "exit_code"),
+            ("GPU-S", "gpu_seconds"),
+        ];
+        table::print(&rows, &columns, "no elements")
     }
 }
 
@@ -196,11 +242,13 @@ fn device(device: &Value) -> String {
     )
 }
 
-/// Cancel jobs.
+/// Cancel jobs, arrays and elements of them.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  allot cancel 0190b6f2-5c1e-7cc3-98c4-dc0c0c07398f")]
+#[command(
+    after_help = "Examples:\n  allot cancel 0190b6f2-5c1e-7cc3-98c4-dc0c0c07398f\n  allot cancel 0190b6f2-5c1e-8cc3-98c4-dc0c0c000000.0-9,12"
+)]
 pub struct Cancel {
-    /// The jobs' ids
+    /// The jobs' ids; ID.3 is an element of an array, ID.0-9,12 are several
     #[arg(required = true)]
     ids: Vec<String>,
     /// Print JSON
@@ -214,10 +262,9 @@ impl Cancel {
         let client = Client::found()?;
         let (mut cancelled, mut refused) = (Vec::new(), Vec::new());
         for id in &self.ids {
-            match client
-                .post(&format!("/jobs/{}/cancel", part(id)), &json!({}))
-                .await
-            {
+            let (job, body) = asked(id);
+            let path = format!("/jobs/{}/cancel", part(job));
+            match client.post(&path, &body).await {
                 Ok(job) => cancelled.push(job),
                 Err(failure) => refused.push(format!("{id}: {failure}")),
             }
@@ -226,7 +273,9 @@ impl Cancel {
             table::print_json(&json!({ "items": cancelled }))?;
         } else {
             for job in &cancelled {
-                table::print_line(&format!("{} {}", text(&job["id"]), text(&job["state"])))?;
+                let (id, state) = (text(&job["id"]), text(&job["state"]));
+                let of = elements(job).map_or_else(String::new, |told| format!(" ({told})"));
+                table::print_line(&format!("{id} {state}{of}"))?;
             }
         }
         if refused.is_empty() {
@@ -234,6 +283,17 @@ impl Cancel {
         } else {
             Err(Failure::Refused(refused.join("\n")))
         }
+    }
+}
+
+/// The job that is named, and which of its elements: `ID.3` is the id of one of them already, of
+/// `ID.0-9,12` the array's id stands before the point.
+fn asked(id: &str) -> (&str, Value) {
+    match id.split_once('.') {
+        Some((array, elements)) if elements.contains(['-', ',']) => {
+            (array, json!({ "elements": elements }))
+        }
+        _ => (id, json!({})),
     }
 }
 
@@ -269,5 +329,22 @@ mod tests {
         assert!(told(own).contains("for job 0190 of team vision:"));
         let booked = json!({"team": "vision", "job": null, "booking": "demo"});
         assert!(told(booked).contains("for booking demo of team vision:"));
+    }
+
+    #[test]
+    fn several_elements_are_named_behind_their_array() {
+        assert_eq!(asked("A"), ("A", json!({})));
+        assert_eq!(asked("A.3"), ("A.3", json!({})));
+        assert_eq!(asked("A.0-9"), ("A", json!({ "elements": "0-9" })));
+        assert_eq!(asked("A.1,5"), ("A", json!({ "elements": "1,5" })));
+    }
+
+    #[test]
+    fn an_array_is_told_by_its_elements() {
+        let array =
+            json!({ "array": { "elements": { "queued": 90, "running": 10 } }, "reason": null });
+        assert_eq!(with_elements(array)["reason"], "90 queued, 10 running");
+        let job = json!({ "array": null, "reason": "exit" });
+        assert_eq!(with_elements(job)["reason"], "exit");
     }
 }

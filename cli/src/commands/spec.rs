@@ -90,7 +90,13 @@ pub struct SpecFlags {
     /// Not started before this time (RFC 3339)
     #[arg(long, value_name = "TIME")]
     pub not_before: Option<String>,
-    /// Job that must have ended well; may be repeated
+    /// Make it an array of so many jobs, told apart by ALLOTMENT_ARRAY_INDEX
+    #[arg(long, value_name = "COUNT", value_parser = bounded("array.count"), allow_negative_numbers = true)]
+    pub array: Option<u32>,
+    /// Most elements of the array that run at once
+    #[arg(long, value_name = "COUNT", value_parser = bounded("array.at_most"), allow_negative_numbers = true)]
+    pub at_most: Option<u32>,
+    /// Job that must have ended well; may be repeated. #0 is the first job of the same file
     #[arg(long = "after", value_name = "ID")]
     pub after: Vec<String>,
     /// Longest run, such as 90s, 30m, 12h, 2d
@@ -168,6 +174,11 @@ impl SpecFlags {
         for (key, value) in [("workers", self.workers), ("min_workers", self.min_workers)] {
             if let Some(value) = value {
                 spec.insert(key.into(), json!(value));
+            }
+        }
+        for (key, value) in [("count", self.array), ("at_most", self.at_most)] {
+            if let Some(value) = value {
+                object(spec, "array").insert(key.into(), json!(value));
             }
         }
         let durations = [
@@ -338,8 +349,9 @@ mod tests {
             ("--workers", "1..=1024"),
             ("--min-workers", "1..=1024"),
             ("--retries", "0..=100"),
+            ("--array", "1..=10000"),
         ] {
-            for value in ["-1", "5000000000", "2000"] {
+            for value in ["-1", "5000000000", "20000"] {
                 let told = refused(flag, value);
                 assert!(told.contains(bounds), "{flag} {value}: {told}");
             }

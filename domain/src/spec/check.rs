@@ -11,6 +11,9 @@ use crate::{FieldError, MilliGpu};
 
 /// Most workers of one gang; a worker is a process with a row, a log and a folder.
 pub const WORKERS_MAX: u32 = 1024;
+/// Most elements of one array: as many as its page shows as a grid, and are counted by state in
+/// milliseconds.
+pub const ARRAY_COUNT_MAX: u32 = 10_000;
 /// Most whole devices that one worker may ask for: the most that a node may have.
 pub const GPUS_PER_WORKER_MAX: i64 = DEVICES_PER_NODE_MAX as i64;
 /// Most words of a command, and files, variables, labels and selectors of a job.
@@ -48,7 +51,9 @@ const RESERVED_ENV: [&str; 11] = [
 ];
 
 /// The least and the most of each key of a spec that holds a whole number, by its path.
-const BOUNDS: [(&str, i64, i64); 9] = [
+const BOUNDS: [(&str, i64, i64); 11] = [
+    ("array.count", 1, ARRAY_COUNT_MAX as i64),
+    ("array.at_most", 1, ARRAY_COUNT_MAX as i64),
     ("workers", 1, WORKERS_MAX as i64),
     ("min_workers", 1, WORKERS_MAX as i64),
     ("per_worker.gpu_memory_mib", 0, MEMORY_MIB_MAX),
@@ -97,6 +102,7 @@ impl JobSpec {
         self.check_env()?;
         self.check_files()?;
         self.check_workers()?;
+        self.check_array()?;
         self.check_memory()?;
         self.per_worker.check().map_err(|e| e.under("per_worker"))?;
         self.check_numbers()?;
@@ -214,6 +220,21 @@ impl JobSpec {
             ));
         }
         Ok(())
+    }
+
+    fn check_array(&self) -> Result<(), FieldError> {
+        let Some(array) = self.array else {
+            return Ok(());
+        };
+        check_bounds("array.count", array.count.into())?;
+        match array.at_most {
+            Some(most) if !(1..=array.count).contains(&most) => Err(FieldError::new(
+                "array.at_most",
+                most,
+                format!("null, or 1 to array.count, which is {}", array.count),
+            )),
+            _ => Ok(()),
+        }
     }
 
     fn check_memory(&self) -> Result<(), FieldError> {

@@ -167,6 +167,17 @@ pub async fn of_jobs(tx: &mut Tx, jobs: &[JobId]) -> Result<BTreeMap<JobId, Sum>
     Ok(bills.into_values().flat_map(bill).collect())
 }
 
+/// What arrays have used so far, all elements of each together and rounded once; one of which
+/// nothing was used is absent.
+pub async fn of_arrays(tx: &mut Tx, arrays: &[JobId]) -> Result<BTreeMap<JobId, Sum>, sqlx::Error> {
+    let now = store::clock(tx).await?;
+    let mut bills: BTreeMap<JobId, Vec<(JobId, Exact)>> = BTreeMap::new();
+    for (array, exact) in ledger::of_arrays(tx, arrays, now).await? {
+        bills.entry(array).or_default().push((array, exact));
+    }
+    Ok(bills.into_values().flat_map(bill).collect())
+}
+
 /// What each attempt of a job has used so far; one that has used nothing is absent. They add up
 /// to the job's use.
 pub async fn of_attempts(tx: &mut Tx, job: JobId) -> Result<BTreeMap<AttemptId, Sum>, sqlx::Error> {

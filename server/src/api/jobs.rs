@@ -14,13 +14,15 @@ use utoipa_axum::routes;
 
 use super::asked::Asked;
 use super::extract::{
-    ApiJson, ApiPath, ApiPost, ApiQuery, BODY_BYTES_MAX, IfMatch, NoInput, NoQuery, PageQuery,
-    RepeatKey, SignedIn,
+    ApiJson, ApiPath, ApiPost, ApiQuery, BODY_BYTES_MAX, IfMatch, NoQuery, PageQuery, RepeatKey,
+    SignedIn,
 };
 use super::problem::{Refusals, UpdateRefusals};
 use super::reply::Versioned;
 use crate::app::idempotency::Answer;
-use crate::app::jobs::{self, Attempt, Batch, Event, Job, JobFilter, JobPatch, Waits};
+use crate::app::jobs::{
+    self, Attempt, Batch, Event, Job, JobFilter, JobPatch, JobWish, Part, Waits,
+};
 use crate::app::page::{Page, PageAsk};
 use crate::app::{App, AppError};
 
@@ -37,6 +39,7 @@ pub fn routes() -> OpenApiRouter<App> {
         .routes(routes!(cancel_job))
         .routes(routes!(suspend_job))
         .routes(routes!(resume_job))
+        .routes(routes!(list_job_elements))
         .routes(routes!(list_job_events))
         .routes(routes!(list_job_attempts))
         .routes(routes!(list_job_waits))
@@ -105,12 +108,9 @@ async fn list_jobs(
     ApiQuery(query): ApiQuery<JobsQuery>,
 ) -> Result<Json<Page<Job>>, AppError> {
     let ask = PageAsk::new(query.limit, query.cursor)?;
-    let states = query.state.iter().flat_map(|text| text.split(','));
     let filter = JobFilter {
         team: query.team,
-        states: states
-            .map(str::parse::<JobState>)
-            .collect::<Result<_, FieldError>>()?,
+        states: read_states(query.state.as_deref())?,
         user: query.user,
     };
     jobs::list(&app, &asker, &filter, &ask).await.map(Json)
@@ -156,34 +156,81 @@ async fn update_job(
     Ok(Versioned(job, version))
 }
 
-/// Cancel a job, whatever its state; one that has ended already stays as it is.
+/// Cancel a job, an array or some elements of it, whatever its state; what has ended already stays as it is.
 #[utoipa::path(
     post, path = "/jobs/{job}/cancel", tag = "work",
     params(("job" = JobId, Path, description = "Its id."), RepeatKey),
+    request_body(content = Option<Part>, description = "Some elements of an array; empty is the whole job."),
     responses((status = 200, description = "The job: being cancelled, or as it has ended.", body = Job), Refusals)
 )]
-async fn cancel_job(asked: Asked<JobId, NoInput>) -> Result<Answer<Job>, AppError> {
-    jobs::cancel(&asked.app, &asked.asker, asked.repeat, asked.object).await
+async fn cancel_job(asked: Asked<JobId, Part>) -> Result<Answer<Job>, AppError> {
+    steer(asked, JobWish::Cancel).await
 }
 
-/// Hold a job back; what runs of it is stopped.
+/// Hold a job, an array or some elements of it back; what runs of it is stopped.
 #[utoipa::path(
     post, path = "/jobs/{job}/suspend", tag = "work",
     params(("job" = JobId, Path, description = "Its id."), RepeatKey),
+    request_body(content = Option<Part>, description = "Some elements of an array; empty is the whole job."),
     responses((status = 200, description = "The job, suspended.", body = Job), Refusals)
 )]
-async fn suspend_job(asked: Asked<JobId, NoInput>) -> Result<Answer<Job>, AppError> {
-    jobs::suspend(&asked.app, &asked.asker, asked.repeat, asked.object).await
+async fn suspend_job(asked: Asked<JobId, Part>) -> Result<Answer<Job>, AppError> {
+    steer(asked, JobWish::Suspend).await
 }
 
-/// Let a suspended job queue again.
+/// Let a suspended job, an array or some elements of it queue again.
 #[utoipa::path(
     post, path = "/jobs/{job}/resume", tag = "work",
     params(("job" = JobId, Path, description = "Its id."), RepeatKey),
+    request_body(content = Option<Part>, description = "Some elements of an array; empty is the whole job."),
     responses((status = 200, description = "The job, queued.", body = Job), Refusals)
 )]
-async fn resume_job(asked: Asked<JobId, NoInput>) -> Result<Answer<Job>, AppError> {
-    jobs::resume(&asked.app, &asked.asker, asked.repeat, asked.object).await
+async fn resume_job(asked: Asked<JobId, Part>) -> Result<Answer<Job>, AppError> {
+    steer(asked, JobWish::Resume).await
+}
+
+async fn steer(asked: Asked<JobId, Part>, wish: JobWish) -> Result<Answer<Job>, AppError> {
+    let (id, part) = (asked.object, asked.input);
+    jobs::steer_part(&asked.app, &asked.asker, asked.repeat, id, part, wish).await
+}
+
+/// Which elements of an array are listed.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ElementsQuery {
+    /// In this state; several are separated by commas.
+    state: Option<String>,
+    /// Most items of the page, 1 to 500; 100 unless given.
+    #[param(minimum = 1, maximum = 500)]
+    limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// The elements of an array, by their index.
+#[utoipa::path(
+    get, path = "/jobs/{job}/elements", tag = "work",
+    params(("job" = JobId, Path, description = "The array's id."), ElementsQuery),
+    responses((status = 200, description = "A page of elements.", body = Page<Job>), Refusals)
+)]
+async fn list_job_elements(
+    State(app): State<App>,
+    SignedIn(asker): SignedIn,
+    ApiPath(id): ApiPath<JobId>,
+    ApiQuery(query): ApiQuery<ElementsQuery>,
+) -> Result<Json<Page<Job>>, AppError> {
+    let ask = PageAsk::new(query.limit, query.cursor)?;
+    let states = read_states(query.state.as_deref())?;
+    jobs::elements(&app, &asker, id, &states, &ask)
+        .await
+        .map(Json)
+}
+
+/// States, separated by commas.
+fn read_states(text: Option<&str>) -> Result<Vec<JobState>, FieldError> {
+    let states = text.into_iter().flat_map(|text| text.split(','));
+    states.map(str::parse).collect()
 }
 
 /// What happened to a job, the first thing first.

@@ -154,6 +154,7 @@ actions! {
     CancelJob "cancel_job" Work(STEER);
     SuspendJob "suspend_job" Work(STEER);
     ResumeJob "resume_job" Work(STEER);
+    ListJobElements "list_job_elements" Team(Viewer, SEE);
     ListJobEvents "list_job_events" Team(Viewer, SEE);
     ListJobAttempts "list_job_attempts" Team(Viewer, SEE);
     ListJobEvictions "list_job_evictions" Team(Viewer, SEE);

@@ -244,7 +244,7 @@ pub(super) fn check_priority(priority: i32) -> Result<(), AppError> {
 }
 
 fn in_use(error: sqlx::Error, name: &Name) -> AppError {
-    if store::violated(&error) == Some("job_class") {
+    if matches!(store::violated(&error), Some("job_class" | "array_class")) {
         return AppError::Conflict {
             code: RefusalCode::ClassInUse,
             message: format!("jobs name the class {name}: it stays, so that their history does"),

@@ -1,5 +1,6 @@
 //! Jobs as people see them: one, and lists of them.
 
+mod arrays;
 mod batch;
 mod history;
 mod prospect;
@@ -19,12 +20,14 @@ use super::{App, AppError, Asker, teams};
 use crate::store::jobs::{self, Filter, JobRow};
 use crate::store::{self, Tx};
 
+pub(super) use arrays::counts;
+pub use arrays::{ArrayOf, elements, grid};
 pub use batch::{Batch, submit_batch};
 pub use history::{Attempt, Event, attempts, events, steps};
 pub use prospect::{BeyondQuota, QuotaCode};
 pub(super) use prospect::{Prospect, may_be_beyond, of as prospect};
 pub(crate) use prospect::{beyond_quotas, waits_for_quota};
-pub use steer::{JobPatch, JobWish, cancel, resume, steer, suspend, update};
+pub use steer::{JobPatch, JobWish, Part, cancel, resume, steer, steer_part, suspend, update};
 pub(super) use submit::check;
 pub use submit::submit;
 pub(crate) use view::rust_decimal_number;
@@ -42,7 +45,7 @@ pub struct JobFilter {
     pub user: Option<Name>,
 }
 
-/// Lists what the asker may see, the newest first.
+/// Lists what the asker may see, the newest first; an array is one of them, its elements are none.
 pub async fn list(
     app: &App,
     asker: &Asker,
@@ -69,7 +72,9 @@ pub async fn list(
                 .id,
         );
     }
-    let found = jobs::list(&mut tx, &rows, ask.rows_wanted()).await?;
+    let mut found = jobs::list(&mut tx, &rows, ask.rows_wanted()).await?;
+    found.extend(arrays::list(&mut tx, &rows, ask.rows_wanted()).await?);
+    found.sort_by_key(|row| std::cmp::Reverse((row.created_at, row.id)));
     let shown = view::show(&mut tx, found).await?;
     tx.commit().await?;
     Ok(page::cut(ask, "job", shown, |job: &Job| {
@@ -93,13 +98,7 @@ pub(super) async fn find(
     action: Action,
     id: JobId,
 ) -> Result<JobRow, AppError> {
-    let job = jobs::find(tx, id).await?;
-    allowed(asker, action, id, job)
-}
-
-/// The same, locked for a change.
-async fn lock(tx: &mut Tx, asker: &Asker, action: Action, id: JobId) -> Result<JobRow, AppError> {
-    let job = jobs::lock(tx, id).await?;
+    let job = arrays::find(tx, id).await?;
     allowed(asker, action, id, job)
 }
 

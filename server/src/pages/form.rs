@@ -6,7 +6,7 @@ use std::str::FromStr;
 use chrono::NaiveDateTime;
 use domain::quantity::MILLI;
 use domain::sharing::SharingMode;
-use domain::spec::{JobSpec, PerWorker, Retries, RetryOn, Runner};
+use domain::spec::{Array, JobSpec, PerWorker, Retries, RetryOn, Runner};
 use domain::{FieldError, MilliCpu, MilliGpu, Timestamp};
 use rust_decimal::Decimal;
 use rust_decimal::prelude::ToPrimitive as _;
@@ -74,6 +74,11 @@ pub struct SubmitFields {
     not_before: String,
     #[serde(default)]
     after: String,
+    retry_on: String,
+    #[serde(default)]
+    array_count: String,
+    #[serde(default)]
+    array_at_most: String,
     #[serde(default)]
     env: String,
     #[serde(default)]
@@ -120,6 +125,9 @@ impl SubmitFields {
             preemptible: self.preemptible.clone(),
             not_before: self.not_before.clone(),
             after: self.after.clone(),
+            retry_on: self.retry_on.clone(),
+            array_count: self.array_count.clone(),
+            array_at_most: self.array_at_most.clone(),
             env: self.env.clone(),
             file_name: self.file_name.clone(),
             file_text: self.file_text.clone(),
@@ -135,6 +143,7 @@ impl SubmitFields {
     pub fn spec(&self) -> Result<JobSpec, Vec<FieldError>> {
         let mut faults = Vec::new();
         let mut keep = |fault: FieldError| faults.push(fault);
+        let array = self.array().map_err(&mut keep);
         let spec = (
             self.name.trim().parse().map_err(&mut keep),
             self.kind.parse().map_err(&mut keep),
@@ -167,6 +176,9 @@ impl SubmitFields {
         else {
             return Err(faults);
         };
+        let Ok(array) = array else {
+            return Err(faults);
+        };
         let spec = JobSpec {
             kind,
             class,
@@ -178,10 +190,11 @@ impl SubmitFields {
             time_limit_seconds,
             checkpoint_seconds,
             min_workers: treated.min_workers,
-            retries: retries_of(treated.retries.unwrap_or(0)),
+            retries: retries_of(treated.retries.unwrap_or(0), &self.retry_on),
             preemptible: treated.preemptible,
             not_before: treated.not_before,
             after: treated.after,
+            array,
             ..bare(name, command)
         };
         spec.check().map_err(|fault| vec![fault])?;
@@ -217,6 +230,22 @@ impl SubmitFields {
     fn followed(&self) -> Vec<String> {
         let ids = self.after.split(|c: char| c.is_whitespace() || c == ',');
         ids.filter(|id| !id.is_empty()).map(str::to_owned).collect()
+    }
+
+    /// One element or none says no array; how many run at once is said of an array alone.
+    fn array(&self) -> Result<Option<Array>, FieldError> {
+        let whole = "a whole number from 1";
+        let count = read(&self.array_count, "array.count", whole)?;
+        let at_most = read(&self.array_at_most, "array.at_most", whole)?;
+        match (count, at_most) {
+            (Some(count), at_most) => Ok(Some(Array { count, at_most })),
+            (None, None) => Ok(None),
+            (None, Some(at_most)) => Err(FieldError::new(
+                "array.at_most",
+                at_most,
+                "nothing, where array.count is not given",
+            )),
+        }
     }
 
     fn pools(&self) -> Result<Vec<domain::name::Name>, FieldError> {
@@ -353,6 +382,14 @@ pub fn fields_of(spec: &JobSpec) -> SubmitForm {
             .not_before
             .map_or_else(String::new, |at| at.format(MOMENTS[0]).to_string()),
         after: spec.after.join(" "),
+        retry_on: retry_on(&spec.retries).to_owned(),
+        array_count: spec
+            .array
+            .map_or_else(String::new, |array| array.count.to_string()),
+        array_at_most: spec
+            .array
+            .and_then(|array| array.at_most)
+            .map_or_else(String::new, |most| most.to_string()),
         env: spec
             .env
             .iter()
@@ -403,6 +440,7 @@ fn bare(name: domain::name::JobName, command: Vec<String>) -> JobSpec {
         node: None,
         not_before: None,
         after: Vec::new(),
+        array: None,
         time_limit_seconds: None,
         predicted_seconds: None,
         preemptible: None,
@@ -414,13 +452,25 @@ fn bare(name: domain::name::JobName, command: Vec<String>) -> JobSpec {
     }
 }
 
-fn retries_of(limit: u32) -> Retries {
-    let on = if limit > 0 {
-        vec![RetryOn::Failure]
-    } else {
-        Vec::new()
+/// Retries after the ends that the form's choice stands for; without retries after none.
+fn retries_of(limit: u32, choice: &str) -> Retries {
+    let on = match choice {
+        _ if limit == 0 => Vec::new(),
+        "time_limit" => vec![RetryOn::TimeLimit],
+        "any" => vec![RetryOn::Failure, RetryOn::TimeLimit],
+        _ => vec![RetryOn::Failure],
     };
     Retries { limit, on }
+}
+
+/// The form's choice for the ends that are tried again.
+fn retry_on(retries: &Retries) -> &'static str {
+    let has = |end| retries.on.contains(&end);
+    match (has(RetryOn::Failure), has(RetryOn::TimeLimit)) {
+        (true, true) => "any",
+        (false, true) => "time_limit",
+        _ => "failure",
+    }
 }
 
 /// The error of a value that does not know where it stands.

@@ -7,18 +7,20 @@ use axum::http::Uri;
 use axum::response::Response;
 use domain::money::Money;
 use domain::name::Name;
+use domain::state::JobState;
 use rust_decimal::Decimal;
 use serde::Deserialize;
 use web::format::Cost;
 use web::messages::Messages;
 use web::parts::Team;
 use web::shell::Section;
-use web::views::{JobRow, JobsFilter, JobsView};
+use web::views::{JobRow, JobsFilter, JobsView, Unfolding};
 
 use super::fault::encode;
 use super::job::why::short;
 use super::visit::Visit;
 use super::{PageError, page};
+use crate::app::authorise::{Action, may};
 use crate::app::jobs::{self, Job, JobFilter};
 use crate::app::page::PageAsk;
 use crate::app::{App, AppError, Asker, holdings, teams};
@@ -37,6 +39,9 @@ pub struct JobsQuery {
     #[serde(default)]
     user: String,
     cursor: Option<String>,
+    /// The array whose elements are shown by state.
+    #[serde(default)]
+    unfold: String,
 }
 
 /// Shows the jobs that the asker may see.
@@ -72,10 +77,22 @@ pub async fn list_jobs(
     };
     let shell = visit.shell(&app, Section::Jobs).await?;
     let now = shell.now;
-    let rows = jobs
-        .into_iter()
-        .map(|job| row(&shell.t, job, &known, now))
-        .collect();
+    let rows = jobs.into_iter().map(|job| {
+        let open = query.unfold == job.id.to_string();
+        let array = job.array.as_ref().map(|array| Unfolding {
+            count: array.count,
+            counts: array.elements.iter().collect(),
+            open,
+            address: query.address_with(&filter, (!open).then_some(&job)),
+        });
+        let suspended = job.state == JobState::Suspended;
+        JobRow {
+            array,
+            resumes: suspended && may(&visit.asker, Action::ResumeJob, job.target),
+            ..row(&shell.t, job, &known, now)
+        }
+    });
+    let rows = rows.collect();
     page(&JobsView {
         shell,
         unknown_user,
@@ -83,13 +100,19 @@ pub async fn list_jobs(
         waiting,
         running,
         teams: known.openable(),
-        newest: query.cursor.is_some().then(|| address(&filter, None)),
-        older: next_cursor.map(|cursor| address(&filter, Some(&cursor))),
+        newest: query.cursor.is_some().then(|| address(&filter, None, None)),
+        older: next_cursor.map(|cursor| address(&filter, Some(&cursor), None)),
         filter,
     })
 }
 
 impl JobsQuery {
+    /// This page of the list with the elements of an array shown, or of none.
+    fn address_with(&self, filter: &JobsFilter, array: Option<&Job>) -> String {
+        let array = array.map(|job| job.id.to_string());
+        address(filter, self.cursor.as_deref(), array.as_deref())
+    }
+
     fn filter(&self) -> Result<JobFilter, AppError> {
         let name = |field: &str, text: &str| match text.trim() {
             "" => Ok(None),
@@ -113,12 +136,13 @@ impl JobsQuery {
     }
 }
 
-fn address(filter: &JobsFilter, cursor: Option<&str>) -> String {
+fn address(filter: &JobsFilter, cursor: Option<&str>, unfold: Option<&str>) -> String {
     let pairs = [
         ("team", filter.team.as_str()),
         ("state", &filter.state),
         ("user", &filter.user),
         ("cursor", cursor.unwrap_or("")),
+        ("unfold", unfold.unwrap_or("")),
     ];
     let query: Vec<String> = pairs
         .iter()
@@ -132,7 +156,8 @@ fn address(filter: &JobsFilter, cursor: Option<&str>) -> String {
     }
 }
 
-fn row(t: &Messages, job: Job, teams: &Teams, now: domain::Timestamp) -> JobRow {
+/// A job as a row of a list.
+pub fn row(t: &Messages, job: Job, teams: &Teams, now: domain::Timestamp) -> JobRow {
     let mut nodes: Vec<String> = Vec::new();
     if !job.state.terminal() {
         nodes.extend(job.placement.iter().map(|worker| worker.node.clone()));
@@ -150,6 +175,9 @@ fn row(t: &Messages, job: Job, teams: &Teams, now: domain::Timestamp) -> JobRow 
         state: job.state,
         nodes,
         created_at: job.created_at,
+        attempt: job.attempt.unsigned_abs(),
+        array: None,
+        resumes: false,
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use domain::ids::JobId;
 use engine::plan::{Code, Waiting};
 use engine::world::World;
 
-use super::capable;
+use super::{capable, translate};
 
 /// What stands for a team whose name the reader may not know.
 const SOMEBODY: &str = "another team";
@@ -18,6 +19,14 @@ pub fn verdict(world: &World, team: &str, waiting: &Waiting) -> Waiting {
         && let Some(why) = capable::folder_gone(world, &waiting.workload)
     {
         told.message = why;
+    }
+    if let Some(array) = held_by_array(waiting) {
+        told.message = format!(
+            "as many elements of its array run as at_most allows: {} waits for one of them to end",
+            waiting.workload
+        );
+        told.scope = format!("array {array}");
+        return told;
     }
     if let Some(words) = hidden(world, team, &waiting.scope) {
         told.message = told.message.replace(&words, SOMEBODY);
@@ -40,6 +49,18 @@ fn hidden(world: &World, team: &str, scope: &str) -> Option<String> {
     let of = scope.split_once(" of team ").map(|(_, named)| named);
     let named = own.or(of)?;
     (!line(world, team).contains(named)).then(|| format!("team {named}"))
+}
+
+/// The array whose `at_most` holds an element back; it follows another element of it then, which no
+/// spec can ask for.
+fn held_by_array(waiting: &Waiting) -> Option<JobId> {
+    if waiting.code != Code::Dependency {
+        return None;
+    }
+    let before = waiting.scope.strip_prefix("workload ")?;
+    let array = |name: &str| translate::job_id(name).and_then(JobId::array);
+    let own = array(&waiting.workload)?;
+    (array(before) == Some(own)).then_some(own)
 }
 
 /// A team with all above it.

@@ -4,6 +4,7 @@
 //! commit is said by the epoch, which it raised when it took over and which every commit
 //! checks. A leader that was paused and comes back finds another epoch, and changes nothing.
 
+mod arrays;
 pub mod capable;
 mod commit;
 mod cycle;

@@ -1,4 +1,4 @@
-//! What needs no plan: jobs whose spec cannot be read, and jobs that follow one that failed.
+//! What needs no plan: jobs whose spec cannot be read, jobs that follow one that failed, and what arrays need.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,12 +6,13 @@ use domain::ids::JobId;
 use domain::state::{AttemptEnd, AttemptState, JobState};
 use serde_json::json;
 
+use super::arrays;
 use super::world::{JobRecord, Records};
 use crate::app::App;
 use crate::lifecycle::{Actor, LifecycleError, Stop, step_job, stop};
 use crate::store::epochs::{self, Epoch};
 use crate::store::jobs::{self, JobRow, JobStep};
-use crate::store::{Tx, attempts};
+use crate::store::{self, Tx, attempts};
 
 /// Jobs that others follow and that have ended well, so that they are asked for once.
 pub type Followed = BTreeSet<JobId>;
@@ -48,7 +49,7 @@ pub async fn settle(
         .collect();
     doomed.extend(without_predecessor(app, records, followed).await?);
     if doomed.is_empty() {
-        return Ok(Settled::Nothing);
+        return arrays::settle(app, epoch, records).await;
     }
     fail_waiting(app, epoch, &doomed).await
 }
@@ -67,7 +68,8 @@ async fn without_predecessor(
     {
         let Ok(spec) = &job.spec else { continue };
         for before in spec.after.iter().filter_map(|id| id.parse().ok()) {
-            if !records.jobs.contains_key(&before) && !followed.contains(&before) {
+            let lives = records.jobs.contains_key(&before) || records.arrays.contains_key(&before);
+            if !lives && !followed.contains(&before) {
                 asked.entry(before).or_default().push(job);
             }
         }
@@ -77,7 +79,7 @@ async fn without_predecessor(
     }
     let ids: Vec<JobId> = asked.keys().copied().collect();
     let mut tx = app.db.begin_system().await?;
-    let states = jobs::states_of(&mut tx, &ids).await?;
+    let states = store::arrays::states_of(&mut tx, None, &ids).await?;
     tx.commit().await?;
     let mut doomed = Vec::new();
     for (id, state) in states {

@@ -19,6 +19,7 @@ use engine::world::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::arrays;
 use super::capable::{self, Roots};
 use super::gang;
 use super::world::{JobRecord, Memory, NodeRecord, Records};
@@ -73,10 +74,17 @@ pub fn world(records: &Records, now: Timestamp, memory: &Memory) -> World {
     let roots = capable::roots(&world.nodes);
     let past = |gone| past(gone, &roots);
     world.history = memory.gone.iter().filter_map(past).collect();
+    let held_back = arrays::held_back(records, now);
     world.workloads = records
         .jobs
         .values()
         .filter_map(|job| Some((job, workload(records, job, &roots, now)?)))
+        .map(|(job, mut work)| {
+            // The engine knows no array: an element that may not start yet follows one that may.
+            let before = held_back.get(&job.row.id);
+            work.after.extend(before.map(JobId::to_string));
+            (job, work)
+        })
         .flat_map(|(job, work)| {
             let mut all = gang::leaving(records, job, &work, now);
             all.push(work);
@@ -267,6 +275,10 @@ fn workload(records: &Records, job: &JobRecord, roots: &Roots, now: Timestamp) -
         row.created_at,
     );
     work.not_before = row.not_before;
+    work.after = match arrays::followed(records, &work.after) {
+        None if job.workers.is_empty() => return None,
+        after => after.unwrap_or_default(),
+    };
     let day = now - PREEMPTION_DAY;
     let recent = job.evictions.iter().filter(|at| **at > day).count();
     work.preemptions_today = u32::try_from(recent).unwrap_or(u32::MAX);

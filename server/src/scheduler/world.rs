@@ -13,6 +13,7 @@ use domain::policy::{PoolPolicy, Strategy};
 use domain::spec::JobSpec;
 
 use super::translate::policy;
+use crate::store::arrays::{self, LiveArray};
 use crate::store::bookings::{self, Booking};
 use crate::store::changes::{self, Position};
 use crate::store::past::{self, Evictions, Gone, LastNode, PastUse};
@@ -68,6 +69,8 @@ pub struct Records {
     pub nodes: BTreeMap<NodeId, NodeRecord>,
     /// Jobs that have not ended.
     pub jobs: BTreeMap<JobId, JobRecord>,
+    /// Arrays that have not ended.
+    pub arrays: BTreeMap<JobId, LiveArray>,
 }
 
 /// The records with the place in the feed up to which they are right.
@@ -243,6 +246,14 @@ impl Mirror {
         if !touched.jobs.is_empty() {
             let jobs = load_jobs(tx, Some(&touched.jobs)).await?;
             replace(&mut self.records.jobs, &touched.jobs, jobs);
+            // With each element that is new its array has one less to come.
+            let arrays = touched.jobs.iter().map(|id| id.array().unwrap_or(*id));
+            let mut arrays: Vec<JobId> = arrays.filter(|id| id.is_array()).collect();
+            arrays.dedup();
+            if !arrays.is_empty() {
+                let read = load_arrays(tx, Some(&arrays)).await?;
+                replace(&mut self.records.arrays, &arrays, read);
+            }
         }
         if !touched.nodes.is_empty() {
             let nodes = load_nodes(tx, Some(&touched.nodes)).await?;
@@ -290,6 +301,7 @@ impl Records {
         );
         found.extend(differing(&self.nodes, &other.nodes).map(|id| format!("node {id}")));
         found.extend(differing(&self.jobs, &other.jobs).map(|id| format!("job {id}")));
+        found.extend(differing(&self.arrays, &other.arrays).map(|id| format!("array {id}")));
         found
     }
 }
@@ -325,6 +337,7 @@ async fn load(tx: &mut Tx, now: Timestamp) -> Result<Records, sqlx::Error> {
         bookings: bookings::standing(tx, None, now).await?,
         nodes: load_nodes(tx, None).await?,
         jobs: load_jobs(tx, None).await?,
+        arrays: load_arrays(tx, None).await?,
     })
 }
 
@@ -355,6 +368,14 @@ async fn load_nodes(
         }
     }
     Ok(nodes)
+}
+
+async fn load_arrays(
+    tx: &mut Tx,
+    ids: Option<&[JobId]>,
+) -> Result<BTreeMap<JobId, LiveArray>, sqlx::Error> {
+    let arrays = arrays::live(tx, ids).await?.into_iter();
+    Ok(arrays.map(|array| (array.id, array)).collect())
 }
 
 async fn load_jobs(

@@ -293,9 +293,11 @@ pub async fn over_time(tx: &mut Tx) -> Result<Vec<JobId>, sqlx::Error> {
         r#"SELECT j.id AS "id: JobId"
            FROM attempts AS t
            JOIN jobs AS j ON j.id = t.job_id
+           LEFT JOIN arrays AS r ON r.id = j.array_id
+           CROSS JOIN LATERAL (SELECT COALESCE(j.spec, r.spec) ->> 'time_limit_seconds' AS seconds) AS most
            WHERE t.state = 'running'
-             AND t.started_at + CASE WHEN j.spec ->> 'time_limit_seconds' ~ '^[0-9]{1,12}$'
-                                     THEN (j.spec ->> 'time_limit_seconds')::bigint END * interval '1 second'
+             AND t.started_at + CASE WHEN most.seconds ~ '^[0-9]{1,12}$'
+                                     THEN most.seconds::bigint END * interval '1 second'
                  <= allotment.clock()
            ORDER BY j.id
            LIMIT $1"#,
@@ -385,8 +387,9 @@ pub async fn on_lost_nodes(tx: &mut Tx) -> Result<Vec<Leaving>, sqlx::Error> {
            JOIN assignments AS a ON a.node_id = n.id AND a.phase NOT IN ('released', 'fenced')
            JOIN attempts AS t ON t.id = a.attempt_id
            JOIN jobs AS j ON j.id = a.job_id
+           LEFT JOIN arrays AS r ON r.id = j.array_id
            WHERE n.reachability = 'lost'
-             AND ((j.spec ->> 'on_partition') IS DISTINCT FROM 'keep'
+             AND ((COALESCE(j.spec, r.spec) ->> 'on_partition') IS DISTINCT FROM 'keep'
                   OR (t.state = 'stopping' AND t.reason = 'cancelled'))
            ORDER BY 1, 2
            LIMIT $1"#,
@@ -406,9 +409,10 @@ pub async fn on_draining_nodes(tx: &mut Tx) -> Result<Vec<Leaving>, sqlx::Error>
            JOIN assignments AS a ON a.node_id = n.id AND a.phase IN ('granted', 'handed_over', 'running')
            JOIN attempts AS t ON t.id = a.attempt_id
            JOIN jobs AS j ON j.id = a.job_id
+           LEFT JOIN arrays AS r ON r.id = j.array_id
            JOIN classes AS c ON c.name = j.class
            WHERE n.intent = 'draining' AND t.state IN ('starting', 'running')
-             AND CASE j.spec ->> 'preemptible' WHEN 'true' THEN true WHEN 'false' THEN false ELSE c.preemptible END
+             AND CASE COALESCE(j.spec, r.spec) ->> 'preemptible' WHEN 'true' THEN true WHEN 'false' THEN false ELSE c.preemptible END
            ORDER BY a.job_id, n.name
            LIMIT $1"#,
         DUE_MAX,

@@ -141,7 +141,7 @@ pub async fn orders(tx: &mut Tx, ids: &[AssignmentId]) -> Result<Vec<Order>, sql
         Order,
         r#"SELECT a.id AS "id: AssignmentId", a.attempt_id AS "attempt_id: AttemptId", t.number AS attempt,
                   COALESCE(a.grace_ms, t.grace_ms) AS "grace_ms!",
-                  j.id AS "job_id: JobId", j.name AS job_name, j.spec, a.team_id AS "team_id: TeamId",
+                  j.id AS "job_id: JobId", j.name AS job_name, COALESCE(j.spec, r.spec) AS "spec!", a.team_id AS "team_id: TeamId",
                   team.name AS team, team.unix_slot, a.worker, a.node_rank,
                   GREATEST(a.worker, (SELECT max(g.worker) FROM assignments AS g
                                       WHERE g.attempt_id = a.attempt_id AND g.dismissed_at IS NULL)) + 1 AS "workers!",
@@ -149,6 +149,7 @@ pub async fn orders(tx: &mut Tx, ids: &[AssignmentId]) -> Result<Vec<Order>, sql
            FROM assignments AS a
            JOIN attempts AS t ON t.id = a.attempt_id
            JOIN jobs AS j ON j.id = a.job_id
+           LEFT JOIN arrays AS r ON r.id = j.array_id
            JOIN teams AS team ON team.id = a.team_id
            LEFT JOIN nodes AS m ON m.id = t.master_node_id
            WHERE a.id = ANY ($1)

@@ -32,14 +32,15 @@ impl Subject {
         }
     }
 
+    /// Its id in hexadecimal digits, as the database reads it.
     fn id(self) -> String {
-        match self {
-            Self::Job(id) => id.to_string(),
-            Self::Attempt(id) => id.to_string(),
-            Self::Assignment(id) => id.to_string(),
-            Self::Node(id) => id.to_string(),
-            Self::Device(id) => id.to_string(),
-        }
+        hex::encode(match &self {
+            Self::Job(id) => id.as_bytes(),
+            Self::Attempt(id) => id.as_bytes(),
+            Self::Assignment(id) => id.as_bytes(),
+            Self::Node(id) => id.as_bytes(),
+            Self::Device(id) => id.as_bytes(),
+        })
     }
 }
 
@@ -133,6 +134,8 @@ pub struct EventRow {
     pub subject: String,
     /// Which one.
     pub subject_id: String,
+    /// The job that it belongs to, if any.
+    pub job_id: Option<JobId>,
     /// The node's name, if it happened on one.
     pub node: Option<String>,
     /// The state before.
@@ -159,7 +162,8 @@ pub async fn of_job(
 ) -> Result<Vec<EventRow>, sqlx::Error> {
     sqlx::query_as!(
         EventRow,
-        r#"SELECT e.id, e.at, e.subject, e.subject_id::text AS "subject_id!", n.name AS "node?",
+        r#"SELECT e.id, e.at, e.subject, e.subject_id::text AS "subject_id!",
+                  e.job_id AS "job_id: JobId", n.name AS "node?",
                   e.from_state, e.to_state, e.actor_kind, e.actor_name, e.reason, e.data
            FROM events AS e
            LEFT JOIN nodes AS n ON n.id = e.node_id
@@ -185,7 +189,8 @@ pub async fn steps_of_job(
 ) -> Result<Vec<EventRow>, sqlx::Error> {
     let mut steps = sqlx::query_as!(
         EventRow,
-        r#"SELECT e.id, e.at, e.subject, e.subject_id::text AS "subject_id!", n.name AS "node?",
+        r#"SELECT e.id, e.at, e.subject, e.subject_id::text AS "subject_id!",
+                  e.job_id AS "job_id: JobId", n.name AS "node?",
                   e.from_state, e.to_state, e.actor_kind, e.actor_name, e.reason, e.data
            FROM events AS e
            LEFT JOIN nodes AS n ON n.id = e.node_id
@@ -211,7 +216,8 @@ pub async fn of_node(
 ) -> Result<Vec<EventRow>, sqlx::Error> {
     sqlx::query_as!(
         EventRow,
-        r#"SELECT e.id, e.at, e.subject, e.subject_id::text AS "subject_id!", n.name AS "node?",
+        r#"SELECT e.id, e.at, e.subject, e.subject_id::text AS "subject_id!",
+                  e.job_id AS "job_id: JobId", n.name AS "node?",
                   e.from_state, e.to_state, e.actor_kind, e.actor_name, e.reason, e.data
            FROM events AS e
            LEFT JOIN nodes AS n ON n.id = e.node_id

@@ -126,12 +126,14 @@ macro_rules! select_jobs {
         sqlx::query_as!(
             JobRow,
             r#"SELECT j.id AS "id: JobId", j.team_id AS "team_id: TeamId", t.name AS team, j.user_id AS "user_id: UserId",
-                      u.name AS "user", j.name, j.kind, j.class, j.spec, j.state AS "state: JobState", j.reason, j.message,
+                      u.name AS "user", j.name, j.kind, j.class,
+                      COALESCE(j.spec, r.spec) AS "spec!", j.state AS "state: JobState", j.reason, j.message,
                       j.attempt, j.retries_used, j.requeues, j.exit_code, j.exit_signal, j.not_before, j.waiting, j.nominated,
                       j.created_at, j.queued_at, j.started_at, j.finished_at, j.version
                FROM jobs AS j
                JOIN teams AS t ON t.id = j.team_id
-               JOIN users AS u ON u.id = j.user_id "# + $rest
+               JOIN users AS u ON u.id = j.user_id
+               LEFT JOIN arrays AS r ON r.id = j.array_id "# + $rest
             $(, $argument)*
         )
     };
@@ -183,11 +185,12 @@ pub struct Filter {
     pub before: Option<(Timestamp, JobId)>,
 }
 
-/// A page of jobs, the newest first.
+/// A page of jobs by themselves, the newest first; elements of arrays are in none.
 pub async fn list(tx: &mut Tx, filter: &Filter, limit: i64) -> Result<Vec<JobRow>, sqlx::Error> {
     let (before_at, before_id) = filter.before.unzip();
     select_jobs!(
-        "WHERE (cardinality($1::uuid[]) = 0 OR j.team_id = ANY ($1))
+        "WHERE j.array_id IS NULL
+           AND (cardinality($1::uuid[]) = 0 OR j.team_id = ANY ($1))
            AND (cardinality($2::text[]) = 0 OR j.state = ANY ($2))
            AND ($3::uuid IS NULL OR j.user_id = $3)
            AND ($4::timestamptz IS NULL OR (j.created_at, j.id) < ($4, $5::uuid))
@@ -405,33 +408,6 @@ pub async fn set_nominated(
     Ok(changed.rows_affected() == 1)
 }
 
-/// Which of these jobs are there and may be seen, with their states.
-pub async fn states_of(tx: &mut Tx, ids: &[JobId]) -> Result<Vec<(JobId, JobState)>, sqlx::Error> {
-    let rows = sqlx::query!(
-        r#"SELECT id AS "id: JobId", state AS "state: JobState" FROM jobs WHERE id = ANY ($1)"#,
-        ids as &[JobId],
-    )
-    .fetch_all(&mut **tx)
-    .await?;
-    Ok(rows.into_iter().map(|row| (row.id, row.state)).collect())
-}
-
-/// Which of these jobs are a team's, with their states.
-pub async fn states_in_team(
-    tx: &mut Tx,
-    team_id: TeamId,
-    ids: &[JobId],
-) -> Result<Vec<(JobId, JobState)>, sqlx::Error> {
-    let rows = sqlx::query!(
-        r#"SELECT id AS "id: JobId", state AS "state: JobState" FROM jobs WHERE team_id = $1 AND id = ANY ($2)"#,
-        team_id as TeamId,
-        ids as &[JobId],
-    )
-    .fetch_all(&mut **tx)
-    .await?;
-    Ok(rows.into_iter().map(|row| (row.id, row.state)).collect())
-}
-
 /// Jobs of a team in a state.
 #[derive(Debug, Clone)]
 pub struct LiveCount {
@@ -443,15 +419,25 @@ pub struct LiveCount {
     pub jobs: i64,
 }
 
-/// Jobs that have not ended, by team and state, as far as the transaction may see them.
+/// Jobs that have not ended, each element of an array as one, by team and state, as far as the
+/// transaction may see them.
 pub async fn count_live(tx: &mut Tx) -> Result<Vec<LiveCount>, sqlx::Error> {
     sqlx::query_as!(
         LiveCount,
-        r#"SELECT t.name AS team, j.state AS "state: JobState", count(*) AS "jobs!"
-           FROM jobs AS j
+        r#"SELECT t.name AS team, j.state AS "state!: JobState", sum(j.jobs)::bigint AS "jobs!"
+           FROM (SELECT team_id, state, count(*) AS jobs
+                 FROM jobs
+                 WHERE state NOT IN ('succeeded', 'failed', 'cancelled')
+                 GROUP BY team_id, state
+                 UNION ALL
+                 -- Elements of arrays that nothing was done with yet.
+                 SELECT r.team_id, CASE r.intent WHEN 'open' THEN 'queued' ELSE 'suspended' END,
+                        r.count - (SELECT count(*) FROM jobs AS e WHERE e.array_id = r.id)
+                 FROM arrays AS r
+                 WHERE r.finished_at IS NULL AND r.intent <> 'cancelled') AS j
            JOIN teams AS t ON t.id = j.team_id
-           WHERE j.state NOT IN ('succeeded', 'failed', 'cancelled')
            GROUP BY t.name, j.state
+           HAVING sum(j.jobs) > 0
            ORDER BY t.name, j.state"#,
     )
     .fetch_all(&mut **tx)

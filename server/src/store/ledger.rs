@@ -236,6 +236,42 @@ pub async fn of_jobs(
         .collect())
 }
 
+/// What arrays have used so far, all elements of each together.
+pub async fn of_arrays(
+    tx: &mut Tx,
+    arrays: &[JobId],
+    now: Timestamp,
+) -> Result<Vec<(JobId, Exact)>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"SELECT j.array_id AS "array_id!: JobId", sum(p.gpu_milli_micros) AS "gpu_milli_micros!",
+               COALESCE(sum(p.gpu_milli_micros) FILTER (WHERE p.amount IS NULL), 0) AS "unpriced_milli_micros!",
+               round(COALESCE(sum(p.amount), 0), 12) AS "amount!", p.currency AS "currency: Currency"
+           FROM jobs AS j
+           JOIN (
+               SELECT job_id, gpu_milli_micros, amount, currency FROM ledger_entries
+               UNION ALL
+               SELECT job_id, gpu_milli_micros, amount, currency FROM allotment.unrated_pieces($2)
+           ) AS p ON p.job_id = j.id
+           WHERE j.array_id = ANY ($1) AND j.attempt > 0
+           GROUP BY j.array_id, p.currency
+           ORDER BY j.array_id, p.currency NULLS LAST"#,
+        arrays as &[JobId],
+        now,
+    )
+    .fetch_all(&mut **tx)
+    .await?;
+    let lines = rows.into_iter().map(|row| {
+        let exact = Exact {
+            gpu_milli_micros: row.gpu_milli_micros,
+            unpriced_milli_micros: row.unpriced_milli_micros,
+            amount: row.amount,
+            currency: row.currency,
+        };
+        (row.array_id, exact)
+    });
+    Ok(lines.collect())
+}
+
 /// What the attempts of a job have used so far.
 pub async fn of_attempts(
     tx: &mut Tx,

@@ -4,6 +4,7 @@
 //! person does (role `allotment_app`, under row-level security), [`Database::begin_system`]
 //! for the scheduler, agents and accounts (role `allotment_system`).
 
+pub mod arrays;
 pub mod assignments;
 pub mod attempts;
 pub mod audit;

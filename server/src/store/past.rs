@@ -120,14 +120,16 @@ pub async fn gone_since(
 ) -> Result<Vec<Gone>, sqlx::Error> {
     sqlx::query_as!(
         Gone,
-        r#"SELECT p.name AS pool, (array_agg(j.spec - 'files' - 'env' ORDER BY j.id))[1] AS "spec!", count(*) AS "workers!"
+        r#"SELECT p.name AS pool, (array_agg(asked.spec - 'files' - 'env' ORDER BY j.id))[1] AS "spec!", count(*) AS "workers!"
            FROM jobs AS j
+           LEFT JOIN arrays AS r ON r.id = j.array_id
+           CROSS JOIN LATERAL (SELECT COALESCE(j.spec, r.spec) AS spec) AS asked
            JOIN attempts AS a ON a.job_id = j.id AND a.number = j.attempt
            JOIN assignments AS s ON s.attempt_id = a.id
            JOIN nodes AS n ON n.id = s.node_id
            JOIN pools AS p ON p.id = n.pool_id
            WHERE j.finished_at > $1
-           GROUP BY p.name, j.spec -> 'per_worker', j.spec -> 'selector', j.spec -> 'runner'
+           GROUP BY p.name, asked.spec -> 'per_worker', asked.spec -> 'selector', asked.spec -> 'runner'
            ORDER BY count(*) DESC, p.name, min(j.id::text)
            LIMIT $2"#,
         since,

@@ -152,6 +152,8 @@ pub async fn has_live_work(tx: &mut Tx, team: TeamId) -> Result<bool, sqlx::Erro
     sqlx::query_scalar!(
         r#"SELECT EXISTS (
                SELECT FROM jobs WHERE team_id = $1 AND state NOT IN ('succeeded', 'failed', 'cancelled')
+           ) OR EXISTS (
+               SELECT FROM arrays WHERE team_id = $1 AND finished_at IS NULL
            ) AS "live!""#,
         team as TeamId,
     )

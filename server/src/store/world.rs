@@ -268,10 +268,12 @@ pub struct LiveJob {
 pub async fn jobs(tx: &mut Tx, ids: Option<&[JobId]>) -> Result<Vec<LiveJob>, sqlx::Error> {
     sqlx::query_as!(
         LiveJob,
-        r#"SELECT j.id AS "id: JobId", t.name AS team, j.user_id AS "user_id: UserId", j.spec,
+        r#"SELECT j.id AS "id: JobId", t.name AS team, j.user_id AS "user_id: UserId",
+                  COALESCE(j.spec, r.spec) AS "spec!",
                   j.state AS "state: JobState", j.not_before, j.nominated, j.created_at, j.version
            FROM jobs AS j
            JOIN teams AS t ON t.id = j.team_id
+           LEFT JOIN arrays AS r ON r.id = j.array_id
            WHERE j.state NOT IN ('succeeded', 'failed', 'cancelled')
              AND ($1::uuid[] IS NULL OR j.id = ANY ($1))
            ORDER BY j.id"#,

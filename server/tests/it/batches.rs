@@ -99,3 +99,71 @@ async fn a_batch_with_one_job_that_is_wrong_is_refused_by_its_place_and_none_is_
     }
     assert_eq!(written(&owner).await, (0, 0, 0));
 }
+
+#[sqlx::test(migrations = "../migrations")]
+async fn jobs_of_one_batch_follow_those_before_them_and_none_else(owner: PgPool) {
+    let server = fleet(&owner).await;
+    let member = server.client("vision-member");
+    let following = |name: &str, after: &[&str]| {
+        let mut spec = spec(name, 1);
+        spec["after"] = json!(after);
+        spec
+    };
+    for (jobs, field) in [
+        (json!([following("a", &["#0"])]), "jobs[0].after"),
+        (
+            json!([spec("a", 1), following("b", &["#1"])]),
+            "jobs[1].after",
+        ),
+        (
+            json!([following("a", &["#1"]), spec("b", 1)]),
+            "jobs[0].after",
+        ),
+        (
+            json!([spec("a", 1), following("b", &["#-1"])]),
+            "jobs[1].after",
+        ),
+        (
+            json!([spec("a", 1), following("b", &["a"])]),
+            "jobs[1].after",
+        ),
+        (
+            json!([spec("a", 1), following("b", &["#0", "#0"])]),
+            "jobs[1].after",
+        ),
+    ] {
+        let problem = member
+            .post(BATCH, json!({ "jobs": jobs }))
+            .await
+            .problem(StatusCode::UNPROCESSABLE_ENTITY);
+        assert_eq!(problem["field"], field, "{problem}");
+    }
+    assert_eq!(written(&owner).await, (0, 0, 0));
+    let mut sweep = spec("sweep", 1);
+    sweep["array"] = json!({ "count": 5 });
+    let jobs = json!([
+        sweep,
+        spec("a", 1),
+        following("b", &["#0", "#1"]),
+        following("c", &["#2"]),
+    ]);
+    let answer = member
+        .post(BATCH, json!({ "jobs": jobs }))
+        .await
+        .expect(StatusCode::CREATED);
+    let items = answer["items"].as_array().expect("jobs");
+    let names: Vec<_> = items
+        .iter()
+        .filter_map(|job| job["name"].as_str())
+        .collect();
+    assert_eq!(names, ["sweep", "a", "b", "c"]);
+    let after = |at: usize| items[at]["spec"]["after"].clone();
+    assert_eq!(after(2), json!([items[0]["id"], items[1]["id"]]));
+    assert_eq!(after(3), json!([items[2]["id"]]));
+    // Alone there is no batch whose job it could follow.
+    let problem = member
+        .post("/teams/vision/jobs", following("d", &["#0"]))
+        .await
+        .problem(StatusCode::UNPROCESSABLE_ENTITY);
+    assert_eq!(problem["field"], "after", "{problem}");
+}

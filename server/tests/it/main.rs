@@ -1,6 +1,7 @@
 //! Integration tests of the server against a real PostgreSQL: a fresh database per test.
 
 mod agents;
+mod arrays;
 mod authorisation;
 mod authorisation_pages;
 mod bad_input;

@@ -23,6 +23,8 @@ pub struct JobView {
     pub shell: Shell,
     /// The job's id.
     pub id: String,
+    /// Of an element, the id of its array and its index there.
+    pub element: Option<(String, u32)>,
     /// Its name.
     pub name: String,
     /// Its team.

@@ -69,15 +69,39 @@ pub struct JobRow {
     pub ran_seconds: Option<i64>,
     /// What it cost so far.
     pub cost: Cost,
+    /// Attempts begun so far.
+    pub attempt: u32,
+    /// Of an array, its elements.
+    pub array: Option<Unfolding>,
+    /// Whether the reader may let it queue again, as it is suspended.
+    pub resumes: bool,
+}
+
+/// The elements of an array in the list: how many, and on demand where they stand.
+#[derive(Debug, Clone)]
+pub struct Unfolding {
+    /// How many there are.
+    pub count: u32,
+    /// How many stand in each state that one has.
+    pub counts: Vec<(JobState, u32)>,
+    /// Whether they are shown.
+    pub open: bool,
+    /// The address of the same list with them shown, or hidden.
+    pub address: String,
 }
 
 impl JobRow {
-    fn scattered(&self) -> bool {
+    /// Its index, where it is an element of an array.
+    pub(super) fn index(&self) -> &str {
+        self.id.split_once('.').map_or("", |(_, index)| index)
+    }
+
+    pub(super) fn scattered(&self) -> bool {
         scattered(self.nodes.len())
     }
 
     /// Whether nothing was used yet.
-    fn unused(&self) -> bool {
+    pub(super) fn unused(&self) -> bool {
         self.cost.priced.is_none() && !self.cost.unpriced
     }
 }
@@ -99,6 +123,10 @@ impl JobsFilter {
 impl JobsView {
     fn states(&self) -> Vec<&'static str> {
         JobState::ALL.iter().map(|state| state.as_str()).collect()
+    }
+
+    fn shown(&self, state: &JobState) -> Phrase {
+        State::job(*state).show(&self.shell.t)
     }
 
     fn submits(&self) -> bool {

@@ -2,7 +2,9 @@
 
 use domain::name::{JOB_NAME_CHARS_MAX, NAME_CHARS_MAX};
 use domain::password::PASSWORD_CHARS_MIN;
-use domain::spec::{FILES_BYTES_MAX, GPUS_PER_WORKER_MAX, RETRIES_MAX, WORKERS_MAX};
+use domain::spec::{
+    ARRAY_COUNT_MAX, FILES_BYTES_MAX, GPUS_PER_WORKER_MAX, RETRIES_MAX, WORKERS_MAX,
+};
 
 use crate::format::grouped;
 use crate::messages::{Messages, Phrase};
@@ -43,6 +45,7 @@ impl Refusal {
                     .with("workers", grouped(WORKERS_MAX.into()))
                     .with("gpus", GPUS_PER_WORKER_MAX)
                     .with("retries", RETRIES_MAX)
+                    .with("array_count", grouped(ARRAY_COUNT_MAX.into()))
                     .with("password", PASSWORD_CHARS_MIN)
                     .with("kib", FILES_BYTES_MAX / KIB);
                 let rule = if self.value.trim().is_empty() {

@@ -91,6 +91,9 @@ pub struct SubmitForm {
     pub preemptible: String,
     pub not_before: String,
     pub after: String,
+    pub retry_on: String,
+    pub array_count: String,
+    pub array_at_most: String,
     pub env: String,
     pub file_name: String,
     pub file_text: String,
@@ -117,6 +120,9 @@ impl Default for SubmitForm {
             preemptible: String::new(),
             not_before: String::new(),
             after: String::new(),
+            retry_on: "failure".into(),
+            array_count: String::new(),
+            array_at_most: String::new(),
             env: String::new(),
             file_name: String::new(),
             file_text: String::new(),
@@ -391,6 +397,11 @@ impl SubmitView {
         ["", "true", "false"]
     }
 
+    /// The ends after which a job may be tried again, as the form offers them.
+    fn retry_choices(&self) -> [&'static str; 3] {
+        ["failure", "time_limit", "any"]
+    }
+
     fn kinds(&self) -> [&'static str; 3] {
         ["training", "batch", "interactive"]
     }
@@ -417,7 +428,7 @@ impl SubmitView {
 }
 
 /// The fields that carry their own errors.
-const SHOWN_FIELDS: [&str; 21] = [
+const SHOWN_FIELDS: [&str; 23] = [
     "name",
     "kind",
     "class",
@@ -436,6 +447,8 @@ const SHOWN_FIELDS: [&str; 21] = [
     "preemptible",
     "not_before",
     "after",
+    "array_count",
+    "array_at_most",
     "env",
     "file_name",
     "file_text",
@@ -454,6 +467,8 @@ pub fn field_of(spec_key: &str) -> &str {
         ("time_limit_seconds", "time_limit_minutes"),
         ("checkpoint_seconds", "checkpoint_minutes"),
         ("retries.limit", "retries"),
+        ("array.count", "array_count"),
+        ("array.at_most", "array_at_most"),
         ("files", "file_name"),
     ]
     .into();

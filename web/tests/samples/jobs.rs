@@ -30,6 +30,72 @@ pub fn job_row(name: &str, state: JobState) -> JobRow {
         created_at: minutes_ago(130),
         ran_seconds: (state != JobState::Queued).then_some(6_720),
         cost: cost(30_687),
+        attempt: 1,
+        array: None,
+        resumes: false,
+    }
+}
+
+/// A state with how many elements of an array stand in it.
+fn counts() -> Vec<(JobState, u32)> {
+    vec![
+        (JobState::Queued, 960),
+        (JobState::Running, 10),
+        (JobState::Succeeded, 28),
+        (JobState::Failed, 2),
+    ]
+}
+
+pub fn array() -> ArrayView {
+    let id = "01900000-0000-8000-8000-000000000000";
+    let grid = [
+        (JobState::Succeeded, 28),
+        (JobState::Failed, 2),
+        (JobState::Running, 10),
+        (JobState::Queued, 960),
+    ];
+    let rows = [
+        (29, JobState::Failed),
+        (30, JobState::Running),
+        (40, JobState::Queued),
+    ];
+    ArrayView {
+        shell: shell(Section::Jobs, "/jobs/0190"),
+        id: id.into(),
+        name: "sweep".into(),
+        team: team("vision"),
+        user: "vision-member".into(),
+        state: JobState::Running,
+        why: None,
+        grid: grid
+            .iter()
+            .flat_map(|(state, elements)| vec![*state; *elements])
+            .collect(),
+        counts: counts(),
+        at_most: Some(10),
+        gpus_milli: 1000,
+        filter: String::new(),
+        rows: rows
+            .into_iter()
+            .map(|(index, state)| JobRow {
+                id: format!("{id}.{index}"),
+                attempt: 2,
+                ..job_row("sweep", state)
+            })
+            .collect(),
+        first: None,
+        more: Some(format!("/jobs/{id}?cursor=x")),
+        events: vec![event(131, JobState::Queued, "submitted", None)],
+        cost: cost(30_687),
+        gpu_milli_seconds: 26_880_000,
+        command: "python3 train.py".into(),
+        asked: vec![("class", Phrase::literal("normal"))],
+        actions: JobActions {
+            cancel: true,
+            suspend: true,
+            resume: true,
+            clone: true,
+        },
     }
 }
 
@@ -45,6 +111,16 @@ pub fn jobs() -> JobsView {
         JobState::Failed,
     );
     failed.why = Some(words().say("ended.not_found"));
+    let mut sweep = job_row("sweep", JobState::Running);
+    sweep.array = Some(Unfolding {
+        count: 1_000,
+        counts: counts(),
+        open: true,
+        address: "/jobs".into(),
+    });
+    let mut suspended = job_row("lint", JobState::Suspended);
+    suspended.resumes = true;
+    suspended.attempt = 2;
     let mut unpriced = job_row("asr", JobState::Succeeded);
     unpriced.cost = Cost::unpriced();
     unpriced.team = team("speech");
@@ -59,7 +135,8 @@ pub fn jobs() -> JobsView {
             failed,
             unpriced,
             job_row("digits", JobState::Preempting),
-            job_row("lint", JobState::Suspended),
+            suspended,
+            sweep,
             job_row("bench", JobState::Cancelled),
         ],
         waiting: 1,
@@ -99,6 +176,7 @@ pub fn job() -> JobView {
     JobView {
         shell: shell(Section::Jobs, "/jobs/0190"),
         id: "01900000-0000-7000-8000-000000000001".into(),
+        element: None,
         name: "pano-depth-v2".into(),
         team: team("vision"),
         user: "vision-member".into(),

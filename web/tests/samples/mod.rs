@@ -123,6 +123,7 @@ pub fn all() -> Vec<(&'static str, String)> {
         ("fleet-empty", empty_fleet.render().unwrap()),
         ("node", node().render().unwrap()),
         ("node-empty", empty_node.render().unwrap()),
+        ("array", array().render().unwrap()),
         ("jobs", jobs().render().unwrap()),
         ("jobs-empty", empty_jobs.render().unwrap()),
         ("job", job().render().unwrap()),

@@ -2,19 +2,21 @@
 
 use std::sync::Arc;
 
+use domain::ids::JobId;
 use domain::name::Name;
 use domain::spec::JobSpec;
 use engine::world::{Workload, World};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::submit::{Foretold, check, foresee, write};
+use super::arrays;
+use super::submit::{Foretold, New, check_among, foresee, new_id, write};
 use super::view::{self, Job};
 use crate::app::authorise::Action;
 use crate::app::idempotency::{self, Answer, Repeat};
 use crate::app::page::Page;
 use crate::app::{App, AppError, Asker, planning, questions, teams};
-use crate::store::{Tx, jobs};
+use crate::store::Tx;
 
 /// Most jobs of one batch: what one transaction writes in a second or two.
 const JOBS_MAX: usize = 1_000;
@@ -37,39 +39,62 @@ pub async fn submit_batch(
     batch: Batch,
 ) -> Result<Answer<Page<Job>>, AppError> {
     let fleet = Arc::new(questions::fleet(app).await?);
-    let specs = Arc::new(batch.jobs);
+    let mut specs = batch.jobs;
+    let ids: Arc<Vec<JobId>> = Arc::new(specs.iter().map(new_id).collect());
+    for (at, spec) in specs.iter_mut().enumerate() {
+        name_others(at, &ids, spec).map_err(|error| of_job(at, error))?;
+    }
+    let specs = Arc::new(specs);
     // Before the transaction begins: it is not kept open while others are being answered.
-    let foretold = foresee_all(app, asker, &fleet, team, &specs).await;
+    let foretold = foresee_all(app, asker, &fleet, team, &specs, &ids).await;
     let mut work = idempotency::begin(app, asker, repeat).await?;
     let found = teams::find_as(&mut work.tx, asker, Action::SubmitJobs, team).await?;
     if let Some(answer) = work.repeated().await? {
         return Ok(answer);
     }
-    check_all(&mut work.tx, &fleet, asker, team, &specs).await?;
-    let mut ids = Vec::with_capacity(specs.len());
-    for (spec, foretold) in specs.iter().zip(foretold?) {
-        let action = Action::SubmitJobs;
-        ids.push(
-            write(
-                &mut work.tx,
-                &fleet,
-                asker,
-                action,
-                found.id,
-                spec,
-                foretold,
-            )
-            .await?,
-        );
+    check_all(&mut work.tx, &fleet, asker, team, &specs, &ids).await?;
+    for ((spec, id), foretold) in specs.iter().zip(ids.iter()).zip(foretold?) {
+        let new = New {
+            id: *id,
+            team_id: found.id,
+            spec,
+            foretold,
+        };
+        write(&mut work.tx, &fleet, asker, Action::SubmitJobs, new).await?;
     }
-    // Ids made later sort later, so that the answer has the order of the request.
-    let rows = jobs::find_all(&mut work.tx, &ids).await?;
+    let mut rows = Vec::with_capacity(ids.len());
+    for id in ids.iter() {
+        rows.extend(arrays::find(&mut work.tx, *id).await?);
+    }
     let items = view::show(&mut work.tx, rows).await?;
     let page = Page {
         items,
         next_cursor: None,
     };
     work.finish(app, Answer::created(page, None)).await
+}
+
+/// Puts ids in place of what a spec says of the batch's other jobs: `#0` is its first. Only one
+/// before it may be named, so that none waits for itself.
+fn name_others(at: usize, ids: &[JobId], spec: &mut JobSpec) -> Result<(), AppError> {
+    for name in &mut spec.after {
+        let Some(place) = name.strip_prefix('#') else {
+            continue;
+        };
+        let before = place
+            .parse()
+            .ok()
+            .and_then(|place: usize| ids[..at].get(place));
+        let Some(id) = before.filter(|_| place.bytes().all(|b| b.is_ascii_digit())) else {
+            let remedy = match at {
+                0 => "ids: the first job of a batch has none before it".to_owned(),
+                _ => format!("#0 to #{}, a job before it in the batch, or an id", at - 1),
+            };
+            return Err(AppError::invalid("after", &*name, remedy));
+        };
+        *name = id.to_string();
+    }
+    Ok(())
 }
 
 /// Refuses a batch of which one job is wrong, or that is too long.
@@ -79,13 +104,15 @@ async fn check_all(
     asker: &Asker,
     team: &Name,
     specs: &[JobSpec],
+    ids: &[JobId],
 ) -> Result<(), AppError> {
     if !(1..=JOBS_MAX).contains(&specs.len()) {
         let remedy = format!("1 to {JOBS_MAX} jobs");
         return Err(AppError::invalid("jobs", specs.len(), remedy));
     }
     for (at, spec) in specs.iter().enumerate() {
-        check(tx, fleet, asker, Action::SubmitJobs, team, spec)
+        let (action, before) = (Action::SubmitJobs, &ids[..at]);
+        check_among(tx, fleet, asker, action, team, spec, before)
             .await
             .map_err(|error| of_job(at, error))?;
     }
@@ -100,13 +127,18 @@ async fn foresee_all(
     fleet: &Arc<World>,
     team: &Name,
     specs: &Arc<Vec<JobSpec>>,
+    ids: &[JobId],
 ) -> Result<Vec<Option<Foretold>>, AppError> {
     let mut tx = app.db.begin_person(&asker.scope()).await?;
-    check_all(&mut tx, fleet, asker, team, specs).await?;
+    check_all(&mut tx, fleet, asker, team, specs, ids).await?;
     tx.commit().await?;
     let workloads = specs.iter();
     let workloads: Vec<Workload> = workloads
-        .map(|spec| planning::workload(fleet, team.as_str(), asker.user_id, spec))
+        .map(|spec| Workload {
+            // Whom it follows does not make it another kind of work.
+            after: Vec::new(),
+            ..planning::workload(fleet, team.as_str(), asker.user_id, spec)
+        })
         .collect();
     let (fleet, specs) = (Arc::clone(fleet), Arc::clone(specs));
     let asked = move || {

@@ -59,8 +59,12 @@ impl From<event_rows::EventRow> for Event {
         Self {
             id: row.id,
             at: row.at,
+            // An element of an array is told by its array, as everywhere.
+            subject_id: match row.job_id {
+                Some(id) if row.subject == "job" => id.to_string(),
+                _ => row.subject_id,
+            },
             subject: row.subject,
-            subject_id: row.subject_id,
             node: row.node,
             from: row.from_state,
             to: row.to_state,

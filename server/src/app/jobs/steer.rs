@@ -1,17 +1,21 @@
 //! Steering a job: cancel, suspend, resume, and change what may still be changed.
 
+mod array;
+
+use domain::elements::Elements;
 use domain::ids::JobId;
 use domain::name::Name;
 use domain::spec::JobSpec;
 use domain::state::{AttemptEnd, JobState};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 
+use super::arrays::lock;
+use super::find;
 use super::prospect::{self, Prospect};
 use super::submit::Foretold;
 use super::view::{self, Job};
-use super::{find, lock};
 use crate::app::audit::{self, Change};
 use crate::app::authorise::Action;
 use crate::app::idempotency::{self, Answer, Repeat};
@@ -85,6 +89,15 @@ pub async fn resume(
     steer(app, asker, repeat, id, JobWish::Resume).await
 }
 
+/// Of which elements of an array something is wanted.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Part {
+    /// Indices and ranges, as `0-9,12`; absent is the whole job.
+    #[schema(value_type = Option<String>)]
+    pub elements: Option<Elements>,
+}
+
 /// What is wanted of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobWish {
@@ -114,10 +127,29 @@ pub async fn steer(
     id: JobId,
     wish: JobWish,
 ) -> Result<Answer<Job>, AppError> {
+    steer_part(app, asker, repeat, id, Part::default(), wish).await
+}
+
+/// Does to a job, or to some elements of an array, what is wanted of it.
+pub async fn steer_part(
+    app: &App,
+    asker: &Asker,
+    repeat: Repeat,
+    id: JobId,
+    part: Part,
+    wish: JobWish,
+) -> Result<Answer<Job>, AppError> {
     let mut work = idempotency::begin(app, asker, repeat).await?;
     find(&mut work.tx, asker, wish.action(), id).await?;
     if let Some(answer) = work.repeated().await? {
         return Ok(answer);
+    }
+    if id.is_array() {
+        return array::steer(app, asker, work, id, part.elements.as_ref(), wish).await;
+    }
+    if let Some(elements) = part.elements {
+        let remedy = "null: only an array has elements";
+        return Err(AppError::invalid("elements", elements, remedy));
     }
     let mut job = lock(&mut work.tx, asker, wish.action(), id).await?;
     let before = job.state;
@@ -211,6 +243,9 @@ pub async fn update(
     version: i64,
     patch: JobPatch,
 ) -> Result<Job, AppError> {
+    if id.is_array() {
+        return array::update(app, asker, id, version, patch).await;
+    }
     // Asked before the row is locked: a transaction is not kept open while others are being answered.
     let foretold = foresee_change(app, asker, id, &patch).await;
     let mut tx = app.db.begin_person(&asker.scope()).await?;
@@ -231,19 +266,7 @@ pub async fn update(
         code: RefusalCode::SpecUnreadable,
         message: jobs::unreadable_spec(&error),
     })?;
-    if let Some(class) = &patch.class
-        && store::classes::find(&mut tx, class.as_str())
-            .await?
-            .is_none()
-    {
-        return Err(AppError::invalid(
-            "class",
-            class,
-            "the name of a class that is there",
-        ));
-    }
-    let after = patch.of(&before);
-    after.check()?;
+    let after = changed(&mut tx, &before, patch).await?;
     if after != before {
         let guard = JobGuard {
             id,
@@ -256,13 +279,6 @@ pub async fn update(
                 given: version.to_string(),
                 present: job.version,
             })?;
-        let described = |spec: &JobSpec| {
-            json!({
-                "class": spec.class,
-                "time_limit_seconds": spec.time_limit_seconds,
-                "preemptible": spec.preemptible,
-            })
-        };
         let change = Change {
             team_id: Some(job.team_id),
             before: Some(described(&before)),
@@ -304,8 +320,33 @@ async fn foresee_change(
     app.questions.ask("foresee a change", asked).await
 }
 
+/// A spec as a patch makes it, if it may be.
+async fn changed(tx: &mut Tx, before: &JobSpec, patch: JobPatch) -> Result<JobSpec, AppError> {
+    if let Some(class) = &patch.class
+        && store::classes::find(tx, class.as_str()).await?.is_none()
+    {
+        return Err(AppError::invalid(
+            "class",
+            class,
+            "the name of a class that is there",
+        ));
+    }
+    let after = patch.of(before);
+    after.check()?;
+    Ok(after)
+}
+
+/// What may be changed of a spec, for the audit log.
+fn described(spec: &JobSpec) -> Value {
+    json!({
+        "class": spec.class,
+        "time_limit_seconds": spec.time_limit_seconds,
+        "preemptible": spec.preemptible,
+    })
+}
+
 async fn shown_again(tx: &mut Tx, id: JobId) -> Result<Job, AppError> {
-    let row = jobs::find(tx, id)
+    let row = super::arrays::find(tx, id)
         .await?
         .ok_or_else(|| AppError::not_found("job", id))?;
     view::show_one(tx, row).await

@@ -12,6 +12,7 @@ use engine::plan::Waiting;
 use engine::world::{Workload, World};
 use serde_json::{Value, json};
 
+use super::arrays;
 use super::prospect::{self, BeyondQuota, Prospect};
 use super::view::{self, Job};
 use crate::app::audit::{self, Change};
@@ -19,6 +20,7 @@ use crate::app::authorise::Action;
 use crate::app::idempotency::{self, Answer, Repeat};
 use crate::app::{App, AppError, Asker, planning, questions, teams};
 use crate::scheduler::capable;
+use crate::store::arrays::NewArray;
 use crate::store::events::{self, Actor, NewEvent, Subject};
 use crate::store::jobs::{self, NewJob, Verdict};
 use crate::store::teams::Team;
@@ -46,17 +48,16 @@ pub async fn submit(
         return Ok(answer);
     }
     let team = check(&mut work.tx, &fleet, asker, Action::SubmitJob, team, &spec).await?;
-    let id = write(
-        &mut work.tx,
-        &fleet,
-        asker,
-        Action::SubmitJob,
-        team.id,
-        &spec,
-        foretold?,
-    )
-    .await?;
-    let row = jobs::find(&mut work.tx, id)
+    let id = new_id(&spec);
+    let action = Action::SubmitJob;
+    let new = New {
+        id,
+        team_id: team.id,
+        spec: &spec,
+        foretold: foretold?,
+    };
+    write(&mut work.tx, &fleet, asker, action, new).await?;
+    let row = arrays::find(&mut work.tx, id)
         .await?
         .ok_or_else(|| AppError::not_found("job", id))?;
     let job = view::show_one(&mut work.tx, row).await?;
@@ -124,28 +125,60 @@ pub(super) fn foresee(
     }
 }
 
-/// Writes a checked job as queued, with its event and audit row.
+/// The id that a job of this spec is given.
+pub(super) fn new_id(spec: &JobSpec) -> JobId {
+    match spec.array {
+        Some(_) => JobId::new_array(),
+        None => JobId::new(),
+    }
+}
+
+/// A checked job or array to be written.
+pub(super) struct New<'a> {
+    pub(super) id: JobId,
+    pub(super) team_id: TeamId,
+    pub(super) spec: &'a JobSpec,
+    pub(super) foretold: Option<Foretold>,
+}
+
+/// Writes a checked job or array as queued, with its event and audit row.
 pub(super) async fn write(
     tx: &mut Tx,
     fleet: &World,
     asker: &Asker,
     action: Action,
-    team_id: TeamId,
-    spec: &JobSpec,
-    foretold: Option<Foretold>,
-) -> Result<JobId, AppError> {
-    let id = JobId::new();
-    let foretold = foretold.map(|told| told.verdict(id));
-    let new = NewJob {
-        id,
-        team_id,
-        user_id: asker.user_id,
-        spec,
-        foretold: foretold.as_ref(),
+    new: New<'_>,
+) -> Result<(), AppError> {
+    let (id, team_id, spec) = (new.id, new.team_id, new.spec);
+    let foretold = new.foretold.map(|told| told.verdict(id));
+    arrays::bring_followed(tx, spec).await?;
+    let written = match spec.array {
+        Some(array) => {
+            let new = NewArray {
+                id,
+                team_id,
+                user_id: asker.user_id,
+                array,
+                spec: &JobSpec {
+                    array: None,
+                    ..spec.clone()
+                },
+                foretold: foretold.as_ref(),
+            };
+            store::arrays::insert(tx, &new).await
+        }
+        None => {
+            let new = NewJob {
+                id,
+                team_id,
+                user_id: asker.user_id,
+                spec,
+                foretold: foretold.as_ref(),
+            };
+            jobs::insert(tx, &new).await
+        }
     };
-    jobs::insert(tx, &new)
-        .await
-        .map_err(|error| unknown_class(error, spec))?;
+    written.map_err(|error| unknown_class(error, spec))?;
     let actor = Actor::User(asker.name.to_string());
     let event = NewEvent {
         subject: Subject::Job(id),
@@ -160,11 +193,10 @@ pub(super) async fn write(
     events::insert(tx, &event).await?;
     let change = Change {
         team_id: Some(team_id),
-        after: Some(json!({ "name": spec.name, "class": spec.class })),
+        after: Some(json!({ "name": spec.name, "class": spec.class, "array": spec.array })),
         ..Change::of(action, format!("job/{id}"))
     };
-    audit::record(tx, asker, change).await?;
-    Ok(id)
+    audit::record(tx, asker, change).await
 }
 
 /// Everything that is wrong with a spec for its own sake, or beside the names that it uses.
@@ -176,6 +208,19 @@ pub(in crate::app) async fn check(
     action: Action,
     team: &Name,
     spec: &JobSpec,
+) -> Result<Team, AppError> {
+    check_among(tx, fleet, asker, action, team, spec, &[]).await
+}
+
+/// The same of a job that is submitted with others, whose ids are known already: it may follow them.
+pub(super) async fn check_among(
+    tx: &mut Tx,
+    fleet: &World,
+    asker: &Asker,
+    action: Action,
+    team: &Name,
+    spec: &JobSpec,
+    others: &[JobId],
 ) -> Result<Team, AppError> {
     let team = teams::find_as(tx, asker, action, team).await?;
     if store::teams::with_children(tx, team.id).await?.len() > 1 {
@@ -202,7 +247,7 @@ pub(in crate::app) async fn check(
             "the name of a class that is there",
         ));
     }
-    check_after(tx, team.id, spec).await?;
+    check_after(tx, team.id, spec, others).await?;
     check_topology(fleet, spec)?;
     if let Some(node) = &spec.node
         && !fleet.nodes.iter().any(|n| n.name == node.as_str())
@@ -258,9 +303,14 @@ fn submission_note(fleet: &World, spec: &JobSpec) -> Value {
 }
 
 /// The jobs that it follows must be its own team's, and not have failed already. None of them can
-/// follow it in turn: it has no id yet.
-async fn check_after(tx: &mut Tx, team_id: TeamId, spec: &JobSpec) -> Result<(), AppError> {
-    let ids = spec
+/// follow it in turn: it has no id yet, and of `others` it follows those before it.
+async fn check_after(
+    tx: &mut Tx,
+    team_id: TeamId,
+    spec: &JobSpec,
+    others: &[JobId],
+) -> Result<(), AppError> {
+    let mut ids = spec
         .after
         .iter()
         .map(|id| {
@@ -272,10 +322,11 @@ async fn check_after(tx: &mut Tx, team_id: TeamId, spec: &JobSpec) -> Result<(),
             })
         })
         .collect::<Result<Vec<_>, _>>()?;
+    ids.retain(|id| !others.contains(&id.array().unwrap_or(*id)));
     if ids.is_empty() {
         return Ok(());
     }
-    let states = jobs::states_in_team(tx, team_id, &ids).await?;
+    let states = store::arrays::states_of(tx, Some(team_id), &ids).await?;
     for id in ids {
         match states.iter().find(|(known, _)| *known == id) {
             None => {
@@ -296,7 +347,7 @@ async fn check_after(tx: &mut Tx, team_id: TeamId, spec: &JobSpec) -> Result<(),
 }
 
 fn unknown_class(error: sqlx::Error, spec: &JobSpec) -> AppError {
-    if store::violated(&error) == Some("job_class") {
+    if matches!(store::violated(&error), Some("job_class" | "array_class")) {
         return AppError::invalid("class", &spec.class, "the name of a class that is there");
     }
     error.into()

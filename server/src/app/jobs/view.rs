@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::arrays::{ArrayOf, arrays_of};
 use crate::accounting::usage::{self, Sum};
 use crate::app::AppError;
 use crate::app::authorise::Target;
@@ -66,7 +67,9 @@ pub struct Job {
     /// job's is rounded by itself: their sum may differ in the last decimal from the usage of
     /// the team, which is exact until its total is rounded once.
     pub cost: Option<Money>,
-    /// Rises with each change; the ETag.
+    /// What makes it an array; null of a job by itself, and of an element.
+    pub array: Option<ArrayOf>,
+    /// Rises with each change; the ETag. An array's rises with changes of the whole.
     pub version: i64,
     /// Why it waits as the scheduler last found, whole; for its page. Who asks by REST asks for
     /// an explanation.
@@ -125,12 +128,21 @@ pub(super) async fn show_one(tx: &mut Tx, row: JobRow) -> Result<Job, AppError> 
 pub(super) async fn show(tx: &mut Tx, rows: Vec<JobRow>) -> Result<Vec<Job>, AppError> {
     let ids: Vec<JobId> = rows.iter().map(|row| row.id).collect();
     let mut places = places(tx, &ids).await?;
+    let mut arrays = arrays_of(tx, &rows).await?;
     let mut used = usage::of_jobs(tx, &ids).await?;
+    if !arrays.is_empty() {
+        let ids: Vec<JobId> = arrays.keys().copied().collect();
+        used.extend(usage::of_arrays(tx, &ids).await?);
+    }
     let currency = currency(tx).await?;
     let jobs = rows.into_iter().map(|row| {
+        let array = arrays.remove(&row.id);
         let placement = places.remove(&row.id).unwrap_or_default();
         let used = used.remove(&row.id).unwrap_or_else(Sum::nothing);
-        shown(row, placement, used, currency.as_ref())
+        Job {
+            array,
+            ..shown(row, placement, used, currency.as_ref())
+        }
     });
     Ok(jobs.collect())
 }
@@ -165,6 +177,7 @@ fn shown(row: JobRow, placement: Vec<PlacedWorker>, used: Sum, currency: Option<
         placement,
         gpu_seconds: used.gpu_seconds,
         cost: cost(used, currency),
+        array: None,
         version: row.version,
         waiting: row.waiting,
     }

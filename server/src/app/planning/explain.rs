@@ -2,9 +2,9 @@
 
 use domain::ids::JobId;
 use domain::money::Money;
-use domain::state::JobState;
+use domain::state::{ElementCounts, JobState};
 use domain::{MilliGpu, Timestamp};
-use engine::world::{Workload, World};
+use engine::world::{Workload, WorkloadState, World};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -14,7 +14,7 @@ use crate::app::authorise::Action;
 use crate::app::jobs::{self, BeyondQuota, Job, PlacedWorker};
 use crate::app::questions::{self, live};
 use crate::app::{App, AppError, Asker, promises};
-use crate::scheduler::discreet;
+use crate::scheduler::{discreet, translate};
 use crate::store;
 
 /// Why a job waits, or that it does not.
@@ -37,6 +37,8 @@ pub struct Explanation {
     pub accuracy: Option<Accuracy>,
     /// Who holds what it could use, in aggregate.
     pub holders: Holders,
+    /// Of an array how many elements stand where; null of any other job.
+    pub elements: Option<ElementCounts>,
     /// When this was so.
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
@@ -94,21 +96,21 @@ pub struct Holders {
 pub async fn explain(app: &App, asker: &Asker, id: JobId) -> Result<Explanation, AppError> {
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let job = jobs::find(&mut tx, asker, Action::ExplainJob, id).await?;
+    let elements = jobs::counts(&mut tx, id).await?;
     tx.commit().await?;
-    let name = id.to_string();
     let thought = match job.state {
         JobState::Queued | JobState::Suspended => Some(questions::think(app).await?),
         _ => None,
     };
     let asked = thought
         .as_ref()
-        .and_then(|thought| Some((thought, thought.world.workload(&name)?)));
+        .and_then(|thought| Some((thought, asked_of(&thought.world, id)?)));
     let Some((thought, asked)) = asked else {
         return not_waiting(app, asker, id).await;
     };
     let waiting = thought
         .plan
-        .waiting_for(&name)
+        .waiting_for(&asked.name)
         .map(|w| discreet::verdict(&thought.world, &asked.team, w));
     let beyond_quota = match &waiting {
         Some(waiting) if jobs::may_be_beyond(waiting.code.as_str()) => {
@@ -116,7 +118,7 @@ pub async fn explain(app: &App, asker: &Asker, id: JobId) -> Result<Explanation,
         }
         _ => None,
     };
-    let message = match (&beyond_quota, &waiting, thought.plan.start_of(&name)) {
+    let message = match (&beyond_quota, &waiting, thought.plan.start_of(&asked.name)) {
         (Some(beyond), ..) => beyond.to_string(),
         (None, Some(waiting), _) => waiting.message.clone(),
         (None, None, Some(_)) => "it starts with the next plan".to_owned(),
@@ -135,6 +137,7 @@ pub async fn explain(app: &App, asker: &Asker, id: JobId) -> Result<Explanation,
         ended: None,
         message,
         holders: holders(&thought.world, asked),
+        elements,
         at: thought.world.now,
     })
 }
@@ -143,6 +146,7 @@ pub async fn explain(app: &App, asker: &Asker, id: JobId) -> Result<Explanation,
 async fn not_waiting(app: &App, asker: &Asker, id: JobId) -> Result<Explanation, AppError> {
     let job = jobs::get(app, asker, id).await?;
     let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let elements = jobs::counts(&mut tx, id).await?;
     let at = store::clock(&mut tx).await?;
     tx.commit().await?;
     let message = match (job.state, job.message.as_str()) {
@@ -159,8 +163,28 @@ async fn not_waiting(app: &App, asker: &Asker, id: JobId) -> Result<Explanation,
         ended: Ended::of(job),
         accuracy: None,
         holders: Holders::default(),
+        elements,
         at,
     })
+}
+
+/// The workload that tells why a job waits. Of an array, and of an element with which nothing was
+/// done yet, it is the first element that waits and that nothing of its own array holds back: the
+/// others ask for the same.
+fn asked_of(world: &World, id: JobId) -> Option<&Workload> {
+    if let Some(own) = world.workload(&id.to_string()) {
+        return Some(own);
+    }
+    let array = id.array().unwrap_or(id);
+    let of_array = |name: &str| translate::job_id(name).and_then(JobId::array) == Some(array);
+    let waits = |work: &&Workload| {
+        matches!(
+            work.state,
+            WorkloadState::Waiting | WorkloadState::Suspended
+        ) && of_array(&work.name)
+    };
+    let waiting = world.workloads.iter().filter(waits);
+    waiting.min_by_key(|work| work.after.iter().any(|name| of_array(name)))
 }
 
 /// What stands behind a wait, for a job's page.
@@ -183,7 +207,7 @@ pub async fn evidence(app: &App, asker: &Asker, id: JobId) -> Result<Option<Evid
         return Ok(None);
     }
     let world = live(app).await?;
-    let Some(work) = world.workload(&id.to_string()) else {
+    let Some(work) = asked_of(&world, id) else {
         return Ok(None);
     };
     let beyond_quota = match job.reason.as_deref() {

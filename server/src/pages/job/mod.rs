@@ -1,5 +1,6 @@
 //! One job: its page, what is done from it, and its log.
 
+mod array;
 pub mod log;
 mod steer;
 mod view;

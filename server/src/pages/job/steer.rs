@@ -8,17 +8,25 @@ use domain::FieldError;
 use domain::ids::JobId;
 use serde::Deserialize;
 
+use super::super::PageError;
 use super::super::visit::Posted;
-use super::super::{Nothing, PageError};
 use crate::app::idempotency::Repeat;
-use crate::app::jobs::{JobPatch, JobWish};
+use crate::app::jobs::{JobPatch, JobWish, Part};
 use crate::app::{App, AppError, RefusalCode, jobs};
+
+/// Which elements of an array are meant; empty is the whole job.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PartFields {
+    #[serde(default)]
+    elements: String,
+}
 
 /// Cancels a job.
 pub async fn cancel_job(
     State(app): State<App>,
     Path(id): Path<String>,
-    posted: Posted<Nothing>,
+    posted: Posted<PartFields>,
 ) -> Result<Redirect, PageError> {
     steer(&app, &id, &posted, JobWish::Cancel, "cancelled").await
 }
@@ -27,7 +35,7 @@ pub async fn cancel_job(
 pub async fn suspend_job(
     State(app): State<App>,
     Path(id): Path<String>,
-    posted: Posted<Nothing>,
+    posted: Posted<PartFields>,
 ) -> Result<Redirect, PageError> {
     steer(&app, &id, &posted, JobWish::Suspend, "suspended").await
 }
@@ -36,7 +44,7 @@ pub async fn suspend_job(
 pub async fn resume_job(
     State(app): State<App>,
     Path(id): Path<String>,
-    posted: Posted<Nothing>,
+    posted: Posted<PartFields>,
 ) -> Result<Redirect, PageError> {
     steer(&app, &id, &posted, JobWish::Resume, "resumed").await
 }
@@ -103,12 +111,17 @@ pub async fn change_job(
 async fn steer(
     app: &App,
     id: &str,
-    posted: &Posted<Nothing>,
+    posted: &Posted<PartFields>,
     wish: JobWish,
     done: &str,
 ) -> Result<Redirect, PageError> {
     let id = read_id(id)?;
-    jobs::steer(app, &posted.visit.asker, Repeat::none(), id, wish).await?;
+    let elements = match posted.fields.elements.trim() {
+        "" => None,
+        text => Some(text.parse().map_err(AppError::Invalid)?),
+    };
+    let (asker, part) = (&posted.visit.asker, Part { elements });
+    jobs::steer_part(app, asker, Repeat::none(), id, part, wish).await?;
     Ok(Redirect::to(&format!("/jobs/{id}?done={done}")))
 }
 

@@ -34,6 +34,11 @@ use crate::front::fields::read_query;
 pub struct JobQuery {
     /// The log that is shown, as `ATTEMPT.WORKER`.
     pub log: Option<String>,
+    /// Of an array, the state whose elements are listed.
+    #[serde(default)]
+    pub state: String,
+    /// Where that list goes on.
+    pub cursor: Option<String>,
 }
 
 /// Shows one job.
@@ -47,6 +52,9 @@ pub async fn show_job(
     let id = read_id(&id)?;
     let asker = &visit.asker;
     let job = jobs::get(&app, asker, id).await?;
+    if job.array.is_some() {
+        return super::array::show(&app, &visit, job, query).await;
+    }
     let steps = jobs::steps(&app, asker, id).await?;
     let attempts = jobs::attempts(&app, asker, id).await?.items;
     let evictions = evictions::of_job(&app, asker, id).await?;
@@ -54,6 +62,7 @@ pub async fn show_job(
     let shell = visit.shell(&app, Section::Jobs).await?;
     let view = JobView {
         id: id.to_string(),
+        element: id.array().map(|array| array.to_string()).zip(id.index()),
         team: teams.shown(&job.team),
         why: with_evidence(
             &app,
@@ -230,14 +239,14 @@ fn cost_line(attempt: &Attempt) -> CostLine {
     }
 }
 
-fn milli(gpu_seconds: Decimal) -> i64 {
+pub(super) fn milli(gpu_seconds: Decimal) -> i64 {
     (gpu_seconds * Decimal::from(1000))
         .to_i64()
         .unwrap_or(i64::MAX)
 }
 
 /// The steps of the job as lines; each start is that of an attempt, `last` that of the last one.
-fn event_lines(t: &Messages, steps: &[Event], last: i32) -> Vec<EventLine> {
+pub(super) fn event_lines(t: &Messages, steps: &[Event], last: i32) -> Vec<EventLine> {
     let starts = |event: &Event| event.to == JobState::Starting.as_str();
     let shown = steps.iter().filter(|event| starts(event)).count();
     let mut attempt = i64::from(last) - i64::try_from(shown).unwrap_or(0);
@@ -299,7 +308,7 @@ fn detail(t: &Messages, event: &Event) -> Option<Phrase> {
 }
 
 /// What the reader may do with the job as it is.
-fn actions(asker: &Asker, job: &Job) -> JobActions {
+pub(super) fn actions(asker: &Asker, job: &Job) -> JobActions {
     let may = |action| authorise::may(asker, action, job.target);
     let cancellable = !job.state.terminal() && job.state != JobState::Cancelling;
     let suspended = job.state == JobState::Suspended;
@@ -314,7 +323,7 @@ fn actions(asker: &Asker, job: &Job) -> JobActions {
 }
 
 /// What the job asked for, as pairs of a message's key and a value.
-fn asked(shell: &Shell, job: &Job) -> Vec<(&'static str, Phrase)> {
+pub(super) fn asked(shell: &Shell, job: &Job) -> Vec<(&'static str, Phrase)> {
     let t = &shell.t;
     let Some(spec) = &job.spec else {
         return Vec::new();
@@ -354,7 +363,13 @@ fn asked(shell: &Shell, job: &Job) -> Vec<(&'static str, Phrase)> {
         asked.push(("after", text(spec.after.join(", "))));
     }
     if spec.retries.limit > 0 {
-        asked.push(("retries", text(t.number(spec.retries.limit))));
+        let ends = spec.retries.on.iter();
+        let ends = ends.map(|end| t.word("retry_on", end.as_str()));
+        let retries = t
+            .say("job.retries")
+            .with("n", t.number(spec.retries.limit))
+            .nest("ends", Phrase::list(ends));
+        asked.push(("retries", retries));
     }
     if !spec.files.is_empty() {
         asked.push((

@@ -23,6 +23,11 @@ pub fn short(t: &Messages, job: &Job) -> Option<Phrase> {
             Some(wait(job, found).explain(t))
         }
         JobState::Failed => {
+            if let Some(array) = &job.array {
+                let failed = array.elements.in_state(JobState::Failed);
+                let told = t.count("array.failed", failed);
+                return Some(told.with("count", t.number(array.count)));
+            }
             if let Some(code) = never_ran(job) {
                 return Some(t.word("never_ran", code));
             }
