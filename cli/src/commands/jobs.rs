@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, part};
 use crate::failure::Failure;
+use crate::foreign::plain;
 use crate::table::{self, at, text};
 
 /// Most events of one job that are printed; a job with more has other worries.

@@ -94,6 +94,7 @@ pub fn array() -> ArrayView {
             cancel: true,
             suspend: true,
             resume: true,
+            change: false,
             clone: true,
         },
     }
