@@ -74,6 +74,7 @@ pub struct SubmitFields {
     not_before: String,
     #[serde(default)]
     after: String,
+    #[serde(default)]
     retry_on: String,
     #[serde(default)]
     array_count: String,

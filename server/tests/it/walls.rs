@@ -41,6 +41,8 @@ async fn fill(owner: &PgPool, server: &Server) {
         &format!(
             "INSERT INTO jobs (id, team_id, user_id, name, kind, class, spec)
              VALUES ('{job}', '{team}', '{user}', 'a', 'batch', 'normal', '{spec}');
+             INSERT INTO arrays (id, team_id, user_id, name, kind, class, spec, count)
+             VALUES (gen_random_uuid(), '{team}', '{user}', 'a', 'batch', 'normal', '{spec}', 2);
              INSERT INTO nodes (id, name, pool_id) SELECT gen_random_uuid(), 'n1', id FROM pools;
              INSERT INTO devices (id, node_id, uuid, index, product_name, model, memory_mib)
              SELECT gen_random_uuid(), id, 'GPU-1', 0, 'H100', 'H100', 80000 FROM nodes;
