@@ -20,6 +20,13 @@ async fn borrowers(name: &str, class: &str) -> (Scene, Vec<String>) {
     for id in &jobs {
         scene.runs(id).await;
     }
+    // Each has written its start before anybody takes its place.
+    rig::wait::until_true("all processes have begun", START_BOUND, || {
+        jobs.iter()
+            .all(|id| !scene.traces.lines(id).unwrap().is_empty())
+    })
+    .await
+    .unwrap();
     (scene, jobs)
 }
 
