@@ -4,6 +4,7 @@ mod array;
 mod bookings;
 mod classes;
 mod effect;
+mod ending;
 mod error;
 mod eviction;
 mod fleet;
@@ -31,6 +32,7 @@ pub use bookings::{
 };
 pub use classes::{ClassForm, ClassRow, ClassesView};
 pub use effect::{Effect, EffectCut, EffectJob, EffectShare, EffectWarning, Fate};
+pub use ending::Ending;
 pub use error::ErrorView;
 pub use eviction::{EvictionRow, EvictionSum, Gainer};
 pub use fleet::{FleetNode, FleetPool, FleetView, Held, ModeOffer};
@@ -53,7 +55,7 @@ pub use team::{MemberForm, MemberRow, QuotaRow, SpendLine, TeamView, UserSpend};
 pub use teams::{TeamFigures, TeamForm, TeamRow, TeamsView};
 pub use users::{UserForm, UserRow, UsersView};
 pub use waits::{WaitCause, WaitHistory, WaitStretch};
-pub use why::{Accuracy, BeyondQuota, Ending, Holders, Remedy, Wait, Why};
+pub use why::{Accuracy, BeyondQuota, Holders, Remedy, Wait, Why};
 pub use windows::{
     GridCell, GridDay, WeekGrid, WindowForm, WindowLine, WindowQuota, WindowRow, WindowsView,
 };

@@ -2,6 +2,7 @@
 
 pub mod table;
 pub mod tree;
+mod warning;
 
 use std::collections::BTreeMap;
 
@@ -9,20 +10,21 @@ use domain::MilliGpu;
 use domain::ids::{PoolId, TeamId};
 use domain::name::Name;
 use domain::quantity::Weight;
-use engine::world::World;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::authorise::{Action, Target, authorise};
 use super::idempotency::{self, Answer, Repeat};
 use super::page::{self, Page, PageAsk};
-use super::promises::Overpromised;
 use super::versions::{self, By, Expected, Object, PolicyNoun};
 use super::{App, AppError, Asker, RefusalCode, pools, questions, teams};
 use crate::store::quotas::{Amounts, OfTeam};
 use crate::store::teams::TreeTeam;
 use crate::store::{self, Tx};
 use tree::Promises;
+pub use warning::Warning;
+pub(super) use warning::overpromised;
+use warning::warnings;
 
 /// Highest weight, in whole units; with it, products of weights and amounts stay in 64 bits.
 const WEIGHT_MAX: i64 = 1_000_000;
@@ -110,36 +112,6 @@ pub struct SetQuota {
     pub quota: Quota,
     /// What does not keep it from holding, and should be known.
     pub warnings: Vec<Warning>,
-}
-
-/// Something to be known of a change that was made.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Warning {
-    /// A stable word for programs: `overpromised`.
-    pub code: String,
-    /// The same as a sentence.
-    pub message: String,
-    /// The pool that it is about.
-    pub pool: Name,
-    /// What is guaranteed of it in all.
-    pub guaranteed: MilliGpu,
-    /// What it has.
-    pub capacity: MilliGpu,
-}
-
-impl Warning {
-    fn overpromised(pool: &Name, over: Overpromised) -> Self {
-        Self {
-            code: "overpromised".to_owned(),
-            message: format!(
-                "the guarantees in pool {pool} are {} GPUs and it has {}: all of them shrink in proportion until it has more",
-                over.guaranteed, over.capacity
-            ),
-            pool: pool.clone(),
-            guaranteed: over.guaranteed,
-            capacity: over.capacity,
-        }
-    }
 }
 
 fn one() -> Weight {
@@ -265,25 +237,6 @@ pub(super) fn at(index: usize, error: AppError) -> AppError {
         AppError::Invalid(error) => error.under(&format!("quotas[{index}].quota")).into(),
         other => other,
     }
-}
-
-/// What is to be known of these pools by the rows of this transaction: the world in memory may
-/// not have them yet.
-async fn warnings(fleet: &World, tx: &mut Tx, pools: &[&Name]) -> Result<Vec<Warning>, AppError> {
-    let mut warnings = Vec::new();
-    for pool in pools {
-        let id = pools::find(tx, pool).await?.id;
-        let promises = Promises::load(tx, (id, pool)).await?;
-        warnings.extend(overpromised(fleet, &promises, &[]));
-    }
-    Ok(warnings)
-}
-
-/// Says so where these promises, while these windows are open, are more than the fleet has.
-pub(super) fn overpromised(fleet: &World, promises: &Promises, open: &[usize]) -> Option<Warning> {
-    let guaranteed = MilliGpu::from_milli(promises.sum(open));
-    let over = Overpromised::of(fleet, promises.pool.as_str(), guaranteed)?;
-    Some(Warning::overpromised(&promises.pool, over))
 }
 
 /// A quota that is to be made or changed.
