@@ -19,8 +19,10 @@
     const at = new Date(element.dateTime);
     if (Number.isNaN(at.getTime())) return;
     const time = at.toLocaleTimeString(root.lang, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
-    const today = at.toDateString() === new Date().toDateString();
-    const day = at.toLocaleDateString(root.lang === "en" ? "en-GB" : root.lang, { day: "numeric", month: "short" });
+    const now = new Date();
+    const today = at.toDateString() === now.toDateString();
+    const year = at.getFullYear() === now.getFullYear() ? undefined : "numeric";
+    const day = at.toLocaleDateString(root.lang === "en" ? "en-GB" : root.lang, { day: "numeric", month: "short", year });
     const shown = today ? time : `${day} ${time}`;
     if (element.textContent !== shown) element.textContent = shown;
   });

@@ -241,9 +241,15 @@ impl Messages {
             Phrase::literal(&time)
         } else {
             let month = self.word("month", &at.month().to_string());
-            self.say("time.other_day")
+            let words = if at.year() == now.year() {
+                self.say("time.other_day")
+            } else {
+                self.say("time.other_year")
+            };
+            words
                 .with("day", at.day())
                 .nest("month", month)
+                .with("year", at.year())
                 .with("time", time)
         };
         let exact = at.format("%Y-%m-%dT%H:%M:%SZ").to_string();
@@ -329,6 +335,12 @@ mod tests {
             t.moment(&other, &now)
                 .to_string()
                 .contains(">28 Nov 09:05</time>")
+        );
+        let later = Utc.with_ymd_and_hms(2100, 1, 1, 0, 0, 0).unwrap();
+        assert!(
+            t.moment(&later, &now)
+                .to_string()
+                .contains(">1 Jan 2100 00:00</time>")
         );
     }
 }
