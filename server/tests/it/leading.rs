@@ -57,20 +57,7 @@ async fn of_two_servers_one_leads_and_the_other_takes_over(owner: PgPool) {
 async fn a_leader_whose_commit_gave_way_to_another_tries_again_and_leads_on(owner: PgPool) {
     let fleet = Fleet::new(owner.clone()).await;
     fleet.node("n1", 8).await;
-    // A number that is taken from a sequence stays taken, whatever becomes of the transaction.
-    for statement in [
-        "CREATE SEQUENCE tries",
-        "GRANT USAGE ON tries TO allotment_system",
-        "CREATE FUNCTION give_way() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-             IF nextval('tries') = 1 THEN RAISE EXCEPTION 'a deadlock' USING ERRCODE = 'deadlock_detected'; END IF;
-             RETURN NEW; END $$",
-        "CREATE TRIGGER give_way BEFORE INSERT ON attempts FOR EACH ROW EXECUTE FUNCTION give_way()",
-    ] {
-        sqlx::raw_sql(statement)
-            .execute(&owner)
-            .await
-            .expect("prepared");
-    }
+    give_way_once(&owner).await;
     let stop = CancellationToken::new();
     let leader = tokio::spawn(scheduler::run(fleet.app.clone(), stop.clone()));
     let job = fleet.submit(1).await;
@@ -78,6 +65,18 @@ async fn a_leader_whose_commit_gave_way_to_another_tries_again_and_leads_on(owne
     assert_eq!(epoch(&owner).await, 1, "it led on");
     stop.cancel();
     leader.await.expect("it stops");
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_turn_after_one_that_failed_plans_anew_though_nothing_has_changed(owner: PgPool) {
+    let fleet = Fleet::new(owner.clone()).await;
+    fleet.node("n1", 8).await;
+    give_way_once(&owner).await;
+    let job = fleet.submit(1).await;
+    let mut leader = fleet.lead().await;
+    assert!(leader.turn().await.is_err());
+    assert_eq!(leader.turn().await.expect("a turn"), scheduler::Turn::Done);
+    assert_eq!(fleet.job(job.id).await.state, JobState::Starting);
 }
 
 #[sqlx::test(migrations = "../migrations")]
@@ -92,6 +91,24 @@ async fn a_transaction_that_gave_way_may_be_tried_again_and_the_database_was_not
     assert!(store::passing(&error) && store::away(&error));
     let error = raised(&owner, "check_violation").await;
     assert!(!store::passing(&error) && store::refused(&error));
+}
+
+/// From now on the first attempt that is written gives way to a transaction that is not there.
+async fn give_way_once(owner: &PgPool) {
+    // A number that is taken from a sequence stays taken, whatever becomes of the transaction.
+    for statement in [
+        "CREATE SEQUENCE tries",
+        "GRANT USAGE ON tries TO allotment_system",
+        "CREATE FUNCTION give_way() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             IF nextval('tries') = 1 THEN RAISE EXCEPTION 'a deadlock' USING ERRCODE = 'deadlock_detected'; END IF;
+             RETURN NEW; END $$",
+        "CREATE TRIGGER give_way BEFORE INSERT ON attempts FOR EACH ROW EXECUTE FUNCTION give_way()",
+    ] {
+        sqlx::raw_sql(statement)
+            .execute(owner)
+            .await
+            .expect("prepared");
+    }
 }
 
 /// What the database answers where this condition is raised.
