@@ -1,7 +1,9 @@
 //! The main job by the command line: every command that the contract names, against a product that runs.
 
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use rig::{Cluster, Options};
 use serde_json::Value;
@@ -118,6 +120,62 @@ async fn every_command_does_its_part_of_the_main_job() {
             .code(),
         Some(1)
     );
+    finish(cluster, None).await;
+}
+
+#[tokio::test]
+async fn a_log_in_is_kept_for_the_commands_that_follow() {
+    let cluster = start(Options::for_test("cli-login", one_machine()).unwrap()).await;
+    let home = cluster.paths().state.join("home");
+    std::fs::create_dir(&home).unwrap();
+    let password = &cluster.secrets.user("vision-member").unwrap().password;
+    let run = |words: &[&str], input: &str| {
+        let mut child = Command::new(cluster.paths().binary("allot").unwrap())
+            .args(words)
+            .env_clear()
+            .env("HOME", &home)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // A command that does not ask closes its input unread.
+        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+        child.wait_with_output().unwrap()
+    };
+    let url = cluster.url();
+    let log_in = ["login", "--url", &url, "--user", "vision-member"];
+    let before = run(&["quota", "vision"], "");
+    assert_eq!(before.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&before.stderr).contains("allot login"));
+    let wrong = run(&log_in, "not-the-password\n");
+    assert_eq!(wrong.status.code(), Some(1));
+    assert!(!home.join(".config").exists(), "nothing is kept of it");
+
+    let kept = run(&log_in, &format!("{password}\n"));
+    assert!(kept.status.success(), "{kept:?}");
+    let file = home.join(".config/allotment/login.json");
+    let mode = std::fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "it is its owner's alone");
+    assert!(!std::fs::read_to_string(&file).unwrap().contains(password));
+    let quota = json(&run(&["quota", "vision", "--json"], ""));
+    let rows = quota["items"].as_array().expect("rows");
+    let row = rows.iter().find(|row| row["pool"] == "l40s");
+    assert!(
+        row.is_some_and(|row| row["guaranteed"].as_f64() > Some(0.0)),
+        "{quota}"
+    );
+    let teams = json(&run(&["teams", "--json"], ""));
+    assert!(teams.to_string().contains("vision"), "{teams}");
+    let nodes = json(&run(&["nodes", "--json"], ""));
+    assert_eq!(nodes["items"][0]["name"], "l40s-1", "{nodes}");
+    let usage = json(&run(&["usage", "vision", "--json"], ""));
+    assert!(usage["total"].is_object(), "{usage}");
+
+    let scenario = rig::paths::checkout_of_build().join("examples/scenario.yaml");
+    let plan = run(&["plan", &scenario.display().to_string()], "");
+    let plan = json(&plan);
+    assert!(plan["starts"].is_array(), "{plan}");
     finish(cluster, None).await;
 }
 
