@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::spec::read_yaml;
+use super::tried;
 use crate::client::{Client, Presumed};
 use crate::failure::Failure;
 use crate::table;
@@ -62,75 +63,8 @@ impl Diff {
         if self.json {
             return table::print_json(&diff);
         }
-        print_jobs(&diff)?;
-        print_shares(&diff)?;
-        print_cuts(&diff)?;
-        for warning in items(&diff, "warnings") {
-            table::print_line(&format!("\n{}", table::text(&warning["message"])))?;
-        }
-        Ok(())
+        tried::print_effect(&diff)
     }
-}
-
-fn items(diff: &Value, key: &str) -> Vec<Value> {
-    diff[key].as_array().cloned().unwrap_or_default()
-}
-
-fn print_jobs(diff: &Value) -> Result<(), Failure> {
-    let columns = [
-        ("JOB", "job"),
-        ("NAME", "name"),
-        ("TEAM", "team"),
-        ("EFFECT", "effect"),
-        ("NOW", "before.outcome"),
-        ("BY", "before.reason"),
-        ("THEN", "after.outcome"),
-        ("BY", "after.reason"),
-        ("EXPECTED START", "after.expected_start"),
-    ];
-    let none = "no job would fare otherwise";
-    table::print(&items(diff, "jobs"), &columns, none)?;
-    match diff["jobs_left_out"].as_u64() {
-        Some(more) if more > 0 => table::print_line(&format!("and {more} jobs more")),
-        _ => Ok(()),
-    }
-}
-
-fn print_shares(diff: &Value) -> Result<(), Failure> {
-    let columns = [
-        ("TEAM", "team"),
-        ("POOL", "pool"),
-        ("GUARANTEED", "before.guaranteed"),
-        ("THEN", "after.guaranteed"),
-        ("HELD", "before.used"),
-        ("THEN", "after.used"),
-        ("BORROWED", "before.borrowed"),
-        ("THEN", "after.borrowed"),
-        ("FAIR SHARE", "before.fair_share"),
-        ("THEN", "after.fair_share"),
-    ];
-    table::print_line("")?;
-    let none = "no team's share would change";
-    table::print(&items(diff, "shares"), &columns, none)
-}
-
-fn print_cuts(diff: &Value) -> Result<(), Failure> {
-    let cuts = items(diff, "cuts");
-    if cuts.is_empty() {
-        return Ok(());
-    }
-    let columns = [
-        ("TEAM", "team"),
-        ("POOL", "pool"),
-        ("HOLDS", "held"),
-        ("GUARANTEED", "guaranteed_before"),
-        ("THEN", "guaranteed_after"),
-        ("BECOMES BORROWED", "becomes_borrowed"),
-        ("RECLAIMABLE", "reclaimable"),
-        ("OVER LIMIT", "over_limit"),
-    ];
-    table::print_line("")?;
-    table::print(&cuts, &columns, "")
 }
 
 /// List what was changed of pools, classes, quotas, bookings and windows.
