@@ -65,18 +65,22 @@ CREATE TABLE policy_versions (
     actor_id uuid,
     actor_name text NOT NULL,
     reason text NOT NULL,
+    -- Where an earlier version was gone back to: which.
+    restored_version bigint,
     -- Absent before it was made.
     before jsonb,
     -- Absent when it was removed.
     after jsonb
 );
 CREATE INDEX policy_versions_by_object ON policy_versions (object, id);
+CREATE INDEX policy_versions_by_time ON policy_versions (at);
 -- The classes that ship can be gone back to as well.
 INSERT INTO policy_versions (noun, object, version, actor_name, reason, after)
 SELECT 'class', 'class/' || name, version, 'allotment', 'shipped',
     jsonb_build_object('priority', priority, 'preemptible', preemptible)
 FROM classes ORDER BY name;
-CREATE TRIGGER policy_versions_append_only BEFORE UPDATE OR DELETE ON policy_versions
+-- They age: what is too old is removed by the product alone.
+CREATE TRIGGER policy_versions_append_only BEFORE UPDATE ON policy_versions
     FOR EACH ROW EXECUTE FUNCTION allotment.refuse_change();
 
 CREATE TRIGGER record_change AFTER INSERT OR UPDATE OR DELETE ON bookings
@@ -86,6 +90,7 @@ CREATE TRIGGER record_change AFTER INSERT OR UPDATE OR DELETE ON windows
 
 GRANT SELECT, INSERT, UPDATE, DELETE ON bookings, windows, window_quotas TO allotment_app, allotment_system;
 GRANT SELECT, INSERT ON policy_versions TO allotment_app, allotment_system;
+GRANT DELETE ON policy_versions TO allotment_system;
 
 DO $$
 DECLARE

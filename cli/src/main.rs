@@ -8,6 +8,7 @@ mod login;
 mod plan;
 mod simulate;
 mod table;
+mod words;
 
 use std::process::ExitCode;
 

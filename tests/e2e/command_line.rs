@@ -222,9 +222,7 @@ async fn pools_classes_and_quotas_are_tried_and_set_by_command() {
         "any",
         "a try saves nothing"
     );
-    let changed = json(&run(
-        &[&words[..], &["--reason", "calm", "--json"]].concat()
-    ));
+    let changed = json(&run(&[&words[..], &["--reason", "calm", "--json"]].concat()));
     assert_eq!(changed["preemption"]["reclaim"], "never", "{changed}");
     assert!(text(&["pools", "list"]).contains("l40s"));
     let wrong = run(&["pools", "change", "l40s", "backfill=loud"]);
@@ -277,7 +275,11 @@ async fn pools_classes_and_quotas_are_tried_and_set_by_command() {
     quotas("{guaranteed: 4, limit: 3}");
     let refused = run(&["quotas", "apply", path]);
     assert_eq!(refused.status.code(), Some(1));
-    let vision = || json(&run(&["quotas", "list", "--team", "vision", "--pool", "l40s", "--json"]));
+    let vision = || {
+        json(&run(&[
+            "quotas", "list", "--team", "vision", "--pool", "l40s", "--json",
+        ]))
+    };
     assert_eq!(vision()["items"][0]["guaranteed"], 1, "all or none");
     quotas("{guaranteed: 1.5}");
     let tried = json(&run(&["quotas", "apply", path, "--dry-run", "--json"]));
@@ -293,7 +295,10 @@ async fn pools_classes_and_quotas_are_tried_and_set_by_command() {
     assert!(applied.contains("1.5"), "{applied}");
     let after = vision();
     assert_eq!(
-        (&after["items"][0]["guaranteed"], &after["items"][0]["limit"]),
+        (
+            &after["items"][0]["guaranteed"],
+            &after["items"][0]["limit"]
+        ),
         (&0.into(), &Value::Null)
     );
     std::fs::remove_file(&file).unwrap();

@@ -10,6 +10,7 @@ use super::tried;
 use crate::client::{Client, Presumed};
 use crate::failure::Failure;
 use crate::table;
+use crate::words;
 
 /// Changes that are listed.
 const CHANGES_MAX: usize = 100;
@@ -94,12 +95,47 @@ impl History {
             ("CHANGE", "id"),
             ("AT", "at"),
             ("OBJECT", "object"),
-            ("VERSION", "version"),
+            ("WHAT", "what"),
             ("WHO", "actor"),
             ("WHY", "reason"),
+            ("VERSION", "version"),
         ];
-        table::print(&changes, &columns, "nothing was changed")
+        let told = changes.into_iter().map(with_what).collect::<Vec<_>>();
+        table::print(&told, &columns, "nothing was changed")
     }
+}
+
+/// A change with what it was: the keys that became other ones, each from what to what.
+fn with_what(mut change: Value) -> Value {
+    let kind = match (change["before"].is_null(), change["after"].is_null()) {
+        (_, true) => "removed",
+        (false, false) => "changed",
+        (true, false) => "made",
+    };
+    let mut what = words::change_kind(kind);
+    // Of a pool that was made all is new: `allot pools show` tells it better.
+    let whole = kind == "made" && change["noun"] == "pool";
+    let keys = change["changes"].as_array().into_iter().flatten();
+    let told: Vec<String> = keys.filter(|_| !whole).map(key).collect();
+    if !told.is_empty() {
+        what = format!("{what}: {}", told.join("; "));
+    }
+    if let Some(version) = change["restored_version"].as_i64() {
+        what = format!("{}; {what}", words::went_back(version));
+    }
+    change["what"] = what.into();
+    change
+}
+
+fn key(change: &Value) -> String {
+    let team = change["team"].as_str().map(|team| format!("{team} "));
+    format!(
+        "{}{} {} → {}",
+        team.unwrap_or_default(),
+        table::text(&change["key"]),
+        table::text(&change["from"]),
+        table::text(&change["to"])
+    )
 }
 
 /// Set an object back to how it was after a change; it is checked as any change is.
@@ -161,6 +197,24 @@ fn presumed(changes: &[Value], change: i64) -> Result<Presumed, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_change_is_told_with_its_keys_and_the_version_that_it_went_back_to() {
+        let told = |change: Value| table::text(&with_what(change)["what"]);
+        let key = |team: Value, from: Value, to: Value| json!({"team": team, "key": "limit", "from": from, "to": to});
+        let changed = json!({
+            "before": {}, "after": {}, "restored_version": 3,
+            "changes": [key(Value::Null, json!(8), Value::Null), key(json!("speech"), json!(1), json!(2.5))],
+        });
+        assert_eq!(
+            told(changed),
+            "Went back to version 3; changed: limit 8 → –; speech limit 1 → 2.5"
+        );
+        assert_eq!(
+            told(json!({"before": {}, "after": null, "changes": []})),
+            "removed"
+        );
+    }
 
     #[test]
     fn what_is_gone_back_to_presupposes_how_its_object_is_now() {

@@ -6,6 +6,7 @@ use super::versioned::Shape;
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::table::{self, Column, at};
+use crate::words;
 
 /// Tries a draft and prints what is changed by it and what would come of that.
 pub async fn run(
@@ -102,14 +103,19 @@ fn print_jobs(diff: &Value) -> Result<(), Failure> {
         ("NAME", "name"),
         ("TEAM", "team"),
         ("EFFECT", "effect"),
-        ("NOW", "before.outcome"),
-        ("BY", "before.reason"),
-        ("THEN", "after.outcome"),
-        ("BY", "after.reason"),
+        ("NOW", "before.fate"),
+        ("THEN", "after.fate"),
         ("EXPECTED START", "after.expected_start"),
     ];
+    let mut jobs = items(diff, "jobs");
+    for job in &mut jobs {
+        job["effect"] = words::effect(&job["effect"]).into();
+        for side in ["before", "after"] {
+            job[side]["fate"] = words::fate(&job[side]).into();
+        }
+    }
     let none = "no job would fare otherwise";
-    table::print(&items(diff, "jobs"), &columns, none)?;
+    table::print(&jobs, &columns, none)?;
     match diff["jobs_left_out"].as_u64() {
         Some(more) if more > 0 => table::print_line(&format!("and {more} jobs more")),
         _ => Ok(()),

@@ -5,7 +5,7 @@
 
 mod leases;
 mod leaving;
-mod retention;
+pub mod retention;
 mod windows;
 
 use std::time::Duration;

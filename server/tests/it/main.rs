@@ -54,6 +54,7 @@ mod statements;
 mod stops;
 mod telling;
 mod transactions;
+mod versions;
 mod waits;
 mod walls;
 mod world;
