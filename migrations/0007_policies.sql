@@ -10,6 +10,8 @@ CREATE TABLE bookings (
     gpus_milli bigint NOT NULL CONSTRAINT booking_gpus CHECK (gpus_milli BETWEEN 1 AND 10000000000),
     starts_at timestamptz NOT NULL,
     ends_at timestamptz NOT NULL,
+    -- Since when it cannot be had whole, as the product noticed it; absent while it can.
+    conflict_since timestamptz,
     created_at timestamptz NOT NULL DEFAULT allotment.clock(),
     version bigint NOT NULL DEFAULT 1,
     CONSTRAINT booking_name_form CHECK (name ~ '^[a-z0-9][a-z0-9._-]{0,62}$'),

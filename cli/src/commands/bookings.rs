@@ -81,6 +81,7 @@ fn print(rows: &[Value]) -> Result<(), Failure> {
         ("FROM", "from"),
         ("TO", "to"),
         ("STATE", "state"),
+        ("IN CONFLICT SINCE", "conflict_since"),
     ];
     table::print(rows, &columns, "nothing is booked")?;
     for booking in rows {

@@ -7,6 +7,7 @@ mod authorisation_pages;
 mod bad_input;
 mod batches;
 mod beyond_quota;
+mod booking_watch;
 mod bookings;
 mod calendar_pages;
 mod changes;
