@@ -71,7 +71,7 @@ async fn work(app: App) {
         for (reconciler, outcome) in round {
             let Err(error) = outcome else { continue };
             // Only a database that was away makes every heartbeat old; a fault of one object does not.
-            if matches!(&error, LifecycleError::Database(e) if store::unavailable(e)) {
+            if matches!(&error, LifecycleError::Database(e) if store::away(e)) {
                 steady.disturbed();
             }
             tracing::warn!(reconciler, %error, "a reconciler could not finish its round");
@@ -102,7 +102,7 @@ where
     let mut outcome = Ok(());
     for item in due {
         let taken = take(item).await;
-        if matches!(&taken, Err(LifecycleError::Database(error)) if store::unavailable(error)) {
+        if matches!(&taken, Err(LifecycleError::Database(error)) if store::away(error)) {
             return taken;
         }
         outcome = outcome.and(taken);

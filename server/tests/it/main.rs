@@ -27,6 +27,7 @@ mod hellos;
 mod idempotency;
 mod job_page;
 mod jobs;
+mod leading;
 mod logs;
 mod machine;
 mod metering;
