@@ -144,6 +144,31 @@ impl Phrase {
         }
     }
 
+    /// The phrase where there is no HTML: without markup and emphasis.
+    pub fn plain(&self) -> String {
+        let html = self.to_string();
+        let mut out = String::with_capacity(html.len());
+        let mut rest = html.as_str();
+        // What is shown escapes all text: a bracket that is left begins a tag of ours.
+        while let Some(at) = rest.find('<') {
+            out.push_str(&rest[..at]);
+            rest = rest[at..].find('>').map_or("", |end| &rest[at + end + 1..]);
+        }
+        out.push_str(rest);
+        // The ampersand last, so that what was text stays text.
+        [
+            ("&lt;", "<"),
+            ("&gt;", ">"),
+            ("&quot;", "\""),
+            ("&#39;", "'"),
+            ("&amp;", "&"),
+        ]
+        .into_iter()
+        .fold(out, |text, (escaped, character)| {
+            text.replace(escaped, character)
+        })
+    }
+
     /// The phrase with an argument filled in, escaped.
     pub fn with(mut self, name: &'static str, value: impl Display) -> Self {
         self.arguments.push((name, escape(&value.to_string())));
@@ -259,6 +284,17 @@ mod tests {
             .with("b", "\"q\"")
             .to_string();
         assert_eq!(said, "<b>&lt;script&gt;{b}*x*</b> &amp; &quot;q&quot;");
+    }
+
+    #[test]
+    fn a_plain_phrase_has_the_same_words_without_markup() {
+        let phrase = Phrase {
+            text: "*{a}* & {b}".into(),
+            arguments: Vec::new(),
+            markup: false,
+        };
+        let said = phrase.with("a", "<script> &lt; \"q\"").with("b", "it's");
+        assert_eq!(said.plain(), "<script> &lt; \"q\" & it's");
     }
 
     #[test]

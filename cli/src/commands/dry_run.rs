@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use super::explain::accuracy;
 use super::remedies;
 use crate::failure::Failure;
 use crate::table::{self, text};
+use crate::words;
 
 /// Most workers whose places are printed; of a larger gang the first are.
 const WORKERS_MAX: usize = 32;
@@ -16,7 +16,12 @@ pub fn print(answer: &Value) -> Result<(), Failure> {
     let verdict = message
         .or(answer["verdict"].as_str())
         .unwrap_or("no verdict");
-    table::print_line(&text(&verdict.into()))?;
+    let waiting = words::wait(&answer["waiting"], &answer["beyond_quota"]);
+    // Whom it would displace, and what it would be refused for, is told by the answer alone.
+    let waiting = waiting.filter(|_| answer["verdict"] == "waits");
+    for line in waiting.unwrap_or_else(|| vec![text(&verdict.into())]) {
+        table::print_line(&line)?;
+    }
     for line in lines(answer) {
         table::print_line(&line)?;
     }
@@ -30,23 +35,48 @@ fn items<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
 /// When, where, what is changed for it, whom it displaces, and what it costs.
 fn lines(answer: &Value) -> Vec<String> {
     let mut lines = Vec::new();
+    let elements = words::elements(&answer["array"]);
+    let array = !elements.is_empty();
+    let label = std::iter::once("elements").chain(std::iter::repeat(""));
+    lines.extend(
+        label
+            .zip(elements)
+            .map(|(label, line)| format!("{label:<10} {line}")),
+    );
+    if answer["array"]["cost_per_hour"].is_object() {
+        lines.push(format!(
+            "price      {} per hour for all that start now",
+            table::money(&answer["array"]["cost_per_hour"])
+        ));
+    }
     if answer["expected_start"].is_string() {
         lines.push(format!(
             "start      about {}",
             table::shown(answer, "expected_start")
         ));
     }
-    if answer["accuracy"].is_object() {
-        lines.push(accuracy(&answer["accuracy"]));
-    }
+    lines.extend(words::accuracy(&answer["accuracy"]));
     if items(answer, "expected_nodes").next().is_some() {
         lines.push(format!(
             "where      later, on {}",
             text(&answer["expected_nodes"])
         ));
     }
-    let workers = answer["placement"].as_array().map_or(0, Vec::len);
-    lines.extend(items(answer, "placement").take(WORKERS_MAX).map(worker));
+    // Of an array it is told by node above.
+    let placed = if array {
+        &Value::Null
+    } else {
+        &answer["placement"]
+    };
+    let workers = placed.as_array().map_or(0, Vec::len);
+    lines.extend(
+        placed
+            .as_array()
+            .into_iter()
+            .flatten()
+            .take(WORKERS_MAX)
+            .map(worker),
+    );
     if workers > WORKERS_MAX {
         lines.push(format!(
             "           and {} workers more",
@@ -74,8 +104,9 @@ fn lines(answer: &Value) -> Vec<String> {
         ));
     }
     if answer["cost_per_hour"].is_object() {
+        let each = if array { " for each" } else { "" };
         lines.push(format!(
-            "price      {} per hour",
+            "price      {} per hour{each}",
             table::money(&answer["cost_per_hour"])
         ));
     }

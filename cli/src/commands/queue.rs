@@ -3,10 +3,10 @@
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::explain::accuracy;
 use crate::client::{Client, part};
 use crate::failure::Failure;
 use crate::table::{self, text};
+use crate::words;
 
 /// Rows asked for at a time.
 const PAGE_ROWS: usize = 200;
@@ -83,13 +83,15 @@ fn print(pool: &str, queue: &Value) -> Result<(), Failure> {
         text(&all["jobs"]),
         text(&all["gpus"])
     ))?;
-    if queue["accuracy"].is_object() {
-        table::print_line(accuracy(&queue["accuracy"]).trim_start())?;
+    if let Some(said) = words::accuracy(&queue["accuracy"]) {
+        table::print_line(&said)?;
     }
     let mut rows = Vec::new();
     for item in queue["items"].as_array().into_iter().flatten() {
         rows.extend(others(&item["others_before"]));
-        rows.push(item.clone());
+        let mut row = item.clone();
+        row["waiting"]["code"] = words::cause(&item["waiting"]["code"]).into();
+        rows.push(row);
     }
     rows.extend(others(&queue["others_after"]));
     let columns = [

@@ -263,13 +263,19 @@ impl Wait {
 
     /// What happens next, as far as it is known.
     pub fn next(&self, shell: &Shell) -> Phrase {
-        let t = &shell.t;
+        self.next_by(&shell.t, |at| {
+            Phrase::markup("{at}").nest("at", shell.moment(at))
+        })
+    }
+
+    /// The same, with moments as they are told elsewhere.
+    pub fn next_by(&self, t: &Messages, moment: impl Fn(&DateTime<Utc>) -> Phrase) -> Phrase {
         if let Some(beyond) = &self.beyond_quota {
             return beyond.next(t);
         }
         match &self.expected_start {
-            Some(at) if self.kept_time() => t.say("why.begins").nest("at", shell.moment(at)),
-            Some(at) => t.say("why.expected").nest("at", shell.moment(at)),
+            Some(at) if self.kept_time() => t.say("why.begins").nest("at", moment(at)),
+            Some(at) => t.say("why.expected").nest("at", moment(at)),
             None if t.knows("why_next", &self.code) => t.word("why_next", &self.code),
             None => t.say("why.no_estimate"),
         }
@@ -308,7 +314,7 @@ fn bookings(text: &str) -> Option<&str> {
 }
 
 /// What binds, in words; nothing where it is the job itself.
-fn scope(t: &Messages, text: &str) -> Option<Phrase> {
+pub fn scope(t: &Messages, text: &str) -> Option<Phrase> {
     for limit in LIMITS {
         let of = text
             .strip_prefix(limit)

@@ -57,6 +57,16 @@ pub fn submit() -> SubmitView {
                 }],
                 ..Wait::default()
             }))),
+            elements: Some(DryRunElements {
+                count: 100,
+                starts: 6,
+                nodes: vec![("n<1>".into(), 4), ("n2".into(), 2)],
+                after_victims: 1,
+                waits: vec![("over_limit".into(), 3)],
+                held_by_at_most: 90,
+                not_planned: 2,
+                per_hour: None,
+            }),
             placement: vec![PlacedWorker {
                 worker: 0,
                 node: "h100-1".into(),

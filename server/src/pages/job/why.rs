@@ -1,10 +1,9 @@
 //! Why a job waits or how it ended, as its page tells it.
 
-use domain::MilliGpu;
 use domain::state::{AttemptEnd, JobState};
 use serde_json::Value;
 use web::messages::{Messages, Phrase};
-use web::views::{Accuracy, BeyondQuota, Ending, Remedy, Wait, Why};
+use web::views::{Accuracy, BeyondQuota, Ending, Wait, Why};
 
 use crate::app::jobs::{self, Attempt, Event, Job};
 use crate::app::planning;
@@ -131,31 +130,9 @@ fn wait(job: &Job, waiting: Option<&Value>) -> Wait {
 
 /// The engine's verdict on work that waits, as pages tell it.
 pub fn verdict(waiting: &Value) -> Wait {
-    let text = |key: &str| {
-        waiting[key]
-            .as_str()
-            .map(str::to_owned)
-            .filter(|text| !text.is_empty())
-    };
-    let counts = waiting["counts"].as_object().into_iter().flatten();
-    let remedies = waiting["remedies"].as_array().into_iter().flatten();
-    Wait {
-        code: text("code").unwrap_or_default(),
-        scope: text("scope"),
-        need_milli: milli(&waiting["need"]),
-        have_milli: milli(&waiting["have"]),
-        counts: counts
-            .filter_map(|(code, count)| Some((code.clone(), count.as_i64()?)))
-            .collect(),
-        holders: None,
-        beyond_quota: None,
-        accuracy: None,
-        rank: waiting["rank"].as_i64(),
-        expected_start: waiting["expected_start"]
-            .as_str()
-            .and_then(|at| at.parse().ok()),
-        remedies: remedies.take(REMEDIES_MAX).map(remedy).collect(),
-    }
+    let mut wait = Wait::told(waiting);
+    wait.remedies.truncate(REMEDIES_MAX);
+    wait
 }
 
 /// A cause that held for a stretch of a wait, as pages tell it.
@@ -189,27 +166,4 @@ pub fn beyond(beyond: &jobs::BeyondQuota) -> BeyondQuota {
         have_milli: beyond.have.milli(),
         instances: beyond.instances,
     }
-}
-
-/// A change that the engine proposes.
-fn remedy(value: &Value) -> Remedy {
-    let changes = value["change"].as_object().into_iter().flatten();
-    Remedy {
-        change: changes.map(|(key, new)| (key.clone(), bare(new))).collect(),
-        effect: value["effect"].as_str().unwrap_or_default().to_owned(),
-    }
-}
-
-fn bare(value: &Value) -> Option<String> {
-    match value {
-        Value::Null => None,
-        Value::String(text) => Some(text.clone()),
-        other => Some(other.to_string()),
-    }
-}
-
-fn milli(value: &Value) -> Option<i64> {
-    serde_json::from_value::<MilliGpu>(value.clone())
-        .ok()
-        .map(MilliGpu::milli)
 }
