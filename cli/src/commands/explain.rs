@@ -98,7 +98,9 @@ fn told(verdict: &Value) -> Vec<String> {
     if waiting.is_null() {
         return lines;
     }
-    lines.extend(facts(waiting, &WAITING));
+    let mut said = waiting.clone();
+    said["need"] = needed(waiting);
+    lines.extend(facts(&said, &WAITING));
     if let Some(counts) = waiting["counts"].as_object() {
         let count = |(filter, count): (&String, &Value)| {
             format!("{:>8}  {}", text(count), plain(filter).replace('_', " "))
@@ -110,6 +112,15 @@ fn told(verdict: &Value) -> Vec<String> {
     }
     lines.push(format!("{:<10} {}", "GPUs", pairs(&verdict["holders"])));
     lines
+}
+
+/// The GPUs that a job needs which waits: of one whose size may change a range.
+pub fn needed(waiting: &Value) -> Value {
+    let (least, most) = (&waiting["need"], &waiting["need_max"]);
+    if most.is_null() {
+        return least.clone();
+    }
+    format!("{} to {}", text(least), text(most)).into()
 }
 
 /// What is told of a wait.
@@ -144,9 +155,9 @@ fn said_once_beside(ended: &Value, state: &Value) -> Value {
 /// How far expected starts were out, in one sentence.
 pub fn accuracy(known: &Value) -> String {
     format!(
-        "           of {} starts in {} days {} came within ten minutes of what was first told; half were out by {} s at the most",
-        text(&known["cases"]),
-        text(&known["days"]),
+        "           of {} in {} {} came within ten minutes of what was first told; half were out by {} s at the most",
+        table::counted(&known["cases"], "start"),
+        table::counted(&known["days"], "day"),
         text(&known["within_ten_minutes"]),
         text(&known["median_error_seconds"])
     )
@@ -208,5 +219,22 @@ mod tests {
         for words in ["other teams 5", "own team 2", "free 1"] {
             assert!(lines.contains(words), "{words} in {lines}");
         }
+    }
+
+    #[test]
+    fn a_job_whose_size_may_change_needs_from_least_to_most() {
+        assert_eq!(needed(&json!({"need": 1, "need_max": 2.5})), "1 to 2.5");
+        assert_eq!(needed(&json!({"need": 1})), 1);
+    }
+
+    #[test]
+    fn one_start_is_told_as_one() {
+        let told = |cases: u64| {
+            accuracy(
+                &json!({"cases": cases, "days": 14, "within_ten_minutes": 1, "median_error_seconds": 30}),
+            )
+        };
+        assert!(told(1).contains("of 1 start in 14 days"), "{}", told(1));
+        assert!(told(2).contains("of 2 starts in 14 days"), "{}", told(2));
     }
 }
