@@ -5,6 +5,7 @@ use std::fmt::{self, Display, Write as _};
 use std::sync::OnceLock;
 
 use askama::filters::HtmlSafe;
+use domain::words::singular;
 use serde_json::Value;
 
 const ENGLISH: &str = include_str!("../messages/en.json");
@@ -42,6 +43,11 @@ impl<T: Whole + ?Sized> Whole for &T {
     }
 }
 
+/// The number that decides between singular and plural for an amount in thousandths.
+fn number_of(milli: impl Whole) -> i64 {
+    if singular(milli.whole()) { 1 } else { 2 }
+}
+
 impl Messages {
     /// The English words.
     pub fn english() -> Self {
@@ -74,6 +80,19 @@ impl Messages {
         self.find(key, n)
             .unwrap_or_else(|| Phrase::literal(key))
             .with("n", crate::format::grouped(n))
+    }
+
+    /// The message of a key in the number of an amount of GPUs.
+    pub fn say_of(&self, key: &str, milli: impl Whole) -> Phrase {
+        self.find(key, number_of(milli))
+            .unwrap_or_else(|| Phrase::literal(key))
+    }
+
+    /// The word for a code of a family in the number of an amount of GPUs, or of anything else that is
+    /// counted in thousandths.
+    pub fn word_of(&self, family: &str, code: &str, milli: impl Whole) -> Phrase {
+        self.find(&format!("{family}.{code}"), number_of(milli))
+            .unwrap_or_else(|| self.word(family, code))
     }
 
     /// The word for a code of a family (a state, a reason); a code without a word of its own shows itself.

@@ -1,6 +1,7 @@
 //! `allot bookings`: what is booked of a pool ahead.
 
 use clap::{Args, Subcommand};
+use domain::words::{IS, form_of};
 use serde_json::{Map, Value, json};
 
 use super::amount;
@@ -88,9 +89,10 @@ fn print(rows: &[Value]) -> Result<(), Failure> {
         for conflict in booking["conflicts"].as_array().into_iter().flatten() {
             let said = |key: &str| table::text(&conflict[key]);
             table::print_line(&format!(
-                "{}: {} GPUs more are promised than {} has, from {} to {}: {} guaranteed and {} booked of {}",
+                "{}: {} more {} promised than {} has, from {} to {}: {} guaranteed and {} booked of {}",
                 table::text(&booking["name"]),
-                said("excess"),
+                table::gpus(&conflict["excess"]),
+                table::amount(&conflict["excess"]).map_or("are", |gpus| form_of(gpus, IS)),
                 table::text(&booking["pool"]),
                 said("from"),
                 said("to"),

@@ -1,5 +1,6 @@
 //! What would happen to a job that was submitted now, for people.
 
+use domain::words::{IS, counted, form};
 use serde_json::Value;
 
 use super::remedies;
@@ -79,28 +80,30 @@ fn lines(answer: &Value) -> Vec<String> {
     );
     if workers > WORKERS_MAX {
         lines.push(format!(
-            "           and {} workers more",
-            workers - WORKERS_MAX
+            "           and {} more",
+            counted((workers - WORKERS_MAX) as u64, "worker")
         ));
     }
     lines.extend(items(answer, "slices").map(slices));
     let displaced = &answer["displaces"];
-    if displaced["jobs"].as_u64().is_some_and(|jobs| jobs > 0) {
+    let lost = displaced["lost_gpu_seconds"].as_u64().unwrap_or(0);
+    if let Some(jobs) = displaced["jobs"].as_u64().filter(|jobs| *jobs > 0) {
         lines.push(format!(
-            "displaces  {} jobs that hold {} GPUs, {} of them of your own teams; {} GPU-seconds of their work are lost",
-            text(&displaced["jobs"]),
-            text(&displaced["gpus"]),
+            "displaces  {} that {} {}, {} of them of your own teams; {} of {} work {} lost",
+            counted(jobs, "job"),
+            form(jobs, ("holds", "hold")),
+            table::gpus(&displaced["gpus"]),
             text(&displaced["own_jobs"]),
-            text(&displaced["lost_gpu_seconds"])
+            counted(lost, "GPU-second"),
+            form(jobs, ("its", "their")),
+            form(lost, IS)
         ));
     }
-    if displaced["moved_jobs"]
-        .as_u64()
-        .is_some_and(|jobs| jobs > 0)
-    {
+    if let Some(moved) = displaced["moved_jobs"].as_u64().filter(|jobs| *jobs > 0) {
         lines.push(format!(
-            "moves      {} jobs to other places",
-            text(&displaced["moved_jobs"])
+            "moves      {} to {}",
+            counted(moved, "job"),
+            form(moved, ("another place", "other places"))
         ));
     }
     if answer["cost_per_hour"].is_object() {
@@ -194,6 +197,20 @@ mod tests {
                 "displaces  2 jobs that hold 3.5 GPUs, 1 of them of your own teams; 60 GPU-seconds of their work are lost",
                 "moves      3 jobs to other places",
                 "price      CNY 82.2000 per hour",
+            ]
+        );
+    }
+
+    #[test]
+    fn one_job_is_told_as_one() {
+        let answer = json!({
+            "displaces": {"jobs": 1, "own_jobs": 0, "gpus": 1, "moved_jobs": 1, "lost_gpu_seconds": 1},
+        });
+        assert_eq!(
+            lines(&answer),
+            [
+                "displaces  1 job that holds 1 GPU, 0 of them of your own teams; 1 GPU-second of its work is lost",
+                "moves      1 job to another place",
             ]
         );
     }

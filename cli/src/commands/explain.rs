@@ -113,11 +113,22 @@ fn told(verdict: &Value) -> Vec<String> {
     if waiting.is_null() {
         return lines;
     }
-    lines.extend(facts(waiting, &WAITING));
+    let mut said = waiting.clone();
+    said["need"] = needed(waiting);
+    lines.extend(facts(&said, &WAITING));
     lines.extend(words::counts(waiting));
     lines.extend(words::accuracy(&verdict["accuracy"]));
     lines.push(format!("{:<10} {}", "GPUs", pairs(&verdict["holders"])));
     lines
+}
+
+/// The GPUs that a job needs which waits: of one whose size may change a range.
+pub fn needed(waiting: &Value) -> Value {
+    let (least, most) = (&waiting["need"], &waiting["need_max"]);
+    if most.is_null() {
+        return least.clone();
+    }
+    format!("{} to {}", text(least), text(most)).into()
 }
 
 /// What is told of a wait.
@@ -199,5 +210,11 @@ mod tests {
         ] {
             assert!(lines.contains(words), "{words} in {lines}");
         }
+    }
+
+    #[test]
+    fn a_job_whose_size_may_change_needs_from_least_to_most() {
+        assert_eq!(needed(&json!({"need": 1, "need_max": 2.5})), "1 to 2.5");
+        assert_eq!(needed(&json!({"need": 1})), 1);
     }
 }

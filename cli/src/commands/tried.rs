@@ -117,7 +117,9 @@ fn print_jobs(diff: &Value) -> Result<(), Failure> {
     let none = "no job would fare otherwise";
     table::print(&jobs, &columns, none)?;
     match diff["jobs_left_out"].as_u64() {
-        Some(more) if more > 0 => table::print_line(&format!("and {more} jobs more")),
+        Some(more) if more > 0 => {
+            table::print_line(&format!("and {} more", domain::words::counted(more, "job")))
+        }
         _ => Ok(()),
     }
 }

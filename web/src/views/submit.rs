@@ -308,8 +308,7 @@ impl DryRun {
         let mut parts = Vec::new();
         if displaced.jobs > 0 {
             parts.push(
-                t.say("dry.displaced")
-                    .nest("jobs", t.count("count.jobs", displaced.jobs))
+                t.count("dry.displaced", displaced.jobs)
                     .nest("gpus", t.gpus(displaced.gpus_milli)),
             );
         }

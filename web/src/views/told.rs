@@ -3,6 +3,8 @@
 use domain::MilliGpu;
 use serde_json::Value;
 
+use crate::format::Size;
+
 use super::{Accuracy, BeyondQuota, Remedy, Wait};
 
 impl Wait {
@@ -13,7 +15,10 @@ impl Wait {
         Self {
             code: text(&waiting["code"]).unwrap_or_default(),
             scope: text(&waiting["scope"]),
-            need_milli: milli(&waiting["need"]),
+            need: milli(&waiting["need"]).map(|least_milli| Size {
+                least_milli,
+                most_milli: milli(&waiting["need_max"]).unwrap_or(least_milli),
+            }),
             have_milli: milli(&waiting["have"]),
             counts: counts
                 .filter_map(|(code, count)| Some((code.clone(), count.as_i64()?)))

@@ -46,7 +46,7 @@ pub fn submit() -> SubmitView {
             cause: Some(Cause::Waits(Box::new(Wait {
                 code: "insufficient_capacity".into(),
                 scope: Some("pool h100".into()),
-                need_milli: Some(4000),
+                need: Some(web::format::Size::fixed(4000)),
                 have_milli: Some(3000),
                 remedies: vec![Remedy {
                     change: vec![

@@ -6,7 +6,7 @@ use domain::money::Money;
 use domain::name::Name;
 use domain::sharing::SharingMode;
 use domain::spec::{Array, JobSpec};
-use domain::{MilliGpu, Timestamp};
+use domain::{MilliGpu, Timestamp, words};
 use engine::plan::{Code, Preemption, SliceChange, Waiting, WorkerPlace};
 use engine::world::{Workload, World};
 use serde::{Deserialize, Serialize};
@@ -250,9 +250,11 @@ fn answer(
             answer.verdict = DryRunVerdict::WaitsForVictims;
             answer.displaces = displaced(world, &victims, own_teams);
             answer.displaces.moved_jobs = u32::try_from(movers.len()).unwrap_or(u32::MAX);
+            let leaving = u64::from(answer.displaces.jobs + answer.displaces.moved_jobs);
             answer.message = format!(
-                "it would start when {} running jobs have made room",
-                answer.displaces.jobs + answer.displaces.moved_jobs
+                "it would start when {} {} made room",
+                words::counted(leaving, "running job"),
+                words::form(leaving, words::HAS)
             );
             answer.placement = places(&nomination.placement);
             answer.slices = changes(slices);

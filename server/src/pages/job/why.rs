@@ -1,7 +1,9 @@
 //! Why a job waits or how it ended, as its page tells it.
 
+use domain::spec::JobSpec;
 use domain::state::{AttemptEnd, JobState};
 use serde_json::Value;
+use web::format::Size;
 use web::messages::{Messages, Phrase};
 use web::views::{Accuracy, BeyondQuota, Ending, Wait, Why};
 
@@ -24,8 +26,8 @@ pub fn short(t: &Messages, job: &Job) -> Option<Phrase> {
         JobState::Failed => {
             if let Some(array) = &job.array {
                 let failed = array.elements.in_state(JobState::Failed);
-                let told = t.count("array.failed", failed);
-                return Some(told.with("count", t.number(array.count)));
+                let told = t.count("array.failed", array.count);
+                return Some(told.with("failed", t.number(failed)));
             }
             if let Some(code) = never_ran(job) {
                 return Some(t.word("never_ran", code));
@@ -135,12 +137,23 @@ pub fn verdict(waiting: &Value) -> Wait {
     wait
 }
 
-/// A cause that held for a stretch of a wait, as pages tell it.
-pub fn past(wait: jobs::Wait) -> Wait {
+/// A cause that held for a stretch of a wait, as pages tell it. What is kept of it is what the job
+/// needed at the least; its spec says how much more it would have taken.
+pub fn past(wait: jobs::Wait, spec: Option<&JobSpec>) -> Wait {
+    let least_milli = wait.need.milli();
+    let most_milli = match spec.map(|spec| (spec.workers, spec.min_workers)) {
+        Some((workers, Some(least))) if least > 0 => {
+            least_milli / i64::from(least) * i64::from(workers)
+        }
+        _ => least_milli,
+    };
     Wait {
         code: wait.code,
         scope: said(&wait.scope),
-        need_milli: Some(wait.need.milli()),
+        need: Some(Size {
+            least_milli,
+            most_milli,
+        }),
         have_milli: Some(wait.have.milli()),
         ..Wait::default()
     }
