@@ -166,7 +166,7 @@ impl PoolView {
     }
 
     /// The word of a key, for the sentence at the top.
-    fn word_of(&self, key: &str) -> Phrase {
+    fn choice(&self, key: &str) -> Phrase {
         let fields = self.groups.iter().flat_map(|group| &group.fields);
         let found = fields.into_iter().find(|field| field.key == key);
         found.map_or_else(

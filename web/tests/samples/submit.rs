@@ -60,7 +60,7 @@ pub fn submit() -> SubmitView {
             elements: Some(DryRunElements {
                 count: 100,
                 starts: 6,
-                nodes: vec![("n<1>".into(), 4), ("n2".into(), 2)],
+                nodes: vec![("r3-<1>".into(), 4), ("r3-n9".into(), 2)],
                 after_victims: 1,
                 waits: vec![("over_limit".into(), 3)],
                 held_by_at_most: 90,
