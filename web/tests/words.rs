@@ -233,7 +233,14 @@ fn a_message_that_says_a_plural_of_a_number_has_its_singular_too() {
             !form("one").is_empty() && !form("other").is_empty(),
             "{key}"
         );
-        assert_eq!(arguments(form("one")), arguments(form("other")), "{key}");
+        // Of one the number need not be said.
+        let beside = |text: &str| -> BTreeSet<String> {
+            arguments(text)
+                .into_iter()
+                .filter(|name| name != "n")
+                .collect()
+        };
+        assert_eq!(beside(form("one")), beside(form("other")), "{key}");
     }
 }
 
