@@ -122,7 +122,7 @@ fn one(
         workload: facts.row.name.clone(),
         pool: pool.map(|pool| index.pools[pool].row.name.clone()),
         code: verdict.code,
-        message: words::message(cycle, work, pool, &verdict, (need, most), have),
+        message: words::message(cycle, work, pool, &verdict, (need, most), have, &counts),
         scope: verdict.scope,
         need,
         need_max,

@@ -3,6 +3,7 @@
 use domain::sharing::SharingMode;
 use domain::spec::NvlinkRule;
 use domain::{MilliCpu, MilliGpu};
+use engine::plan::Code;
 use engine::rig::{Rig, before, eager};
 use engine::world::{Node, NodeState, Pool, PreemptionPolicy, Reclaim, Strategy, Workload};
 
@@ -434,5 +435,43 @@ fn a_wait_for_want_of_nodes_names_those_that_are_out() {
     assert_eq!(
         other.plan().waiting[0].message,
         "it needs 4 GPUs, and 0 are free in pool p"
+    );
+}
+
+#[test]
+fn a_wait_for_want_of_cpus_or_memory_names_those_and_no_gpus() {
+    let asking = |gpus: i64, cpus: i64, memory_mib: i64| {
+        let with = |name: &str, gpus: i64, cpus: i64, memory_mib: i64| {
+            let mut work = Workload::waiting(name, "t", gpus, before(10));
+            work.per_worker.cpus = MilliCpu::whole(cpus);
+            work.per_worker.memory_mib = memory_mib;
+            work
+        };
+        let mut world = Rig::new().nodes(1, 4).team("t", 4);
+        world = world.work(with("holds", 1, 30, 1024).running_on("n1", &[0], before(5)));
+        world = world.work(with("new", gpus, cpus, memory_mib));
+        world.with(|w| {
+            w.nodes[0].cpus = MilliCpu::whole(64);
+            w.nodes[0].memory_mib = 4096;
+        })
+    };
+    let told = |rig: Rig| rig.plan().waiting.remove(0);
+    let cpus = told(asking(1, 60, 0));
+    assert_eq!(cpus.code, Code::InsufficientCapacity);
+    assert_eq!(
+        cpus.message,
+        "each worker needs 60 CPUs, and no node of pool p that could hold one has as much free"
+    );
+    let memory = told(asking(0, 0, 4000));
+    assert_eq!(
+        memory.message,
+        "each worker needs 4000 MiB of memory, and no node of pool p that could hold one has as much free"
+    );
+    // Of work without GPUs no GPUs are told, whatever keeps it.
+    let out = told(asking(0, 1, 1).with(|w| w.nodes[0].state = NodeState::Cordoned));
+    assert_eq!(out.code, Code::InsufficientCapacity);
+    assert_eq!(
+        out.message,
+        "no node of pool p that could hold it takes work; not counting 1 cordoned node"
     );
 }

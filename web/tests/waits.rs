@@ -210,6 +210,48 @@ fn a_rule_that_binds_and_a_time_limit_that_helps_are_told_in_words() {
 }
 
 #[test]
+fn a_node_without_enough_cpus_or_memory_is_no_want_of_gpus() {
+    use web::views::{Wait, Why};
+    for (count, words) in [
+        (
+            "too_few_free_cpus",
+            "No node that could take it has enough CPUs free.",
+        ),
+        (
+            "too_little_free_memory",
+            "No node that could take it has enough memory free.",
+        ),
+    ] {
+        for code in ["insufficient_capacity", "fragmented"] {
+            let told = |more: Option<&str>| {
+                let mut counts = vec![("nodes".to_owned(), 3), (count.to_owned(), 1)];
+                counts.extend(more.map(|more| (more.to_owned(), 1)));
+                let mut view = samples::beyond_quota();
+                view.why = Why::Waits(Box::new(Wait {
+                    code: code.into(),
+                    scope: Some("pool h100".into()),
+                    need: Some(web::format::Size {
+                        least_milli: 1000,
+                        most_milli: 1000,
+                    }),
+                    have_milli: Some(2000),
+                    counts,
+                    ..Wait::default()
+                }));
+                view.render().unwrap()
+            };
+            let html = told(Some("cordoned"));
+            assert!(
+                html.contains(words) && !html.contains("free in pool"),
+                "{html}"
+            );
+            let html = told(Some("too_few_free_gpus"));
+            assert!(!html.contains(words), "{html}");
+        }
+    }
+}
+
+#[test]
 fn a_quota_that_never_admits_is_told_with_what_helps() {
     use domain::quota::QuotaBound;
     use web::views::{BeyondQuota, Wait, Why};
@@ -264,9 +306,9 @@ fn what_a_job_waited_for_is_drawn_summed_and_told_stretch_by_stretch() {
     let part = html.split("id=\"waits\"").nth(1).expect("it has waited");
     let part = part.split("</section>").next().unwrap();
     for words in [
-        "Not enough free GPUs 1 h 5 min",
+        "Not enough is free 1 h 5 min",
         "Limit reached 10 min",
-        "Not enough free GPUs, 3 times",
+        "Not enough is free, 3 times",
         "pool h100",
         "class=\"f-p\"",
     ] {

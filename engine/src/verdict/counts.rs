@@ -13,6 +13,11 @@ use crate::mig::Profile;
 use crate::place::{self, devices_free, host_free, instances_free, slices_free};
 use crate::plan::Code;
 
+/// Reasons for which a node that could do has too little left.
+const GPUS: &str = "too_few_free_gpus";
+const CPUS: &str = "too_few_free_cpus";
+const MEMORY: &str = "too_little_free_memory";
+
 /// What has been counted, by pool and form: equal workers meet equal nodes.
 #[derive(Default)]
 pub(crate) struct Counted {
@@ -20,6 +25,23 @@ pub(crate) struct Counted {
     free: FxHashMap<(usize, usize), (i64, i64, i64)>,
     /// What is said of the nodes that are out.
     pub(super) out: FxHashMap<(usize, usize), Rc<str>>,
+}
+
+/// What of a node other than its devices is too little.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Host {
+    Cpus,
+    Memory,
+}
+
+/// What binds on each node that could do but for what is free there, where that is no device.
+pub(super) fn host_binds(counts: &BTreeMap<String, u64>) -> Option<Host> {
+    let any = |reason: &str| counts.get(reason).is_some_and(|count| *count > 0);
+    match (any(GPUS), any(CPUS), any(MEMORY)) {
+        (true, _, _) | (_, false, false) => None,
+        (_, true, _) => Some(Host::Cpus),
+        (_, _, true) => Some(Host::Memory),
+    }
 }
 
 /// Each node of the pool is counted once, under the first reason that holds for one worker.
@@ -62,11 +84,11 @@ fn short_of(cycle: &Cycle<'_, '_>, work: usize, node: usize) -> Option<&'static 
     let lacks = |sight: Sight| {
         let (cpus, memory) = host_free(&cycle.ledger, node, sight);
         if devices_short(cycle, work, node, sight) {
-            Some("too_few_free_gpus")
+            Some(GPUS)
         } else if cpus < facts.cpus {
-            Some("too_few_free_cpus")
+            Some(CPUS)
         } else if memory < facts.memory {
-            Some("too_little_free_memory")
+            Some(MEMORY)
         } else {
             None
         }
@@ -170,6 +192,9 @@ pub(super) fn enough_in_sum(
     pool: usize,
     workers: u32,
 ) -> bool {
+    if place::nodes_able(&mut cycle.ledger, work, pool).is_empty() {
+        return false;
+    }
     let (milli, cpus, memory) = free_in_all(cycle, work, pool);
     let index = cycle.index;
     let facts = &index.works[work];

@@ -1,13 +1,15 @@
 //! The sentence that tells a verdict to people.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use domain::MilliGpu;
 use domain::words::{self, IS, counted, gpus, gpus_between};
+use domain::{MilliCpu, MilliGpu};
 
+use super::counts::{self, Host};
 use super::{BOOKINGS, Verdict, alone, remedies};
 use crate::cycle::Cycle;
-use crate::index::Index;
+use crate::index::{Index, Need};
 use crate::place;
 use crate::plan::Code;
 use crate::world::NodeState;
@@ -21,8 +23,10 @@ pub(super) fn message(
     verdict: &Verdict,
     need: (MilliGpu, MilliGpu),
     have: MilliGpu,
+    counts: &BTreeMap<String, u64>,
 ) -> String {
-    let binding = binding(cycle.index, work, pool, verdict, need, have);
+    let binding = for_want_of_host(cycle.index, work, pool, verdict.code, counts)
+        .unwrap_or_else(|| binding(cycle.index, work, pool, verdict, need, have));
     let for_want_of_nodes = matches!(
         verdict.code,
         Code::Topology | Code::Fragmented | Code::PreemptionNotAllowed | Code::InsufficientCapacity
@@ -78,6 +82,35 @@ fn nodes_out(index: &Index<'_>, work: usize, pool: usize) -> String {
             many.join(", ")
         ),
     }
+}
+
+/// What binds where it is no device: too little else is free on the nodes, or none of them takes
+/// work that needs no device.
+fn for_want_of_host(
+    index: &Index<'_>,
+    work: usize,
+    pool: Option<usize>,
+    code: Code,
+    counts: &BTreeMap<String, u64>,
+) -> Option<String> {
+    if !matches!(code, Code::Fragmented | Code::InsufficientCapacity) {
+        return None;
+    }
+    let facts = &index.works[work];
+    let pool = &index.pools[pool?].row.name;
+    let each = match counts::host_binds(counts) {
+        Some(Host::Cpus) => words::cpus(MilliCpu::from_milli(facts.cpus)),
+        Some(Host::Memory) => format!("{} MiB of memory", facts.memory),
+        None if facts.need == Need::Nothing => {
+            return Some(format!(
+                "no node of pool {pool} that could hold it takes work"
+            ));
+        }
+        None => return None,
+    };
+    Some(format!(
+        "each worker needs {each}, and no node of pool {pool} that could hold one has as much free"
+    ))
 }
 
 /// What binds, what is needed, what there is.

@@ -169,6 +169,12 @@ const COUNTS: [&str; 14] = [
 const NODE_OUT: [&str; 3] = ["cordoned", "draining", "unreachable"];
 /// The cause whose time is told by the job itself, and is no estimate.
 const NOT_YET: &str = "not_yet";
+/// Keys of the counts by which it is a node's own CPUs or memory that is short, and the causes that
+/// are told then.
+const HOST: [(&str, &str); 2] = [
+    ("too_few_free_cpus", "insufficient_cpus"),
+    ("too_little_free_memory", "insufficient_memory"),
+];
 /// Causes that are told by how much is free.
 const FOR_WANT_OF_FREE: [&str; 2] = ["insufficient_capacity", "fragmented"];
 
@@ -179,10 +185,7 @@ impl Wait {
         if !FOR_WANT_OF_FREE.contains(&self.code.as_str()) {
             return None;
         }
-        let count = |key: &str| {
-            let found = self.counts.iter().find(|(known, _)| known == key);
-            found.map_or(0, |(_, count)| *count)
-        };
+        let count = |key: &str| self.count(key);
         let all = count("nodes");
         if all == 0 || NODE_OUT.map(count).iter().sum::<i64>() != all {
             return None;
@@ -214,8 +217,23 @@ impl Wait {
         if booked {
             "held_for_booking"
         } else {
-            &self.code
+            self.host_binds().unwrap_or(&self.code)
         }
+    }
+
+    /// The cause where too little else than GPUs is free on the nodes that could take it.
+    fn host_binds(&self) -> Option<&'static str> {
+        if !FOR_WANT_OF_FREE.contains(&self.code.as_str()) || self.count("too_few_free_gpus") > 0 {
+            return None;
+        }
+        let found = HOST.iter().find(|(key, _)| self.count(key) > 0);
+        found.map(|(_, cause)| *cause)
+    }
+
+    /// How many nodes a cause rules out.
+    fn count(&self, key: &str) -> i64 {
+        let found = self.counts.iter().find(|(known, _)| known == key);
+        found.map_or(0, |(_, count)| *count)
     }
 
     /// The cause in figures, where they say more.
@@ -223,7 +241,8 @@ impl Wait {
         if let Some(beyond) = &self.beyond_quota {
             return Some(beyond.figures(t));
         }
-        if !t.knows("waiting_more", &self.code) || self.nodes_out().is_some() {
+        let no_gpus = self.nodes_out().is_some() || self.host_binds().is_some();
+        if !t.knows("waiting_more", &self.code) || no_gpus {
             return None;
         }
         let ruled = self
