@@ -14,8 +14,8 @@ use crate::store::audit::{self, NewEntry};
 use crate::store::bookings::{self as rows, Booking};
 use crate::store::{self, Tx};
 
-/// Notes in their rows since when bookings are in conflict. Each step is told once, in the audit log
-/// for the booking's team and who steers, and by the feed.
+/// Notes in their rows since when bookings are in conflict. Each step is told once: in the audit log,
+/// and by the feed to the booking's team and who steers.
 pub async fn watch(app: &App) -> Result<(), AppError> {
     let mut tx = app.db.begin_system().await?;
     let now = store::clock(&mut tx).await?;
