@@ -25,7 +25,7 @@ pub(crate) use reserve::Keeps;
 
 use crate::backfill::{self, Timeline};
 use crate::bookings::Bookings;
-use crate::index::Index;
+use crate::index::{Index, Rows};
 use crate::ledger::{Ledger, Sight, Slot, Standing};
 use crate::order::{Lines, Picker};
 use crate::place::{self, Gang, Query, place};
@@ -46,6 +46,15 @@ pub fn plan(world: &World) -> Plan {
 pub fn decide(world: &World) -> Plan {
     let index = Index::of(world);
     decided(Ledger::of(&index), Lasting::of(&index)).0
+}
+
+/// Whether a workload starts by what is decided for these rows.
+pub(crate) fn starts(rows: Rows<'_>, workload: &str) -> bool {
+    let index = Index::numbering(rows, 0);
+    let mut cycle = Cycle::of(&index);
+    cycle.cuts = true;
+    cycle.decide();
+    cycle.plan.start_of(workload).is_some()
 }
 
 /// All decisions from how things stand, without a word of what waits; and how things stood.
@@ -113,6 +122,8 @@ pub(crate) struct Cycle<'i, 'w> {
     pub places: FxHashMap<(Gang, Sight, bool), bool>,
     /// Verdicts that have been told so far: the first are told more of.
     pub explained: usize,
+    /// Changes for which all was decided anew.
+    pub proofs: usize,
     pub plan: Plan,
 }
 
@@ -175,6 +186,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
             counted: verdict::Counted::default(),
             places: FxHashMap::default(),
             explained: 0,
+            proofs: 0,
             plan: Plan {
                 now: index.world.now,
                 starts: Vec::new(),

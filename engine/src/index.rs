@@ -65,6 +65,8 @@ pub(crate) struct PoolFacts<'w> {
     pub capacity: Amount,
     pub cpus: i128,
     pub memory: i128,
+    /// Nodes with devices that do not count as capacity.
+    pub lost: Vec<usize>,
     /// Each team's row, by team.
     pub rows: Vec<Row>,
     /// Whether any team bounds what others may use of its guarantee.
@@ -138,7 +140,7 @@ impl<'w> Index<'w> {
             .enumerate()
             .map(|(id, row)| PoolFacts::of(world, row, id, &nodes, &teams))
             .collect();
-        let services: BTreeMap<&str, ServiceFacts> = rows
+        let services: BTreeMap<&str, ServiceFacts> = world
             .services
             .iter()
             .map(|s| {
@@ -341,6 +343,8 @@ impl<'w> PoolFacts<'w> {
             cpus += more_cpus;
             memory += more_memory;
         }
+        let lost = nodes.iter().copied().filter(|&node| all[node].lost());
+        let lost = lost.collect();
         let milli = devices * i128::from(DEVICE);
         // The smallest unit in which every dominant part is a whole number: so that
         // thirds of a GPU add up to exactly one.
@@ -371,6 +375,7 @@ impl<'w> PoolFacts<'w> {
             capacity: milli * unit,
             cpus,
             memory,
+            lost,
             lends: rows.iter().any(|row| row.lend_limit.is_some()),
             rows,
         }

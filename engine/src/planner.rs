@@ -18,7 +18,7 @@ use crate::ledger::{Ledger, Paused, View};
 use crate::order::Lines;
 use crate::plan::{Plan, Start};
 use crate::start::{room_now, usable};
-use crate::world::{Node, Past, Service, Strategy, Team, Workload, World};
+use crate::world::{Node, Past, Strategy, Team, Workload, World};
 
 /// The mix of work is learned anew when a part of it is new: one in so many.
 const LEARNED_ANEW: usize = 6;
@@ -28,7 +28,6 @@ const VACANT_EACH: usize = 8;
 /// A world in mind.
 pub struct Planner<'w> {
     index: Index<'w>,
-    services: &'w [Service],
     /// Absent only while it is worked on.
     state: Option<Paused<'w>>,
     /// Nobody works, and everything registered is there; once somebody has asked.
@@ -67,12 +66,10 @@ impl<'w> Planner<'w> {
     }
 
     fn numbering(rows: Rows<'w>) -> Self {
-        let services = rows.services;
         let index = Index::numbering(rows, VACANT_EACH);
         let state = Some(Ledger::of(&index).pause());
         let learns_at = index.by_name.len() + 1;
         Self {
-            services,
             state,
             bare: None,
             formable: FxHashMap::default(),
@@ -339,7 +336,7 @@ impl<'w> Planner<'w> {
 
     /// Numbers all anew, after a change of the rows.
     fn renew(&mut self, change: impl FnOnce(&mut Rows<'w>)) {
-        let mut rows = self.index.rows(self.services);
+        let mut rows = self.index.rows();
         change(&mut rows);
         let started = self.with(|ledger| ledger.started());
         let renewed = self.renewed + 1;

@@ -2,8 +2,8 @@
 
 use domain::quantity::MILLI;
 
-use crate::index::{Amount, Index, TeamFacts};
-use crate::ledger::Ledger;
+use crate::index::{Amount, Index, TeamFacts, bit};
+use crate::ledger::{Ledger, Slot};
 use crate::world::{Pool, Stopped, WEIGHT_MILLI_DEFAULT};
 
 /// A team's row for a pool, in the pool's units.
@@ -224,6 +224,7 @@ fn lend(
     }
     let roots = || (0..index.teams.len()).filter(|&t| index.teams[t].parent.is_none());
     let held: Amount = roots().map(|t| ledger.held(pool, t).gpu).sum();
+    let held = held - held_elsewhere(ledger, pool);
     let kept: Amount = roots().map(|t| kept_back(ledger, pool, t, borrower)).sum();
     let have = index.pools[pool].capacity - held - kept;
     if have >= amount {
@@ -238,6 +239,32 @@ fn lend(
     (0..index.teams.len())
         .find(keeps)
         .map(|owner| (owner, have.max(0)))
+}
+
+/// What is held of a pool's devices that are no part of its capacity, since they have failed or their
+/// node does not answer.
+fn held_elsewhere(ledger: &Ledger<'_, '_>, pool: usize) -> Amount {
+    let index = ledger.index;
+    let mut held = 0;
+    for &node in &index.pools[pool].lost {
+        let lost = &index.nodes[node];
+        let part = |slot: &Slot| {
+            let parts = || slot.parts.iter();
+            let gone = parts().filter(|part| !lost.counts() || lost.failed & bit(part.index) != 0);
+            let gone: Amount = gone.map(|part| Amount::from(part.milli)).sum();
+            let all: Amount = parts().map(|part| Amount::from(part.milli)).sum();
+            if gone == all {
+                slot.amount
+            } else {
+                slot.amount * gone / all
+            }
+        };
+        for &work in ledger.seated(node) {
+            let there = ledger.slots(work).iter().filter(|slot| slot.node == node);
+            held += there.map(|slot| part(slot)).sum::<Amount>();
+        }
+    }
+    held
 }
 
 /// What a subtree keeps of its idle guarantee from a borrower outside it, or inside one of its teams.

@@ -2,13 +2,16 @@
 
 mod worlds;
 
-use domain::MilliGpu;
 use domain::sharing::SharingMode;
 use domain::spec::NvlinkRule;
+use domain::{MilliCpu, MilliGpu};
 use engine::cycles;
 use engine::plan::{Code, Remedy, Waiting};
-use engine::rig::{Rig, before, shared};
-use engine::world::{Pool, PreemptionPolicy, Quota, Reclaim, Team, Workload, World};
+use engine::rig::{Rig, before, cut, shared, slices};
+use engine::world::{
+    MigMode, Node, Placed, PlacedDevice, Pool, PreemptionPolicy, Quota, Reclaim, Team, Workload,
+    WorkloadState, World,
+};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use worlds::rich::rich;
@@ -174,6 +177,67 @@ fn who_may_borrow_and_would_change_the_order_is_not_told_to_start() {
         .work(firm);
     assert_eq!(verdict(&rig, "j03").code, Code::NonPreemptibleOverGuarantee);
     assert_eq!(helps(&rig, "j03"), [] as [Value; 0]);
+}
+
+#[test]
+fn who_could_start_but_for_others_that_come_first_then_is_not_told_that_it_would() {
+    let mut host = Workload::waiting("busy", "t2", 0, before(60)).workers(2);
+    host.per_worker.cpus = MilliCpu::whole(1);
+    host.placed = vec![
+        Placed {
+            node: "n1".to_owned(),
+            devices: Vec::new(),
+        };
+        2
+    ];
+    (host.state, host.started) = (WorkloadState::Running, Some(before(1)));
+    let mut parts = Workload::waiting("parts", "t1", 0, before(60))
+        .workers(2)
+        .fraction(SharingMode::TimeSlice, MilliGpu::from_milli(250), None);
+    parts.per_worker.cpus = MilliCpu::whole(1);
+    let part = Placed {
+        node: "n1".to_owned(),
+        devices: vec![PlacedDevice::fraction(
+            0,
+            SharingMode::TimeSlice,
+            MilliGpu::from_milli(250),
+            20_389,
+        )],
+    };
+    parts.placed = vec![part; 2];
+    (parts.state, parts.started) = (WorkloadState::Running, Some(before(1)));
+    let mut plain = Workload::waiting("plain", "t1", 0, before(40)).workers(2);
+    plain.per_worker.cpus = MilliCpu::whole(2);
+    let mut head = Workload::waiting("head", "t0", 0, before(50))
+        .workers(3)
+        .fraction(SharingMode::TimeSlice, MilliGpu::from_milli(250), None);
+    head.per_worker.cpus = MilliCpu::whole(2);
+    let mut two = slices("two", "t2", "2g.20gb", 2);
+    two.per_worker.cpus = MilliCpu::whole(1);
+    two.predicted_seconds = Some(60);
+    let below = |name: &str| {
+        let row = Quota::guaranteed(MilliGpu::ZERO);
+        Team::new(name).under("d0").quota("p", row)
+    };
+    let rig = Rig::new()
+        .pool(shared().with(|policy| policy.mig_mode = MigMode::Static))
+        .tenant(Team::new("d0"))
+        .tenant(below("t0"))
+        .tenant(below("t2"))
+        .team("t1", 1)
+        .node(cut(
+            Node::new("n1", "p", 8).host(8, 524_288),
+            7,
+            &["1g.10gb@0", "1g.10gb@3", "2g.20gb@4"],
+        ))
+        .work(parts)
+        .work(host)
+        .work(plain)
+        .work(head)
+        .work(two);
+    // Its department comes after the other once it can start one, and the cores are gone by then.
+    assert_eq!(verdict(&rig, "two").code, Code::NeverFits);
+    assert_eq!(helps(&rig, "two"), [] as [Value; 0]);
 }
 
 /// A pool whose only device a borrower has had for ten minutes, and a workload that wants its own.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::facts::{Exact, Facts, PlacedWork};
 use crate::plan::Plan;
-use crate::world::Stopped;
+use crate::world::{NodeState, Placed, PlacedDevice, Stopped, Workload};
 
 type ByTeam<'w> = BTreeMap<(&'w str, &'w str), Exact>;
 
@@ -85,8 +85,7 @@ fn lending(facts: &Facts<'_>, before: &ByTeam<'_>, after: &ByTeam<'_>) -> Vec<St
         let Some(lent) = row.and_then(|row| row.lend_limit) else {
             continue;
         };
-        let roots = facts.teams.values().filter(|t| t.parent.is_none());
-        let used: Exact = roots.map(|t| held(after, &t.name, pool)).sum();
+        let used: Exact = facts.later().iter().map(|of| there(facts, of, pool)).sum();
         // What teams take of their own guarantees is bound by nobody, and may be taken last.
         let own: Exact = (starters.union(&waiters))
             .map(|&team| {
@@ -95,7 +94,6 @@ fn lending(facts: &Facts<'_>, before: &ByTeam<'_>, after: &ByTeam<'_>) -> Vec<St
                 (most - was).max(0)
             })
             .sum();
-        // Work on nodes that do not answer is held and no part of the capacity.
         let free = (facts.totals[pool].capacity * facts.totals[pool].scale - used + own).max(0);
         let idle = guaranteed - held(after, owner, pool);
         let new = starters.iter().any(|&team| {
@@ -111,10 +109,33 @@ fn lending(facts: &Facts<'_>, before: &ByTeam<'_>, after: &ByTeam<'_>) -> Vec<St
     faults
 }
 
+/// What work holds of a pool's capacity: devices that have failed and nodes that do not answer are held
+/// and no part of it.
+fn there(facts: &Facts<'_>, (work, workers): &(&Workload, Vec<Placed>), pool: &str) -> Exact {
+    let of = |worker: &Placed| {
+        let node = facts.nodes[worker.node.as_str()];
+        if node.pool != pool || node.state == NodeState::Unreachable {
+            return 0;
+        }
+        let sound = |device: &&PlacedDevice| !node.failed.contains(&device.index);
+        let sum = |devices: &mut dyn Iterator<Item = &PlacedDevice>| {
+            devices.map(|d| Exact::from(d.gpus.milli())).sum::<Exact>()
+        };
+        let all = sum(&mut worker.devices.iter());
+        let left = sum(&mut worker.devices.iter().filter(sound));
+        if all == left {
+            facts.amount(work, worker)
+        } else {
+            facts.amount(work, worker) * left / all
+        }
+    };
+    workers.iter().map(of).sum()
+}
+
 /// Work that may not be preempted starts in the guarantee only, unless the pool lets it borrow.
 fn guarantee_only(facts: &Facts<'_>) -> Vec<String> {
     let mut faults = Vec::new();
-    let mut left = facts.held(&facts.remaining);
+    let mut left = before_moves(facts);
     let all = facts
         .kept
         .iter()
@@ -144,6 +165,25 @@ fn guarantee_only(facts: &Facts<'_>) -> Vec<String> {
         }
     }
     faults
+}
+
+/// What is held by who stays; who moves may count for more where it goes, and has not left when others
+/// start.
+fn before_moves<'w>(facts: &Facts<'w>) -> ByTeam<'w> {
+    let mut held = ByTeam::new();
+    for (work, workers) in &facts.remaining {
+        let mut own = facts.held(&vec![(*work, workers.clone())]);
+        if !work.placed.starts_with(workers) {
+            let before = facts.held(&vec![(*work, work.placed.clone())]);
+            for (key, amount) in &mut own {
+                *amount = before.get(key).map_or(*amount, |was| (*was).min(*amount));
+            }
+        }
+        for (key, amount) in own {
+            *held.entry(key).or_default() += amount;
+        }
+    }
+    held
 }
 
 /// Nothing starts of a team that a budget stopped.

@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use domain::sharing::SharingMode;
+
 use super::Cycle;
-use crate::index::Amount;
-use crate::ledger::{Sight, Slot, Standing};
+use crate::index::{Amount, Need};
+use crate::ledger::{Part, Sight, Slot, Standing};
 use crate::place::stands_free;
 use crate::plan::Nomination;
 use crate::quota;
@@ -72,7 +74,7 @@ impl Cycle<'_, '_> {
     /// Whether kept room is still where work may start.
     fn keeps(&self, work: usize, slots: &[Rc<Slot>]) -> bool {
         let index = self.index;
-        !slots.is_empty()
+        self.asked(work, slots)
             && slots.iter().all(|slot| {
                 let node = &index.nodes[slot.node];
                 self.usable(work, node.pool)
@@ -85,6 +87,42 @@ impl Cycle<'_, '_> {
                         None => node.shut(false) & crate::index::bit(part.index) == 0,
                     })
             })
+    }
+
+    /// Whether room is what a workload asks for: its request may be another by now.
+    fn asked(&self, work: usize, slots: &[Rc<Slot>]) -> bool {
+        let facts = &self.index.works[work];
+        let row = facts.row;
+        let count = u32::try_from(slots.len()).unwrap_or(u32::MAX);
+        let each = |slot: &Rc<Slot>| {
+            let parts = slot.parts.len();
+            match facts.need {
+                Need::Nothing => parts == 0,
+                Need::Whole(count) => {
+                    let whole = |part: &Part| part.mode == SharingMode::Exclusive;
+                    parts == count as usize && slot.parts.iter().all(whole)
+                }
+                Need::Part { milli, memory } => {
+                    let part = |part: &Part| {
+                        part.milli == milli
+                            && memory.is_none_or(|memory| part.memory == memory)
+                            && part.slice.is_none()
+                            && row.per_worker.sharing.contains(&part.mode)
+                            && self.index.pools[self.index.nodes[slot.node].pool]
+                                .row
+                                .sharing
+                                .contains(&part.mode)
+                    };
+                    parts == 1 && slot.parts.iter().all(part)
+                }
+                Need::Instances { count, .. } => {
+                    let name = row.per_worker.mig_profile.as_deref();
+                    let slice = |part: &Part| part.slice.map(|slice| slice.profile.name.as_str());
+                    parts == count as usize && slot.parts.iter().all(|part| slice(part) == name)
+                }
+            }
+        };
+        (row.workers_least()..=row.workers).contains(&count) && slots.iter().all(each)
     }
 
     /// Work that stands on the nodes of these slots and leaves them, by this plan or an

@@ -53,8 +53,8 @@ impl Cycle<'_, '_> {
     }
 
     /// Whether nobody who waits in the pool can come before a workload of the team that was looked
-    /// at after it, were another of the team's able to start: by what is borrowed the order turns
-    /// on who can start something.
+    /// at after it, were it able to start so much: by what is borrowed the order turns on who can start
+    /// something.
     pub fn comes_as_before(&self, work: usize, pool: usize, amount: Amount) -> bool {
         let team = self.index.works[work].team;
         let mut waits = self.passed[pool].iter();

@@ -133,6 +133,11 @@ impl<'w> Index<'w> {
         self.draining = self.draining + usize::from(drains.1) - usize::from(drains.0);
         let before = std::mem::replace(&mut self.nodes[node], after);
         let (world, teams) = (self.world, &self.teams);
+        let lost = &mut self.pools[pool].lost;
+        lost.retain(|&other| other != node);
+        if self.nodes[node].lost() {
+            lost.push(node);
+        }
         if self.pools[pool].recount(world, teams, counts.0, counts.1) {
             return true;
         }
@@ -199,14 +204,13 @@ impl<'w> Index<'w> {
     }
 
     /// The rows as they are now.
-    pub fn rows(&self, services: &'w [crate::world::Service]) -> Rows<'w> {
+    pub fn rows(&self) -> Rows<'w> {
         let works = self.works.iter().filter(|work| !work.is_vacant());
         Rows {
             moment: self.world,
             pools: self.pools.iter().map(|pool| pool.row).collect(),
             nodes: self.nodes.iter().map(|node| node.row).collect(),
             teams: self.teams.iter().map(|team| team.row).collect(),
-            services,
             works: works.map(|work| work.row).collect(),
         }
     }

@@ -59,6 +59,11 @@ impl<'w> NodeFacts<'w> {
         self.row.state != NodeState::Unreachable
     }
 
+    /// Whether it has devices that do not count as capacity.
+    pub fn lost(&self) -> bool {
+        !self.counts() || self.failed != 0
+    }
+
     /// Whether the node is being emptied.
     pub fn drains(&self) -> bool {
         self.row.state == NodeState::Draining

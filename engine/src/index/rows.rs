@@ -11,6 +11,7 @@ pub(crate) struct Moment<'w> {
     pub cycle_seconds: i64,
     pub classes: &'w [Class],
     pub bookings: &'w [Booking],
+    pub services: &'w [Service],
     pub history: &'w [Past],
 }
 
@@ -20,7 +21,6 @@ pub(crate) struct Rows<'w> {
     pub pools: Vec<&'w Pool>,
     pub nodes: Vec<&'w Node>,
     pub teams: Vec<&'w Team>,
-    pub services: &'w [Service],
     pub works: Vec<&'w Workload>,
 }
 
@@ -33,12 +33,12 @@ impl<'w> Rows<'w> {
                 cycle_seconds: world.cycle_seconds,
                 classes: &world.classes,
                 bookings: &world.bookings,
+                services: &world.services,
                 history: &world.history,
             },
             pools: world.pools.iter().collect(),
             nodes: world.nodes.iter().collect(),
             teams: world.teams.iter().collect(),
-            services: &world.services,
             works: world.workloads.iter().collect(),
         }
     }

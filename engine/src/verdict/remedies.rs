@@ -2,6 +2,7 @@
 
 mod instances;
 mod limits;
+mod proof;
 mod smaller;
 mod trial;
 
@@ -54,13 +55,18 @@ pub(super) fn of(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize, code: Code
     let index = cycle.index;
     let mut remedies = Vec::new();
     if let Some(mut trial) = Trial::of(cycle, work, pool) {
-        remedies.extend(looser(&mut trial, code));
-        remedies.extend(shorter(&mut trial, code));
-        remedies.extend(yielding(&mut trial, code));
-        remedies.extend(fewer_workers(&mut trial));
+        remedies.extend(sure(&mut trial, |trial| looser(trial, code)));
+        remedies.extend(sure(&mut trial, |trial| shorter(trial, code)));
+        remedies.extend(sure(&mut trial, |trial| yielding(trial, code)));
+        remedies.extend(sure(&mut trial, fewer_workers));
         match trial.facts().need {
-            Need::Whole(count) => remedies.extend(smaller::of(&mut trial, count)),
-            Need::Instances { count, .. } => remedies.extend(instances::of(&mut trial, count)),
+            Need::Whole(count) => {
+                remedies.extend(sure(&mut trial, |trial| smaller::of(trial, count)));
+            }
+            Need::Instances { count, .. } => {
+                remedies.extend(sure(&mut trial, |trial| instances::fewer(trial, count)));
+                remedies.extend(sure(&mut trial, |trial| instances::other(trial, count)));
+            }
             Need::Nothing | Need::Part { .. } => {}
         }
     }
@@ -73,6 +79,17 @@ pub(super) fn of(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize, code: Code
     }
     remedies.truncate(REMEDIES_MAX);
     remedies
+}
+
+/// A change, if it is sure to start the workload: where the end of the cycle does not tell, all is
+/// decided anew with it.
+fn sure<'c, 'i, 'w>(
+    trial: &mut Trial<'c, 'i, 'w>,
+    find: impl FnOnce(&mut Trial<'c, 'i, 'w>) -> Option<Remedy>,
+) -> Option<Remedy> {
+    trial.unsure = false;
+    let found = find(trial)?;
+    (!trial.unsure || proof::starts(trial, &found)).then_some(found)
 }
 
 /// A change of one key that would start the workload now.

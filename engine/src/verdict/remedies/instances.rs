@@ -14,18 +14,23 @@ use crate::place::{self, Unfit, host_free, instances_free};
 use crate::plan::Remedy;
 use crate::world::Charge;
 
-/// The greatest smaller number of instances, and the nearest profile: no smaller if there is one.
-pub(super) fn of(trial: &mut Trial<'_, '_, '_>, count: u32) -> Vec<Remedy> {
+/// The most instances under what is asked for.
+pub(super) fn fewer(trial: &mut Trial<'_, '_, '_>, count: u32) -> Option<Remedy> {
+    let asked = asked(trial);
+    let fewer = (1..count).rev().find(|&n| starts(trial, asked, n))?;
+    Some(change("per_worker.gpus", json!(fewer)))
+}
+
+/// The nearest other profile: no smaller if there is one.
+pub(super) fn other(trial: &mut Trial<'_, '_, '_>, count: u32) -> Option<Remedy> {
+    let mut others = others(trial.cycle, trial.pool, asked(trial)).into_iter();
+    let other = others.find(|name| starts(trial, name, count))?;
+    Some(change("per_worker.mig_profile", json!(other)))
+}
+
+fn asked<'w>(trial: &Trial<'_, '_, 'w>) -> &'w str {
     let row = trial.facts().row;
-    let asked = row.per_worker.mig_profile.as_deref().unwrap_or("");
-    let mut remedies = Vec::new();
-    let fewer = (1..count).rev().find(|&n| starts(trial, asked, n));
-    remedies.extend(fewer.map(|gpus| change("per_worker.gpus", json!(gpus))));
-    let other = others(trial.cycle, trial.pool, asked)
-        .into_iter()
-        .find(|name| starts(trial, name, count));
-    remedies.extend(other.map(|name| change("per_worker.mig_profile", json!(name))));
-    remedies
+    row.per_worker.mig_profile.as_deref().unwrap_or("")
 }
 
 /// The other profiles of a pool's models, the nearest to the one that is asked for first.
@@ -65,7 +70,7 @@ fn size(name: &str) -> (u32, u32) {
 
 /// Whether it would start with so many instances of a profile for each worker: by counting,
 /// which is exact for one profile where no label is demanded, and nothing asks where it is.
-fn starts(trial: &Trial<'_, '_, '_>, name: &str, count: u32) -> bool {
+fn starts(trial: &mut Trial<'_, '_, '_>, name: &str, count: u32) -> bool {
     let (cycle, work, pool) = (&*trial.cycle, trial.work, trial.pool);
     let index = cycle.index;
     let facts = &index.works[work];
@@ -103,5 +108,5 @@ fn starts(trial: &Trial<'_, '_, '_>, name: &str, count: u32) -> bool {
         room += here;
     }
     let amount = Amount::from(most * i64::from(count) * workers) * index.pools[pool].unit;
-    room >= workers && trial.allowed(amount).is_ok()
+    room >= workers && trial.allows(amount)
 }

@@ -21,6 +21,8 @@ pub(super) struct Trial<'c, 'i, 'w> {
     pub cycle: &'c mut Cycle<'i, 'w>,
     pub work: usize,
     pub pool: usize,
+    /// Whether what was found out since this was last put back turns on who comes first then.
+    pub unsure: bool,
 }
 
 impl<'c, 'i, 'w> Trial<'c, 'i, 'w> {
@@ -29,7 +31,12 @@ impl<'c, 'i, 'w> Trial<'c, 'i, 'w> {
         // Where nothing passes a head, another may come to be it in another order.
         let strict = cycle.index.pools[pool].row.backfill == Backfill::Strict;
         let another = strict && cycle.passed[pool].iter().any(|other| *other != work);
-        (!another && cycle.undisturbed(pool)).then_some(Self { cycle, work, pool })
+        (!another && cycle.undisturbed(pool)).then_some(Self {
+            cycle,
+            work,
+            pool,
+            unsure: false,
+        })
     }
 
     pub fn facts(&self) -> &'i WorkFacts<'w> {
@@ -86,7 +93,7 @@ impl<'c, 'i, 'w> Trial<'c, 'i, 'w> {
             let firm = quota::allowed(&self.cycle.ledger, self.work, self.pool, amount);
             // Who borrows then is one of those by whose shares the order turns.
             matches!(firm, Err(Block::NonPreemptible { .. }))
-                && self.cycle.comes_as_before(self.work, self.pool, amount)
+                && self.comes(amount)
                 && self.stands(slots, end)
         })
     }
@@ -98,20 +105,23 @@ impl<'c, 'i, 'w> Trial<'c, 'i, 'w> {
 
     /// Whether it starts on these devices and ends then.
     pub fn starts_on(&mut self, slots: Vec<Rc<Slot>>, end: Timestamp) -> bool {
-        self.allowed(self.amount(&slots)).is_ok() && self.stands(slots, end)
+        self.allows(self.amount(&slots)) && self.stands(slots, end)
     }
 
     fn amount(&self, slots: &[Rc<Slot>]) -> Amount {
         slots.iter().map(|slot| slot.amount).sum()
     }
 
-    /// Whether limits let it have an amount, and nobody else is then made the head before it.
-    pub fn allowed(&self, amount: Amount) -> Result<(), Option<Block>> {
-        let (cycle, work, pool) = (&*self.cycle, self.work, self.pool);
-        if cycle.reservation_of(work).is_some() && !cycle.comes_as_before(work, pool, amount) {
-            return Err(None);
-        }
-        quota::allowed(&cycle.ledger, work, pool, amount).map_err(Some)
+    /// Whether limits let it have an amount.
+    pub fn allows(&mut self, amount: Amount) -> bool {
+        quota::allowed(&self.cycle.ledger, self.work, self.pool, amount).is_ok()
+            && self.comes(amount)
+    }
+
+    /// Its turn comes, with others before it perhaps than those that were.
+    fn comes(&mut self, amount: Amount) -> bool {
+        self.unsure |= !self.cycle.comes_as_before(self.work, self.pool, amount);
+        true
     }
 
     /// Whether bookings and kept starts let it stand there until then.
