@@ -62,6 +62,13 @@ bench_day() {
     rm -r "$folder"
 }
 
+# B8: an array of 10,000 and a batch of 1,000 different jobs, ROUNDS times, over a durable database.
+bench_submissions() {
+    need_postgres
+    cargo build --quiet --release --workspace --bins --lib
+    target/release/allotment-rig measure-submissions --rounds "${ROUNDS:-5}"
+}
+
 # B9: from a submission to its process, and trivial jobs end to end, over AGENTS real agents and a durable database.
 bench_starts() {
     need_postgres
@@ -77,9 +84,10 @@ bench() { # NAME
         b4) bench_scale kept ;;
         b5) bench_scale preempt ;;
         b6) bench_day ;;
+        b8) bench_submissions ;;
         b9) bench_starts ;;
         engine) bench_engine ;;
-        all) bench_engine && bench_starts ;;
-        *) fail "there is no benchmark $1; there are: b1 to b6, b9, engine (b1 to b6), all" ;;
+        all) bench_engine && bench_submissions && bench_starts ;;
+        *) fail "there is no benchmark $1; there are: b1 to b6, b8, b9, engine (b1 to b6), all" ;;
     esac
 }

@@ -103,20 +103,34 @@ fn shrink(rows: &mut [Row], teams: &[TeamFacts<'_>], capacity: Amount, unit: Amo
     // In thousandths, exactly: units cancel out of the proportion.
     let (have, asked) = (capacity / unit, total / unit);
     let nominal: Vec<Amount> = rows.iter().map(|r| r.guaranteed / unit).collect();
-    let groups = std::iter::once(roots).chain(teams.iter().map(|t| t.children.clone()));
-    for siblings in groups {
-        let mut rest = siblings.iter().map(|&t| nominal[t]).sum::<Amount>() * have / asked;
-        for &team in &siblings {
-            let down = nominal[team] * have / asked;
-            rows[team].guaranteed = down * unit;
-            rest -= down;
+    let part = |team: usize| nominal[team] * have / asked;
+    let over = |team: usize| nominal[team] * have % asked;
+    let deal = |rows: &mut [Row], siblings: &[usize], all: Amount| {
+        let mut rest = all;
+        for &team in siblings {
+            rows[team].guaranteed = part(team) * unit;
+            rest -= part(team);
         }
-        let mut largest = siblings;
+        let mut largest = siblings.to_vec();
         // Siblings are in the order of their names, and the sort keeps it among equals.
-        largest.sort_by_key(|&t| std::cmp::Reverse(nominal[t] * have % asked));
+        largest.sort_by_key(|&t| std::cmp::Reverse(over(t)));
         for &team in largest.iter().take(usize::try_from(rest).unwrap_or(0)) {
             rows[team].guaranteed += unit;
         }
+    };
+    let sum = |siblings: &[usize]| siblings.iter().map(|&t| nominal[t]).sum::<Amount>();
+    deal(rows, &roots, sum(&roots) * have / asked);
+    let mut parents: Vec<usize> = (0..teams.len()).collect();
+    parents.sort_by_key(|&t| teams[t].path.len());
+    for parent in parents {
+        let below = &teams[parent].children;
+        // Children whose guarantees are all of their parent's have all that is left of it.
+        let all = if sum(below) == nominal[parent] {
+            rows[parent].guaranteed / unit
+        } else {
+            sum(below) * have / asked
+        };
+        deal(rows, below, all);
     }
 }
 

@@ -51,8 +51,8 @@ pub struct Statement {
     pub lends_to: Vec<Party>,
     /// Of whom it borrows, likewise.
     pub borrows_from: Vec<Party>,
-    /// What it could take back this instant, up to its guarantee, from teams that borrow, by
-    /// the rules of the pool; for work of the highest class that has waited long enough.
+    /// What of `lent` it could take back this instant by the rules of the pool; for work of the
+    /// highest class that has waited long enough.
     pub reclaimable: MilliGpu,
     /// Since when it is under its guarantee while work of it waits.
     pub starved_since: Option<Timestamp>,
@@ -98,6 +98,9 @@ fn of_pool(ledger: &Ledger<'_, '_>, pool: usize, known: &Starved) -> Vec<Stateme
         let (guaranteed, held) = (flow.guaranteed[team], flow.held[team]);
         let lends_to = parties(flow.lends_to(index, team));
         let borrows_from = parties(flow.borrows_from(index, team));
+        let lent = sum(&lends_to);
+        // Who borrows of several may have to give each of them all of it: of one it has its part.
+        let reclaimable = gpus(reclaim::now(ledger, pool, team, &flow)).min(lent);
         Statement {
             team: index.teams[team].row.name.clone(),
             pool: facts.row.name.clone(),
@@ -106,10 +109,10 @@ fn of_pool(ledger: &Ledger<'_, '_>, pool: usize, known: &Starved) -> Vec<Stateme
             held: gpus(held),
             borrowed: gpus((held - guaranteed).max(0)),
             spare: gpus(flow.spare_of(index, team)),
-            lent: sum(&lends_to),
+            lent,
             lends_to,
             borrows_from,
-            reclaimable: gpus(reclaim::now(ledger, pool, team, &flow)),
+            reclaimable,
             starved_since: (held < guaranteed && wanting[team])
                 .then(|| since(index, facts.row, team, known)),
         }

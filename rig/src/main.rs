@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
+use rig::measure::submissions;
 use rig::paths::Paths;
 use rig::postgres::{Passwords, Postgres, Setup};
 use rig::up::{self, Up};
@@ -40,6 +41,13 @@ enum Command {
         /// How many jobs.
         #[arg(long, default_value_t = 50)]
         count: usize,
+    },
+    /// Starts a durable product and measures an array of 10,000 and a batch of 1,000 jobs until they are durable,
+    /// beside plain inserts into the same PostgreSQL (B8).
+    MeasureSubmissions {
+        /// How many times.
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
     },
     /// Starts a durable product of many machines and measures it: from a submission to its process, and
     /// trivial jobs end to end (B9).
@@ -134,6 +142,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             count,
             burst,
         } => runtime.block_on(measure_fleet(agents, count, burst)),
+        Command::MeasureSubmissions { rounds } => runtime.block_on(measure_submissions(rounds)),
         Command::Measure { count } => {
             let times = runtime.block_on(measure::first_lines(&UpFile::read(&checkout)?, count))?;
             println!(
@@ -162,6 +171,33 @@ async fn measure_fleet(agents: usize, count: usize, burst: usize) -> anyhow::Res
         milliseconds(told.submitted),
         milliseconds(told.ended),
         burst as f64 / told.ended.as_secs_f64(),
+    );
+    cluster.stop().await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn measure_submissions(rounds: usize) -> anyhow::Result<ExitCode> {
+    let state = PathBuf::from(format!("/tmp/allotment-measure-{}", std::process::id()));
+    let mut cluster = measure::fleet(&state, 2).await?;
+    let told = submissions::rounds(&cluster, rounds.max(1)).await?;
+    let round = submissions::medians(&told);
+    let rate = |time: Duration| submissions::JOBS as f64 / time.as_secs_f64();
+    println!(
+        "an array of {} elements: durable after {:.1} ms",
+        submissions::ELEMENTS,
+        milliseconds(round.array),
+    );
+    println!(
+        "a batch of {} different jobs: durable after {:.1} ms, {:.0} jobs a second",
+        submissions::JOBS,
+        milliseconds(round.batch),
+        rate(round.batch),
+    );
+    println!(
+        "as many rows by statements of 100: {:.1} ms, {:.0} rows a second; the batch has {:.2} of that (medians of {rounds})",
+        milliseconds(round.inserts),
+        rate(round.inserts),
+        rate(round.batch) / rate(round.inserts),
     );
     cluster.stop().await?;
     Ok(ExitCode::SUCCESS)

@@ -1,6 +1,8 @@
 //! The figures that people feel: from a job's submission to its process and its first line of log, and how many
 //! jobs go through in a second.
 
+pub mod submissions;
+
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

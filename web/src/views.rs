@@ -33,7 +33,7 @@ pub use bookings::{
     BookingConflict, BookingForm, BookingRow, BookingsView, CalendarCell, CalendarDay, CalendarWeek,
 };
 pub use classes::{ClassForm, ClassRow, ClassesView};
-pub use effect::{Effect, EffectCut, EffectJob, EffectShare, EffectWarning, Fate};
+pub use effect::{Effect, EffectConflicts, EffectCut, EffectJob, EffectShare, Fate};
 pub use elements::DryRunElements;
 pub use ending::Ending;
 pub use error::ErrorView;
@@ -43,7 +43,8 @@ pub use job::{AttemptRow, CostLine, JobActions, JobView, LogChoice, LogPanel, Pl
 pub use jobs::{JobRow, JobsFilter, JobsView, Unfolding};
 pub use node::{Leaving, NodeAction, NodeDevice, NodeNote, NodeView, NodeWork};
 pub use policies::{
-    ChangeRow, ChangedKey, Changes, ChangesView, PolicySave, PolicyTab, PolicyTabs,
+    ChangeRow, ChangedKey, Changes, ChangesView, GoingBack, PolicySave, PolicyTab, PolicyTabs,
+    PolicyWarning,
 };
 pub use pool::{FieldKind, PolicyField, PolicyGroup, PoolForm, PoolView};
 pub use queue::{Crowd, QueueRow, QueueView};

@@ -45,7 +45,7 @@ impl Policy {
 /// Plan the live world by changed policies beside the present ones; nothing is changed.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "FILE has keys `pools`, `classes`, `quotas`, `bookings` and `windows`, and `windows_at` for the moment by whose\nwindows quotas are taken, such as\n\n  pools:\n    - {pool: h100, policy: {backfill: conservative}}\n  quotas:\n    - {team: vision, pool: h100, quota: {guaranteed: 6, limit: 12}}\n\nExample:\n  allot policy diff tighter.yaml"
+    after_help = "FILE has keys `pools`, `classes`, `quotas`, `bookings` and `windows`, `versions` for\nnumbers of changes to go back to, and `windows_at` for the moment by whose windows quotas are taken, such as\n\n  pools:\n    - {pool: h100, policy: {backfill: conservative}}\n  quotas:\n    - {team: vision, pool: h100, quota: {guaranteed: 6, limit: 12}}\n\nExample:\n  allot policy diff tighter.yaml"
 )]
 struct Diff {
     /// The changed policies, YAML or JSON
@@ -141,7 +141,7 @@ fn key(change: &Value) -> String {
 /// Set an object back to how it was after a change; it is checked as any change is.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "CHANGE is a number that `allot policy history` lists.\n\nExample:\n  allot policy restore 17 --reason 'too hasty'"
+    after_help = "CHANGE is a number that `allot policy history` lists.\n\nExamples:\n  allot policy restore 17 --dry-run\n  allot policy restore 17 --reason 'too hasty'"
 )]
 struct Restore {
     /// The number of the change
@@ -149,6 +149,9 @@ struct Restore {
     /// Why, kept with the change
     #[arg(long)]
     reason: Option<String>,
+    /// Show what would come of it, and change nothing
+    #[arg(long, conflicts_with = "reason")]
+    dry_run: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -157,6 +160,14 @@ struct Restore {
 impl Restore {
     async fn run(self) -> Result<(), Failure> {
         let client = Client::found()?;
+        if self.dry_run {
+            let draft = json!({"versions": [self.change]});
+            let diff = client.post("/planning/policy-diff", &draft).await?;
+            if self.json {
+                return table::print_json(&diff);
+            }
+            return tried::print_effect(&diff);
+        }
         // The newest come first: of each object the first one tells how it is.
         let changes = client
             .list("/policy-versions", &[], LOOKED_THROUGH_MAX)

@@ -80,11 +80,50 @@ pub fn print_effect(diff: &Value) -> Result<(), Failure> {
     print_jobs(diff)?;
     print_shares(diff)?;
     print_cuts(diff)?;
+    print_conflicts(diff)?;
     if items(diff, "warnings").is_empty() {
         return Ok(());
     }
     table::print_line("")?;
     print_warnings(diff)
+}
+
+/// The bookings that would be marked in their calendar, a row for each time.
+fn print_conflicts(diff: &Value) -> Result<(), Failure> {
+    let rows = items(diff, "conflicts").into_iter().flat_map(|booking| {
+        let times = items(&booking, "conflicts").into_iter();
+        let row = |time| {
+            let mut row = booking.clone();
+            row["time"] = time;
+            row
+        };
+        times.map(row).collect::<Vec<_>>()
+    });
+    let rows: Vec<Value> = rows.collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let columns = [
+        ("BOOKING", "booking"),
+        ("POOL", "pool"),
+        ("TEAM", "team"),
+        ("FROM", "time.from"),
+        ("TO", "time.to"),
+        ("TOO MUCH", "time.excess"),
+        ("GUARANTEED", "time.guaranteed"),
+        ("BOOKED", "time.booked"),
+        ("THERE", "time.capacity"),
+        ("WITH", "time.with"),
+    ];
+    table::print_line("")?;
+    table::print(&rows, &columns, "")?;
+    match diff["conflicts_left_out"].as_u64() {
+        Some(more) if more > 0 => table::print_line(&format!(
+            "and {} more",
+            domain::words::counted(more, "booking")
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Prints what does not keep policies from holding, and should be known.

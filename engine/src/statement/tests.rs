@@ -93,7 +93,7 @@ fn siblings_lend_before_others_and_in_proportion_to_what_is_idle() {
     );
     assert_eq!(
         told(&all, "a1"),
-        "holds 0 of 4; borrows 0 (; spare 0); lends 3 (a2 3); may take 4"
+        "holds 0 of 4; borrows 0 (; spare 0); lends 3 (a2 3); may take 3"
     );
     assert_eq!(
         told(&all, "a"),
@@ -112,14 +112,14 @@ fn siblings_lend_before_others_and_in_proportion_to_what_is_idle() {
     );
     assert_eq!(
         told(&all, "b"),
-        "holds 0 of 3; borrows 0 (; spare 0); lends 1.2 (c 1.2); may take 3"
+        "holds 0 of 3; borrows 0 (; spare 0); lends 1.2 (c 1.2); may take 1.2"
     );
 }
 
 #[test]
 fn what_could_be_taken_back_is_what_no_rule_protects() {
     let takes = |policy: PreemptionPolicy, change: &dyn Fn(&mut Workload)| {
-        let mut work = runs("one", "b", 0..8);
+        let mut work = runs("one", "b", 0..12);
         change(&mut work);
         let rig = rig().pool(Pool::new("p").preemption(policy)).work(work);
         let all = made(&rig);
@@ -127,7 +127,7 @@ fn what_could_be_taken_back_is_what_no_rule_protects() {
     };
     let plain = PreemptionPolicy::default;
     let none = |_: &mut Workload| {};
-    // b has 5 beyond its guarantee; a1 lacks 4.
+    // b has 9 beyond its guarantee; a1 lacks 4, all of which b has.
     assert_eq!(takes(plain(), &none), MilliGpu::whole(4));
     let never = PreemptionPolicy {
         reclaim: Reclaim::Never,
@@ -202,4 +202,31 @@ fn who_is_short_while_its_work_waits_is_so_since_it_was_first_seen() {
     let all = statements(full.world(), &known);
     assert_eq!(all[1].starved_since, None);
     assert_eq!(statements(rig().world(), &known)[1].starved_since, None);
+}
+
+#[test]
+fn shrunk_guarantees_add_up_at_every_parent() {
+    // 10 devices for 18 in three departments: thirds are rounded, and one of them up.
+    let mut rig = Rig::new().pool(Pool::new("p")).nodes(1, 10);
+    for name in ["x", "y", "z"] {
+        rig = rig.tenant(Team::new(name));
+        for part in ["1", "2"] {
+            let row = Quota::guaranteed(MilliGpu::whole(3));
+            let team = Team::new(&format!("{name}{part}")).under(name);
+            rig = rig.tenant(team.quota("p", row));
+        }
+    }
+    let all = made(&rig);
+    let of = |team: &str| {
+        let found = all.iter().find(|s| s.team == team);
+        found.expect("a statement").guaranteed
+    };
+    assert_eq!(of("x") + of("y") + of("z"), MilliGpu::whole(10));
+    for name in ["x", "y", "z"] {
+        assert_eq!(
+            of(&format!("{name}1")) + of(&format!("{name}2")),
+            of(name),
+            "{name}"
+        );
+    }
 }

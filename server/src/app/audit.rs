@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use super::authorise::{Action, Target, authorise};
 use super::page::{self, Page, PageAsk};
 use super::{App, AppError, Asker};
+use crate::store::audit::NewEntry;
 use crate::store::{self, Tx};
 
 /// A change to be recorded.
@@ -44,24 +45,35 @@ impl Change<'_> {
 
 /// Records a change in the transaction that makes it.
 pub async fn record(tx: &mut Tx, asker: &Asker, change: Change<'_>) -> Result<(), AppError> {
-    store::audit::insert(
-        tx,
-        store::audit::NewEntry {
-            actor_kind: "user",
-            actor_id: Some(asker.user_id),
-            actor_name: asker.name.as_str(),
-            action: change.action.as_str(),
-            object: &change.object,
-            team_id: change.team_id,
-            request_id: asker.request_id,
-            outcome: "done",
-            reason: change.reason,
-            before: change.before,
-            after: change.after,
-        },
-    )
-    .await?;
+    store::audit::insert(tx, entry(asker, &change)).await?;
     Ok(())
+}
+
+/// Records changes that one transaction makes, in their order.
+pub async fn record_all(
+    tx: &mut Tx,
+    asker: &Asker,
+    changes: Vec<Change<'_>>,
+) -> Result<(), AppError> {
+    let entries: Vec<NewEntry<'_>> = changes.iter().map(|change| entry(asker, change)).collect();
+    store::audit::insert_all(tx, &entries).await?;
+    Ok(())
+}
+
+fn entry<'a>(asker: &'a Asker, change: &'a Change<'_>) -> NewEntry<'a> {
+    NewEntry {
+        actor_kind: "user",
+        actor_id: Some(asker.user_id),
+        actor_name: asker.name.as_str(),
+        action: change.action.as_str(),
+        object: &change.object,
+        team_id: change.team_id,
+        request_id: asker.request_id,
+        outcome: "done",
+        reason: change.reason,
+        before: change.before.clone(),
+        after: change.after.clone(),
+    }
 }
 
 /// Records that something was denied; `object` is the path that was asked for.
@@ -74,7 +86,7 @@ pub async fn record_denial(
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     store::audit::insert(
         &mut tx,
-        store::audit::NewEntry {
+        NewEntry {
             actor_kind: "user",
             actor_id: Some(asker.user_id),
             actor_name: asker.name.as_str(),

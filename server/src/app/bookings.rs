@@ -6,7 +6,7 @@ mod watch;
 
 use domain::MilliGpu;
 use domain::Timestamp;
-use domain::ids::{BookingId, PoolId};
+use domain::ids::{BookingId, PoolId, TeamId};
 use domain::name::Name;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -14,9 +14,12 @@ use utoipa::ToSchema;
 use super::authorise::{Action, Target, authorise};
 use super::idempotency::{self, Answer, Repeat};
 use super::page::{self, Page, PageAsk};
+use super::policy_diff::BookingDraft;
+use super::quotas::tree::Promises;
 use super::versions::{self, By, Expected, Object, PolicyNoun};
 use super::{App, AppError, Asker, pools};
 use crate::store::bookings::{self as rows, Fields};
+use crate::store::teams::TreeTeam;
 use crate::store::{self, Tx};
 use calendar::{Calendar, Conflict};
 pub use watch::watch;
@@ -119,6 +122,20 @@ impl From<&rows::Booking> for BookingForm {
             gpus: MilliGpu::from_milli(row.gpus_milli),
             from: row.starts_at,
             to: row.ends_at,
+        }
+    }
+}
+
+impl BookingForm {
+    /// The same as a draft.
+    pub(super) fn draft(self, pool: Name, name: Name) -> BookingDraft {
+        BookingDraft {
+            pool,
+            name,
+            team: self.team,
+            gpus: self.gpus,
+            from: self.from,
+            to: self.to,
         }
     }
 }
@@ -309,7 +326,7 @@ fn object(pool_id: PoolId, pool: &Name, name: &Name) -> Object {
 }
 
 /// Checks what may be booked at `now`.
-pub(super) fn check(
+fn check(
     gpus: MilliGpu,
     (from, to): (Timestamp, Timestamp),
     now: Timestamp,
@@ -333,22 +350,56 @@ pub(super) fn check(
 }
 
 /// The team of that name, which must be able to use the pool.
-async fn team(
-    tx: &mut Tx,
-    pool_id: PoolId,
-    pool: &Name,
-    name: &Name,
-) -> Result<domain::ids::TeamId, AppError> {
+async fn team(tx: &mut Tx, pool_id: PoolId, pool: &Name, name: &Name) -> Result<TeamId, AppError> {
     let tree = store::teams::tree(tx).await?;
-    let Some(team) = tree.iter().find(|node| node.name == *name) else {
-        return Err(AppError::invalid("team", name, "the name of a team"));
-    };
-    let leaf = !tree.iter().any(|node| node.parent_id == Some(team.id));
-    if leaf && !store::quotas::there(tx, team.id, pool_id).await? {
-        let remedy = format!("a team with a quota in pool {pool}: give it one first");
-        return Err(AppError::invalid("team", name, remedy));
+    let team = in_tree(&tree, name)?;
+    if leaf(&tree, team) && !store::quotas::there(tx, team, pool_id).await? {
+        return Err(without_quota(name, pool));
     }
-    Ok(team.id)
+    Ok(team)
+}
+
+fn in_tree(tree: &[TreeTeam], name: &Name) -> Result<TeamId, AppError> {
+    let team = tree.iter().find(|node| node.name == *name);
+    team.map(|node| node.id)
+        .ok_or_else(|| AppError::invalid("team", name, "the name of a team"))
+}
+
+fn leaf(tree: &[TreeTeam], team: TeamId) -> bool {
+    !tree.iter().any(|node| node.parent_id == Some(team))
+}
+
+fn without_quota(team: &Name, pool: &Name) -> AppError {
+    let remedy = format!("a team with a quota in pool {pool}: give it one first");
+    AppError::invalid("team", team, remedy)
+}
+
+/// A booking as it would be among those that stand, checked as if it were saved beside these
+/// promises.
+pub(super) fn drafted(
+    draft: &BookingDraft,
+    promises: &Promises,
+    standing: &[rows::Booking],
+    now: Timestamp,
+) -> Result<rows::Booking, AppError> {
+    check(draft.gpus, (draft.from, draft.to), now)?;
+    let team_id = in_tree(&promises.tree, &draft.team)?;
+    if leaf(&promises.tree, team_id) && !promises.quotas.contains_key(&team_id) {
+        return Err(without_quota(&draft.team, &draft.pool));
+    }
+    let present = standing.iter().find(|b| b.name == draft.name);
+    Ok(rows::Booking {
+        id: present.map_or_else(BookingId::new, |b| b.id),
+        name: draft.name.clone(),
+        pool: draft.pool.clone(),
+        team_id,
+        team: draft.team.clone(),
+        gpus_milli: draft.gpus.milli(),
+        starts_at: draft.from,
+        ends_at: draft.to,
+        conflict_since: present.and_then(|b| b.conflict_since),
+        version: present.map_or(0, |b| b.version),
+    })
 }
 
 async fn find(tx: &mut Tx, pool: PoolId, name: &Name) -> Result<rows::Booking, AppError> {

@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 use super::authorise::{Action, Target, authorise};
 use super::idempotency::{self, Answer, Repeat};
 use super::page::{self, Page, PageAsk};
+use super::policy_diff::ClassDraft;
 use super::versions::{self, By, Expected, Object, PolicyNoun};
 use super::{App, AppError, Asker, RefusalCode};
 use crate::store::{self, Tx};
@@ -130,6 +131,17 @@ pub async fn update(
 pub(super) struct ClassForm {
     priority: i32,
     preemptible: bool,
+}
+
+impl ClassForm {
+    /// The same as a draft.
+    pub(super) fn draft(self, name: Name) -> ClassDraft {
+        ClassDraft {
+            name,
+            priority: self.priority,
+            preemptible: self.preemptible,
+        }
+    }
 }
 
 impl From<&store::classes::Class> for ClassForm {

@@ -2,6 +2,7 @@
 
 mod arrays;
 mod batch;
+mod check;
 mod history;
 mod prospect;
 mod steer;
@@ -23,12 +24,12 @@ use crate::store::{self, Tx};
 pub(super) use arrays::counts;
 pub use arrays::{ArrayOf, elements, grid};
 pub use batch::{Batch, submit_batch};
+pub(super) use check::check;
 pub use history::{Attempt, Event, attempts, events, steps};
 pub use prospect::{BeyondQuota, QuotaCode};
 pub(super) use prospect::{Prospect, may_be_beyond, of as prospect};
 pub(crate) use prospect::{beyond_quotas, waits_for_quota};
 pub use steer::{JobPatch, JobWish, Part, cancel, resume, steer, steer_part, suspend, update};
-pub(super) use submit::check;
 pub use submit::submit;
 pub(crate) use view::rust_decimal_number;
 pub use view::{Job, PlacedDevice, PlacedWorker};

@@ -1,6 +1,7 @@
 //! A dry run of policies: the live world planned as it is and as it would be, side by side.
 //! Nothing is written.
 
+mod conflicts;
 mod draft;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,10 +19,14 @@ use super::authorise::{Action, Target, authorise};
 use super::quotas::Warning;
 use super::{App, AppError, Asker, questions};
 use crate::store;
+pub use conflicts::BookingConflicts;
+use draft::Known;
 pub use draft::{BookingDraft, ClassDraft, PolicyDraft, PoolDraft, QuotaDraft, WindowDraft};
 
 /// Most jobs of which is told what becomes of them; the rest is counted.
 const JOBS_MAX: usize = 1_000;
+/// Most bookings whose conflicts are told: more than a calendar of some weeks shows.
+const CONFLICTS_MAX: usize = 100;
 
 /// What would come of changed policies, beside what comes of the present ones.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -37,8 +42,13 @@ pub struct PolicyDiff {
     pub shares: Vec<ShareDiff>,
     /// Teams that would hold more beyond their guarantee than they do now.
     pub cuts: Vec<Cut>,
-    /// Pools of which more would be guaranteed than they have.
+    /// What would not keep the policies from holding, and should be known.
     pub warnings: Vec<Warning>,
+    /// Bookings that would be in conflict: those of the draft, and others that it brings to that,
+    /// as their calendar would mark them.
+    pub conflicts: Vec<BookingConflicts>,
+    /// How many more there are.
+    pub conflicts_left_out: usize,
 }
 
 /// What would become of a job.
@@ -177,8 +187,8 @@ pub async fn diff(app: &App, asker: &Asker, draft: PolicyDraft) -> Result<Policy
     let mut present = questions::live(app).await?;
     let mut changed = present.clone();
     let both = (&mut present, &mut changed);
-    let warnings = draft.apply(app, asker, both).await?;
-    let compared = move || compare(&present, &changed, warnings);
+    let known = draft.apply(app, asker, both).await?;
+    let compared = move || compare(&present, &changed, known);
     let mut diff = app.questions.ask("plan a draft", compared).await?;
     name_jobs(app, asker, &mut diff.jobs).await?;
     Ok(diff)
@@ -200,18 +210,23 @@ async fn name_jobs(app: &App, asker: &Asker, jobs: &mut [JobDiff]) -> Result<(),
     Ok(())
 }
 
-fn compare(present: &World, changed: &World, warnings: Vec<Warning>) -> PolicyDiff {
+fn compare(present: &World, changed: &World, known: Known) -> PolicyDiff {
     let (before, after) = (engine::plan(present), engine::plan(changed));
     let mut jobs = jobs(present, &before, &after);
     let jobs_left_out = jobs.len().saturating_sub(JOBS_MAX);
     jobs.truncate(JOBS_MAX);
+    let mut conflicts = known.conflicts;
+    let conflicts_left_out = conflicts.len().saturating_sub(CONFLICTS_MAX);
+    conflicts.truncate(CONFLICTS_MAX);
     PolicyDiff {
         at: present.now,
         jobs,
         jobs_left_out,
         shares: shares(&before, &after),
         cuts: cuts(present, changed),
-        warnings,
+        warnings: known.warnings,
+        conflicts,
+        conflicts_left_out,
     }
 }
 

@@ -66,6 +66,13 @@ pub(super) fn capacity<'n>(nodes: impl Iterator<Item = &'n Node>) -> MilliGpu {
     MilliGpu::whole(well.sum())
 }
 
+/// The devices of a pool that are out: failed, or of nodes that do not answer.
+pub(super) fn out(fleet: &World, pool: &str) -> i64 {
+    let nodes = || fleet.nodes.iter().filter(|node| node.pool == pool);
+    let all: i64 = nodes().map(|node| i64::from(node.gpus)).sum();
+    (MilliGpu::whole(all).saturating_sub(capacity(nodes()))).milli() / MilliGpu::whole(1).milli()
+}
+
 /// A team's guarantee in a pool as it was given, not as it shrinks while devices are away.
 pub(super) fn of_team(teams: &[Team], name: &str, pool: &str) -> MilliGpu {
     let quota = teams

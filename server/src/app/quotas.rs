@@ -2,7 +2,7 @@
 
 pub mod table;
 pub mod tree;
-mod warning;
+pub(super) mod warning;
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,6 @@ use crate::store::teams::TreeTeam;
 use crate::store::{self, Tx};
 use tree::Promises;
 pub use warning::Warning;
-pub(super) use warning::overpromised;
 use warning::warnings;
 
 /// Highest weight, in whole units; with it, products of weights and amounts stay in 64 bits.

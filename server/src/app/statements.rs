@@ -6,7 +6,7 @@ use domain::name::Name;
 use domain::quantity::Weight;
 use domain::{MilliGpu, Timestamp};
 use engine::statement::{self, Party, Statement};
-use engine::world::{Team, World};
+use engine::world::{Booking, Team, World};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -39,6 +39,11 @@ pub struct StatementLine {
     /// Its guarantee as it was given, that of an open window in place of the kept one; without one
     /// of its own, that of the teams directly below it.
     pub promised: MilliGpu,
+    /// What is booked for it now, beyond that.
+    pub booked: MilliGpu,
+    /// How many devices of the pool are out: failed, or of nodes that do not answer. Where the rest
+    /// is less than what is promised, all guarantees shrink in proportion.
+    pub devices_out: i64,
     /// The guarantee that it has: with what is booked for it now, and shrunk where the pool has less
     /// than it promised. The sum of `within`, `lent` and `idle`.
     pub guaranteed: MilliGpu,
@@ -60,8 +65,8 @@ pub struct StatementLine {
     pub lends_to: Vec<OtherSide>,
     /// What of its guarantee nobody holds.
     pub idle: MilliGpu,
-    /// What it could take back at once, by the rules of the pool, for work of the highest class that
-    /// has waited long enough.
+    /// What of `lent` it could take back at once, by the rules of the pool, for work of the highest
+    /// class that has waited long enough.
     pub reclaimable: MilliGpu,
     /// Since when it holds less than its guarantee while its work waits; null where it does not.
     #[schema(value_type = Option<String>, format = DateTime)]
@@ -125,6 +130,8 @@ fn line(world: &World, statement: Statement, seen: &impl Fn(&str) -> bool) -> St
     let kept = within + statement.lent;
     StatementLine {
         promised: promises::of_team(&world.teams, &statement.team, &statement.pool),
+        booked: booked(world, &statement.team, &statement.pool),
+        devices_out: promises::out(world, &statement.pool),
         quota: quota(&world.teams, &statement.team, &statement.pool),
         guaranteed: statement.guaranteed,
         limit: statement.limit,
@@ -141,6 +148,25 @@ fn line(world: &World, statement: Statement, seen: &impl Fn(&str) -> bool) -> St
         team: statement.team,
         pool: statement.pool,
     }
+}
+
+/// What is booked in a pool now for a team and all below it.
+fn booked(world: &World, team: &str, pool: &str) -> MilliGpu {
+    let inside = |name: &str| {
+        let mut at = Some(name);
+        // The tree is bounded and has no circle.
+        while let Some(name) = at {
+            if name == team {
+                return true;
+            }
+            let row = world.teams.iter().find(|row| row.name == name);
+            at = row.and_then(|row| row.parent.as_deref());
+        }
+        false
+    };
+    let lasts = |b: &&Booking| b.pool == pool && b.from <= world.now && world.now < b.to;
+    let lasting = world.bookings.iter().filter(lasts);
+    lasting.filter(|b| inside(&b.team)).map(|b| b.gpus).sum()
 }
 
 /// The teams that the reader may know by name, then all others as one.

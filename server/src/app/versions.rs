@@ -10,6 +10,7 @@ mod changed;
 use domain::Timestamp;
 use domain::ids::{PoolId, TeamId};
 use domain::name::Name;
+use domain::policy::PoolPolicy;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -19,6 +20,7 @@ use super::audit::{self, Change};
 use super::authorise::{Action, Target, authorise};
 use super::idempotency::{self, Answer, Repeat};
 use super::page::{self, Page, PageAsk};
+use super::policy_diff::{PolicyDraft, PoolDraft, QuotaDraft};
 use super::reason::check_reason;
 use super::{App, AppError, Asker, RefusalCode, bookings, classes, pools, quotas, windows};
 use crate::store::Tx;
@@ -275,6 +277,16 @@ pub async fn list(
     Ok(page::cut(ask, "policy_version", versions, |v| v.id))
 }
 
+/// Shows one change.
+pub async fn get(app: &App, asker: &Asker, id: i64) -> Result<PolicyVersion, AppError> {
+    authorise(asker, Action::ListPolicyVersions, Target::Platform)?;
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let row = rows::find(&mut tx, id).await?;
+    tx.commit().await?;
+    row.map(PolicyVersion::from)
+        .ok_or_else(|| AppError::not_found("policy version", id))
+}
+
 /// Sets an object back to how it was after a change, checked as any change is. What has been
 /// removed since is made again.
 pub async fn restore(
@@ -291,25 +303,14 @@ pub async fn restore(
         return Ok(answer);
     }
     let tx = &mut work.tx;
-    let row = rows::find(tx, id)
-        .await?
-        .ok_or_else(|| AppError::not_found("policy version", id))?;
-    let Some(state) = row.after else {
-        return Err(AppError::Conflict {
-            code: RefusalCode::ItWasRemoved,
-            message: format!(
-                "version {id} is the removal of {}: go back to one before it",
-                row.object
-            ),
-        });
-    };
+    let (row_version, object, state) = kept(tx, id).await?;
     let by = By {
-        restored_version: Some(row.version),
+        restored_version: Some(row_version),
         ..by
     };
-    set(tx, &by, &row.object, expected, state).await?;
+    set(tx, &by, &object, expected, state).await?;
     let filter = rows::Filter {
-        object: Some(&row.object),
+        object: Some(&object),
         ..rows::Filter::default()
     };
     let newest = rows::page(tx, filter, 1).await?.pop();
@@ -321,6 +322,55 @@ pub async fn restore(
     Ok(answer)
 }
 
+/// An object, its version, and how it was then, after a change.
+async fn kept(tx: &mut Tx, id: i64) -> Result<(i64, String, Value), AppError> {
+    let row = rows::find(tx, id)
+        .await?
+        .ok_or_else(|| AppError::not_found("policy version", id))?;
+    match row.after {
+        Some(state) => Ok((row.version, row.object, state)),
+        None => Err(AppError::Conflict {
+            code: RefusalCode::ItWasRemoved,
+            message: format!(
+                "version {id} is the removal of {}: go back to one before it",
+                row.object
+            ),
+        }),
+    }
+}
+
+/// Puts an object as it was after a change into a draft, to be tried before it is gone back to.
+pub(super) async fn draft(tx: &mut Tx, id: i64, into: &mut PolicyDraft) -> Result<(), AppError> {
+    let (_, object, state) = kept(tx, id).await?;
+    match Named::kept(&object)? {
+        Named::Pool(pool) => {
+            let policy: PoolPolicy = read(state)?;
+            into.pools.push(PoolDraft {
+                pool,
+                policy: policy.into(),
+            });
+        }
+        Named::Class(name) => {
+            let form: classes::ClassForm = read(state)?;
+            into.classes.push(form.draft(name));
+        }
+        Named::Quota(team, pool) => into.quotas.push(QuotaDraft {
+            team,
+            pool,
+            quota: read(state)?,
+        }),
+        Named::Booking(pool, name) => {
+            let form: bookings::BookingForm = read(state)?;
+            into.bookings.push(form.draft(pool, name));
+        }
+        Named::Window(pool, name) => {
+            let form: windows::WindowForm = read(state)?;
+            into.windows.push(form.draft(pool, name));
+        }
+    }
+    Ok(())
+}
+
 async fn set(
     tx: &mut Tx,
     by: &By<'_>,
@@ -328,8 +378,7 @@ async fn set(
     expected: Expected,
     state: Value,
 ) -> Result<(), AppError> {
-    let unreadable = || AppError::Internal(anyhow::anyhow!("policy version of {object:?}"));
-    match parse(object).ok_or_else(unreadable)? {
+    match Named::kept(object)? {
         Named::Pool(pool) => pools::set(tx, by, &pool, expected, &read(state)?).await,
         Named::Class(class) => classes::set(tx, by, &class, expected, read(state)?).await,
         Named::Quota(team, pool) => {
@@ -366,6 +415,14 @@ enum Named {
     Booking(Name, Name),
     /// Likewise.
     Window(Name, Name),
+}
+
+impl Named {
+    /// Reads an object's path as a version keeps it.
+    fn kept(object: &str) -> Result<Self, AppError> {
+        parse(object)
+            .ok_or_else(|| AppError::Internal(anyhow::anyhow!("policy version of {object:?}")))
+    }
 }
 
 fn parse(object: &str) -> Option<Named> {

@@ -1,19 +1,23 @@
 //! Weekly windows: quotas and weights of a pool that hold for some hours of the week, in a time
 //! zone, in place of those that hold else.
 
+use std::collections::BTreeMap;
+
 use domain::Timestamp;
 use domain::ids::{PoolId, WindowId};
 use domain::name::Name;
 use domain::weekly::{Day, TimeOfDay, Weekly, Zone};
+use engine::world::World;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::authorise::{Action, Target, authorise};
 use super::idempotency::{self, Answer, Repeat};
 use super::page::{self, Page, PageAsk};
-use super::quotas::{self, NewQuota, tree::Promises};
+use super::policy_diff::WindowDraft;
+use super::quotas::{self, NewQuota, Warning, tree::Promises, warning};
 use super::versions::{self, By, Expected, Object, PolicyNoun};
-use super::{App, AppError, Asker, RefusalCode, pools};
+use super::{App, AppError, Asker, RefusalCode, pools, questions};
 use crate::store::windows::{self as rows, WindowQuota as QuotaRow};
 use crate::store::{self, Tx};
 
@@ -44,6 +48,9 @@ pub struct Window {
     /// When it opens or closes next.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub next_edge_at: Option<Timestamp>,
+    /// What does not keep it from holding, and should be known; told to who may see the quotas of
+    /// all teams.
+    pub warnings: Vec<Warning>,
     /// Its version.
     pub version: i64,
 }
@@ -125,6 +132,19 @@ impl From<&rows::Window> for WindowForm {
 }
 
 impl WindowForm {
+    /// The same as a draft.
+    pub(super) fn draft(self, pool: Name, name: Name) -> WindowDraft {
+        WindowDraft {
+            pool,
+            name,
+            days: self.days,
+            from: self.from,
+            to: self.to,
+            time_zone: Some(self.time_zone),
+            quotas: self.quotas,
+        }
+    }
+
     fn weekly(&self) -> Weekly {
         Weekly {
             days: self.days.clone(),
@@ -145,14 +165,25 @@ pub async fn list(
 ) -> Result<Page<Window>, AppError> {
     authorise(asker, Action::ListWindows, Target::Platform)?;
     let after: Option<Name> = ask.after("window")?;
+    let fleet = if asker.scope().sees_all {
+        Some(questions::fleet(app).await?)
+    } else {
+        None
+    };
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let pool_id = pools::find(&mut tx, pool).await?.id;
     // A pool has few.
     let found = rows::all(&mut tx, Some(pool_id)).await?;
     let now = store::clock(&mut tx).await?;
+    let mut warnings = match &fleet {
+        Some(fleet) => warnings(&mut tx, (pool_id, pool), fleet).await?,
+        None => BTreeMap::new(),
+    };
     tx.commit().await?;
     let later = found.iter().filter(|row| Some(&row.name) > after.as_ref());
-    let windows = later.map(|row| shown(row, now)).collect();
+    let windows = later
+        .map(|row| shown(row, now, warnings.remove(&row.name).unwrap_or_default()))
+        .collect();
     Ok(page::cut(ask, "window", windows, |w: &Window| {
         w.name.clone()
     }))
@@ -168,6 +199,8 @@ pub async fn create(
     reason: &str,
 ) -> Result<Answer<Window>, AppError> {
     let by = By::allowed(asker, Action::CreateWindow, reason)?;
+    // Read before the transaction begins, so that none waits for another connection.
+    let fleet = questions::fleet(app).await?;
     let mut work = idempotency::begin(app, asker, repeat).await?;
     if let Some(answer) = work.repeated().await? {
         return Ok(answer);
@@ -180,7 +213,7 @@ pub async fn create(
         quotas: new.quotas,
     };
     set(&mut work.tx, &by, pool, &new.name, Expected::Nothing, &form).await?;
-    let window = read(&mut work.tx, pool, &new.name).await?;
+    let window = read(&mut work.tx, pool, &new.name, &fleet).await?;
     let version = window.version;
     let answer = work.finish(app, Answer::created(window, version)).await?;
     app.wake.all();
@@ -197,6 +230,7 @@ pub async fn update(
     reason: &str,
 ) -> Result<Window, AppError> {
     let by = By::allowed(asker, Action::UpdateWindow, reason)?;
+    let fleet = questions::fleet(app).await?;
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let pool_id = pools::find(&mut tx, pool).await?.id;
     let mut form = WindowForm::from(&find(&mut tx, pool_id, name).await?);
@@ -206,7 +240,7 @@ pub async fn update(
     form.time_zone = patch.time_zone.unwrap_or(form.time_zone);
     form.quotas = patch.quotas.unwrap_or(form.quotas);
     set(&mut tx, &by, pool, name, Expected::Version(version), &form).await?;
-    let window = read(&mut tx, pool, name).await?;
+    let window = read(&mut tx, pool, name, &fleet).await?;
     tx.commit().await?;
     app.wake.all();
     Ok(window)
@@ -386,13 +420,27 @@ fn stale(row: &rows::Window, given: i64) -> AppError {
     }
 }
 
-async fn read(tx: &mut Tx, pool: &Name, name: &Name) -> Result<Window, AppError> {
+/// One window, in the transaction of somebody who sees the quotas of all teams.
+async fn read(tx: &mut Tx, pool: &Name, name: &Name, fleet: &World) -> Result<Window, AppError> {
     let pool_id = pools::find(tx, pool).await?.id;
     let now = store::clock(tx).await?;
-    Ok(shown(&find(tx, pool_id, name).await?, now))
+    let mut warnings = warnings(tx, (pool_id, pool), fleet).await?;
+    let warnings = warnings.remove(name).unwrap_or_default();
+    Ok(shown(&find(tx, pool_id, name).await?, now, warnings))
 }
 
-fn shown(row: &rows::Window, now: Timestamp) -> Window {
+/// What is to be known of the windows of a pool, in such a transaction.
+async fn warnings(
+    tx: &mut Tx,
+    pool: (PoolId, &Name),
+    fleet: &World,
+) -> Result<BTreeMap<Name, Vec<Warning>>, AppError> {
+    let now = store::clock(tx).await?;
+    let promises = Promises::load(tx, pool).await?;
+    Ok(warning::of_windows(fleet, &promises, now))
+}
+
+fn shown(row: &rows::Window, now: Timestamp, warnings: Vec<Warning>) -> Window {
     Window {
         name: row.name.clone(),
         pool: row.pool.clone(),
@@ -403,6 +451,7 @@ fn shown(row: &rows::Window, now: Timestamp) -> Window {
         quotas: row.quotas.iter().map(WindowQuota::from).collect(),
         open: row.weekly.open_at(now).is_some(),
         next_edge_at: row.weekly.next_edge(now),
+        warnings,
         version: row.version,
     }
 }

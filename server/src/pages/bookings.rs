@@ -20,6 +20,7 @@ use super::pool::read_name;
 use super::visit::{Posted, Visit};
 use super::{PageError, changes, effect, page, policies, refusal};
 use crate::app::authorise::{Action, Target, authorise, may};
+use crate::app::bookings::calendar::Conflict;
 use crate::app::bookings::{self, Booking, BookingFilter, BookingPatch, BookingState, NewBooking};
 use crate::app::page::{PAGE_ITEMS_MAX, PageAsk};
 use crate::app::policy_diff::{self, BookingDraft, PolicyDraft};
@@ -172,13 +173,28 @@ async fn edited(
     })
 }
 
+/// A conflict of a booking, by the clocks of a zone.
+pub fn conflict_row(conflict: &Conflict, zone: Zone) -> BookingConflict {
+    BookingConflict {
+        span: (shown(zone, conflict.from), shown(zone, conflict.to)),
+        excess: conflict.excess.milli(),
+        capacity: conflict.capacity.milli(),
+        guaranteed: conflict.guaranteed.milli(),
+        booked: conflict.booked.milli(),
+        with: conflict.with.iter().map(Name::to_string).collect(),
+    }
+}
+
+fn shown(zone: Zone, at: Timestamp) -> String {
+    zone.local(at).replace('T', " ")
+}
+
 fn row(booking: &Booking, teams: &Teams, zone: Zone) -> BookingRow {
-    let shown = |at: Timestamp| zone.local(at).replace('T', " ");
     BookingRow {
         name: booking.name.to_string(),
         team: teams.shown(booking.team.as_str()),
         gpus: booking.gpus.milli(),
-        span: (shown(booking.from), shown(booking.to)),
+        span: (shown(zone, booking.from), shown(zone, booking.to)),
         state: match booking.state {
             BookingState::Ahead => "ahead",
             BookingState::Lasts => "lasts",
@@ -187,14 +203,7 @@ fn row(booking: &Booking, teams: &Teams, zone: Zone) -> BookingRow {
         conflicts: booking
             .conflicts
             .iter()
-            .map(|conflict| BookingConflict {
-                span: (shown(conflict.from), shown(conflict.to)),
-                excess: conflict.excess.milli(),
-                capacity: conflict.capacity.milli(),
-                guaranteed: conflict.guaranteed.milli(),
-                booked: conflict.booked.milli(),
-                with: conflict.with.iter().map(Name::to_string).collect(),
-            })
+            .map(|conflict| conflict_row(conflict, zone))
             .collect(),
         conflict_since: booking.conflict_since.map(shown),
         version: booking.version,
@@ -274,7 +283,7 @@ async fn set(
         None => {}
         Some(Ok(diff)) => {
             let teams = Teams::load(app, &visit.asker).await?;
-            outcome.effect = Some(effect::of(diff, &teams, None));
+            outcome.effect = Some(effect::of(diff, &teams, zone, None));
         }
         Some(Err(error)) => {
             let mut refused = refusal::of(error, |key| field_of(key).to_owned())?;

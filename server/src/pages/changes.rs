@@ -9,20 +9,25 @@ use domain::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 use web::shell::Section;
-use web::views::{ChangeRow, ChangedKey, Changes, ChangesView, PolicyTab};
+use web::views::{
+    ChangeRow, ChangedKey, Changes, ChangesView, Effect, GoingBack, PolicySave, PolicyTab, Refusal,
+};
 
 use super::fault::encode;
 use super::fields::Fields;
-use super::policies;
+use super::jobs::Teams;
 use super::visit::{self, Posted, Visit};
 use super::{PageError, page};
+use super::{effect, policies, refusal};
 use crate::app::authorise::{Action, Target, authorise, may};
-use crate::app::idempotency::Repeat;
 use crate::app::page::{Page, PageAsk};
+use crate::app::policy_diff::{self, PolicyDraft};
 use crate::app::versions::{self, Expected, PolicyVersion, VersionFilter};
 use crate::app::{App, AppError, RefusalCode};
 use crate::front::fields::read_query;
 
+/// The route that keys of going back belong to.
+const ROUTE: &str = "POST /policy-versions/restore";
 /// Changes beside what they are of: enough for the last days.
 const CHANGES_BESIDE: u32 = 8;
 /// Changes on the page of changes.
@@ -43,38 +48,81 @@ pub async fn list_changes(
     visit: Visit,
     uri: Uri,
 ) -> Result<Response, PageError> {
-    let query: ChangesQuery = read_query(&uri)?;
+    show(&app, &visit, read_query(&uri)?, None).await
+}
+
+/// Going back to a change that was tried.
+struct Tried {
+    change: PolicyVersion,
+    /// The version of the object that the form was made of.
+    version: i64,
+    back: String,
+    reason: String,
+    key: String,
+    outcome: Result<Effect, Refusal>,
+}
+
+async fn show(
+    app: &App,
+    visit: &Visit,
+    query: ChangesQuery,
+    tried: Option<Tried>,
+) -> Result<Response, PageError> {
     let filter = VersionFilter {
         object: query.object.clone(),
         ..VersionFilter::default()
     };
     let ask = PageAsk::new(Some(CHANGES_PER_PAGE), query.cursor.clone())?;
-    let found = versions::list(&app, &visit.asker, &filter, &ask).await?;
+    let found = versions::list(app, &visit.asker, &filter, &ask).await?;
     let mut newest = newest(&found.items);
     if query.cursor.is_some() {
         // What is the newest of an object is told by a list that begins with the newest.
         newest.clear();
         if query.object.is_some() {
             let first = PageAsk::new(Some(1), None)?;
-            let first = versions::list(&app, &visit.asker, &filter, &first).await?;
+            let first = versions::list(app, &visit.asker, &filter, &first).await?;
             newest = self::newest(&first.items);
         }
     }
-    let shell = visit.shell(&app, Section::Policies).await?;
+    let mut shell = visit.shell(app, Section::Policies).await?;
     let of = query.object.as_ref();
     let of = of.map(|object| format!("object={}", encode(object)));
+    if tried.is_some() {
+        // The address of going back is for sending alone.
+        let of = of.as_ref().map(|of| format!("?{of}")).unwrap_or_default();
+        shell.here = format!("/policy-versions{of}");
+    }
     let older = found.next_cursor.as_ref().map(|cursor| {
         let of = of.as_ref().map(|of| format!("&{of}")).unwrap_or_default();
         format!("/policy-versions?cursor={}{of}", encode(cursor))
     });
+    let (effect, error) = match tried.as_ref().map(|tried| tried.outcome.clone()) {
+        None => (None, None),
+        Some(Ok(effect)) => (Some(effect), None),
+        Some(Err(refused)) => (None, Some(refused)),
+    };
     page(&ChangesView {
-        tabs: policies::tabs(&app, &visit, PolicyTab::Changes, None).await?,
+        tabs: policies::tabs(app, visit, PolicyTab::Changes, None).await?,
         changes: Changes {
-            rows: rows(&app, &visit, &found, &newest),
+            rows: rows(app, visit, &found, &newest),
             back: shell.here.clone(),
             all: older,
         },
         object: query.object,
+        tried: tried.map(|tried| GoingBack {
+            id: tried.change.id,
+            noun: tried.change.noun.clone(),
+            name: name(&tried.change).to_owned(),
+            version: tried.version,
+            save: PolicySave {
+                address: format!("/policy-versions/{}/restore", tried.change.id),
+                back: tried.back,
+                reason: tried.reason,
+                key: tried.key,
+            },
+        }),
+        error,
+        effect,
         shell,
     })
 }
@@ -119,12 +167,11 @@ fn rows(app: &App, visit: &Visit, found: &Page<PolicyVersion>, newest: &Newest) 
     let row = |change: &PolicyVersion| {
         let newest = newest.get(&change.object);
         let present = newest.is_some_and(|(id, _)| *id == change.id);
-        let name = change.object.split_once('/').map_or("", |(_, name)| name);
         ChangeRow {
             id: change.id,
             at: change.at,
             noun: change.noun.clone(),
-            name: name.to_owned(),
+            name: name(change).to_owned(),
             actor: change.actor.clone(),
             reason: change.reason.clone(),
             went_back_to: change.restored_version,
@@ -137,6 +184,11 @@ fn rows(app: &App, visit: &Visit, found: &Page<PolicyVersion>, newest: &Newest) 
         }
     };
     found.items.iter().map(row).collect()
+}
+
+/// The object's name without its kind.
+fn name(change: &PolicyVersion) -> &str {
+    change.object.split_once('/').map_or("", |(_, name)| name)
 }
 
 fn kind(change: &PolicyVersion) -> &'static str {
@@ -181,7 +233,7 @@ fn shown(app: &App, value: &Value) -> String {
     }
 }
 
-/// Sets an object back to how it was after a change.
+/// Tries to set an object back to how it was after a change, or does it.
 pub async fn restore_version(
     State(app): State<App>,
     Path(id): Path<String>,
@@ -192,13 +244,18 @@ pub async fn restore_version(
         .parse()
         .map_err(|_| AppError::not_found("policy version", &id))?;
     let version = fields.text("version");
-    let expected = match version.parse() {
-        Ok(NOTHING) => Expected::Nothing,
-        Ok(version) => Expected::Version(version),
-        Err(_) => return Err(AppError::invalid("form", version, "a version").into()),
+    let version: i64 = version
+        .parse()
+        .map_err(|_| AppError::invalid("form", version, "a version"))?;
+    if !fields.saves() {
+        return tried(&app, &visit, number, version, &fields).await;
+    }
+    let expected = match version {
+        NOTHING => Expected::Nothing,
+        version => Expected::Version(version),
     };
-    let reason = fields.text("reason");
-    let restored = versions::restore(&app, &visit.asker, Repeat::none(), number, expected, reason);
+    let (repeat, reason) = (fields.repeat(ROUTE), fields.text("reason"));
+    let restored = versions::restore(&app, &visit.asker, repeat, number, expected, reason);
     match restored.await {
         Ok(_) => {
             let back = visit::back(fields.text("back"));
@@ -214,4 +271,42 @@ pub async fn restore_version(
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// The changes of an object, and what would come of going back to one of them.
+async fn tried(
+    app: &App,
+    visit: &Visit,
+    number: i64,
+    version: i64,
+    fields: &Fields,
+) -> Result<Response, PageError> {
+    let change = versions::get(app, &visit.asker, number).await?;
+    let draft = PolicyDraft {
+        versions: vec![number],
+        ..PolicyDraft::default()
+    };
+    let outcome = match policy_diff::diff(app, &visit.asker, draft).await {
+        Ok(diff) => {
+            let teams = Teams::load(app, &visit.asker).await?;
+            let zone = app.config.organisation.time_zone;
+            Ok(effect::of(diff, &teams, zone, None))
+        }
+        Err(error) => Err(refusal::of(error, str::to_owned)?),
+    };
+    let query = ChangesQuery {
+        object: Some(change.object.clone()),
+        cursor: None,
+    };
+    let tried = Tried {
+        version,
+        back: visit::back(fields.text("back")).to_owned(),
+        reason: fields.text("reason").to_owned(),
+        key: policies::key(
+            Some(fields.text("idempotency_key").to_owned()).filter(|k| !k.is_empty()),
+        ),
+        outcome,
+        change,
+    };
+    show(app, visit, query, Some(tried)).await
 }

@@ -6,40 +6,45 @@ use axum::response::{IntoResponse, Redirect, Response};
 use domain::FieldError;
 use domain::name::Name;
 use web::shell::Section;
-use web::views::{ClassForm, ClassRow, ClassesView, PolicyTab, Refusal};
+use web::views::{ClassForm, ClassRow, ClassesView, Effect, PolicyTab, Refusal};
 
 use super::fields::Fields;
+use super::jobs::Teams;
 use super::visit::{Posted, Visit};
-use super::{PageError, changes, page, policies, refusal};
+use super::{PageError, changes, effect, page, policies, refusal};
 use crate::app::authorise::{Action, Target, authorise, may};
 use crate::app::classes::{self, Class, ClassPatch, NewClass};
 use crate::app::idempotency::Repeat;
 use crate::app::page::PageAsk;
+use crate::app::policy_diff::{self, ClassDraft, PolicyDraft};
 use crate::app::versions::{PolicyNoun, VersionFilter};
 use crate::app::{App, AppError};
 
 /// Shows the classes.
 pub async fn list_classes(State(app): State<App>, visit: Visit) -> Result<Response, PageError> {
-    show(&app, &visit, Refused::default()).await
+    show(&app, &visit, Outcome::default()).await
 }
 
-/// A form that was refused, to be shown again.
+/// What came of a form that was sent.
 #[derive(Default)]
-struct Refused {
+struct Outcome {
     /// The form that makes one.
     form: ClassForm,
     /// The row that was to be changed.
     row: Option<ClassRow>,
+    /// What would come of that.
+    effect: Option<Effect>,
+    /// Whether it was refused.
+    refused: bool,
     /// What is about neither.
     error: Option<Refusal>,
 }
 
-async fn show(app: &App, visit: &Visit, refused: Refused) -> Result<Response, PageError> {
+async fn show(app: &App, visit: &Visit, outcome: Outcome) -> Result<Response, PageError> {
     let kept = classes::list(app, &visit.asker, &PageAsk::first()).await?;
     let mut kept = kept.items;
     kept.sort_by_key(|class| std::cmp::Reverse(class.priority));
-    let wrong = refused.form.error.is_some() || refused.row.is_some() || refused.error.is_some();
-    let rows = kept.into_iter().map(|class| match &refused.row {
+    let rows = kept.into_iter().map(|class| match &outcome.row {
         Some(row) if row.name == class.name.as_str() => ClassRow {
             default: class.default,
             ..row.clone()
@@ -56,12 +61,13 @@ async fn show(app: &App, visit: &Visit, refused: Refused) -> Result<Response, Pa
         tabs: policies::tabs(app, visit, PolicyTab::Classes, None).await?,
         rows: rows.collect(),
         edits: may(&visit.asker, Action::UpdateClass, Target::Platform),
-        form: refused.form,
-        error: refused.error,
+        form: outcome.form,
+        error: outcome.error,
+        effect: outcome.effect,
         changes: changes::beside(app, visit, filter, "/classes").await?,
         shell,
     })?;
-    if wrong {
+    if outcome.refused {
         *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
     }
     Ok(response)
@@ -96,16 +102,17 @@ pub async fn make_class(
             if key == "priority" { key } else { "class_name" }.to_owned()
         })?,
     };
-    let refused = Refused {
+    let outcome = Outcome {
         form: ClassForm {
             name: fields.text("name").to_owned(),
             priority: fields.text("priority").to_owned(),
             preemptible: fields.text("preemptible") == "true",
             error: Some(error),
         },
-        ..Refused::default()
+        refused: true,
+        ..Outcome::default()
     };
-    show(&app, &visit, refused).await
+    show(&app, &visit, outcome).await
 }
 
 fn new_class(fields: &Fields) -> Result<NewClass, AppError> {
@@ -122,7 +129,7 @@ fn priority(fields: &Fields) -> Result<i32, AppError> {
     Ok(text.parse().map_err(refused)?)
 }
 
-/// Changes a class.
+/// Tries a changed class on the live world, or saves it.
 pub async fn change_class(
     State(app): State<App>,
     Path(name): Path<String>,
@@ -132,33 +139,56 @@ pub async fn change_class(
     let name = read_name(&name)?;
     let version = policies::version(&fields)?;
     let preemptible = fields.text("preemptible") == "true";
-    let changed = match priority(&fields) {
-        Ok(priority) => {
-            let patch = ClassPatch {
-                priority: Some(priority),
-                preemptible: Some(preemptible),
-            };
-            classes::update(&app, &visit.asker, &name, version, patch, "").await
-        }
-        Err(error) => Err(error),
-    };
-    let error = match changed {
-        Ok(_) => return Ok(Redirect::to("/classes?done=class_saved").into_response()),
-        Err(error) => refusal::of(error, str::to_owned)?,
-    };
-    let row = ClassRow {
+    let mut row = ClassRow {
         name: name.to_string(),
         priority: fields.text("priority").to_owned(),
         preemptible,
         default: false,
         version,
-        error: Some(error),
+        error: None,
     };
-    let refused = Refused {
-        row: Some(row),
-        ..Refused::default()
+    let mut outcome = Outcome {
+        refused: fields.saves(),
+        ..Outcome::default()
     };
-    show(&app, &visit, refused).await
+    let done = match priority(&fields) {
+        Ok(priority) if fields.saves() => {
+            let patch = ClassPatch {
+                priority: Some(priority),
+                preemptible: Some(preemptible),
+            };
+            match classes::update(&app, &visit.asker, &name, version, patch, "").await {
+                Ok(_) => return Ok(Redirect::to("/classes?done=class_saved").into_response()),
+                Err(error) => Err(error),
+            }
+        }
+        Ok(priority) => {
+            let draft = ClassDraft {
+                name,
+                priority,
+                preemptible,
+            };
+            tried(&app, &visit, draft).await
+        }
+        Err(error) => Err(error),
+    };
+    match done {
+        Ok(effect) => outcome.effect = Some(effect),
+        Err(error) => row.error = Some(refusal::of(error, str::to_owned)?),
+    }
+    outcome.row = Some(row);
+    show(&app, &visit, outcome).await
+}
+
+async fn tried(app: &App, visit: &Visit, class: ClassDraft) -> Result<Effect, AppError> {
+    let draft = PolicyDraft {
+        classes: vec![class],
+        ..PolicyDraft::default()
+    };
+    let diff = policy_diff::diff(app, &visit.asker, draft).await?;
+    let teams = Teams::load(app, &visit.asker).await?;
+    let zone = app.config.organisation.time_zone;
+    Ok(effect::of(diff, &teams, zone, None))
 }
 
 /// Removes a class.
@@ -173,11 +203,12 @@ pub async fn delete_class(
     match classes::delete(&app, &visit.asker, &name, Some(version), "").await {
         Ok(()) => Ok(Redirect::to("/classes?done=class_deleted").into_response()),
         Err(error) => {
-            let refused = Refused {
+            let outcome = Outcome {
                 error: Some(refusal::of(error, str::to_owned)?),
-                ..Refused::default()
+                refused: true,
+                ..Outcome::default()
             };
-            show(&app, &visit, refused).await
+            show(&app, &visit, outcome).await
         }
     }
 }

@@ -2,16 +2,23 @@
 
 use domain::MilliGpu;
 use domain::Timestamp;
-use web::views::{Effect, EffectCut, EffectJob, EffectShare, EffectWarning, Fate};
+use domain::name::Name;
+use domain::weekly::Zone;
+use web::views::{Effect, EffectConflicts, EffectCut, EffectJob, EffectShare, Fate, PolicyWarning};
 
+use super::bookings::conflict_row;
 use super::jobs::Teams;
-use crate::app::policy_diff::{self, PolicyDiff, ShareView};
+use crate::app::policy_diff::{self, BookingConflicts, PolicyDiff, ShareView};
+use crate::app::quotas::Warning;
 
 /// Jobs that are named on a page; of more it is told how many.
 const JOBS_SHOWN_MAX: usize = 20;
+/// Conflicts of one booking that a try shows; of more it is told how many: under weekly windows a
+/// long booking has some in each week.
+const SPANS_SHOWN_MAX: usize = 5;
 
-/// The panel of a try.
-pub fn of(diff: PolicyDiff, teams: &Teams, windows_at: Option<Timestamp>) -> Effect {
+/// The panel of a try, with moments by the clocks of a zone.
+pub fn of(diff: PolicyDiff, teams: &Teams, zone: Zone, windows_at: Option<Timestamp>) -> Effect {
     let all = diff.jobs.len() + diff.jobs_left_out;
     let shown: Vec<EffectJob> = diff.jobs.iter().take(JOBS_SHOWN_MAX).map(job).collect();
     let shares = diff.shares.iter().filter(|s| s.before != s.after);
@@ -38,15 +45,44 @@ pub fn of(diff: PolicyDiff, teams: &Teams, windows_at: Option<Timestamp>) -> Eff
             })
             .collect(),
         cuts: diff.cuts.iter().map(cut).collect(),
-        warnings: diff
-            .warnings
-            .iter()
-            .map(|warning| EffectWarning {
-                pool: warning.pool.to_string(),
-                guaranteed: warning.guaranteed.milli(),
-                capacity: warning.capacity.milli(),
-            })
-            .collect(),
+        warnings: diff.warnings.iter().map(warning).collect(),
+        conflicts: diff.conflicts.iter().map(|c| conflicts(c, zone)).collect(),
+        conflicts_left_out: diff.conflicts_left_out,
+    }
+}
+
+/// A warning of a policy, as pages show it.
+pub fn warning(warning: &Warning) -> PolicyWarning {
+    let names = |names: &[Name]| names.iter().map(Name::to_string).collect();
+    match warning {
+        Warning::Overpromised {
+            pool,
+            windows,
+            guaranteed,
+            capacity,
+            ..
+        } => PolicyWarning::Overpromised {
+            pool: pool.to_string(),
+            windows: names(windows),
+            guaranteed: guaranteed.milli(),
+            capacity: capacity.milli(),
+        },
+        Warning::WindowsOverlap { windows, teams, .. } => PolicyWarning::WindowsOverlap {
+            windows: names(windows),
+            teams: names(teams),
+        },
+    }
+}
+
+fn conflicts(told: &BookingConflicts, zone: Zone) -> EffectConflicts {
+    let shown = told.conflicts.iter().take(SPANS_SHOWN_MAX);
+    let shown: Vec<_> = shown.map(|conflict| conflict_row(conflict, zone)).collect();
+    EffectConflicts {
+        booking: told.booking.to_string(),
+        team: told.team.to_string(),
+        pool: told.pool.to_string(),
+        left_out: told.conflicts.len() - shown.len(),
+        conflicts: shown,
     }
 }
 

@@ -131,7 +131,12 @@ pub async fn set_policy(
     match done {
         Ok(diff) => {
             let teams = Teams::load(&app, &visit.asker).await?;
-            outcome.effect = Some(effect::of(diff, &teams, None));
+            outcome.effect = Some(effect::of(
+                diff,
+                &teams,
+                app.config.organisation.time_zone,
+                None,
+            ));
         }
         Err(error) => {
             if let Some(refused) = filled.refuse(error)? {

@@ -302,7 +302,12 @@ pub async fn put_quotas(
     match done {
         Ok(diff) => {
             let teams = Teams::load(&app, &visit.asker).await?;
-            outcome.effect = Some(effect::of(diff, &teams, None));
+            outcome.effect = Some(effect::of(
+                diff,
+                &teams,
+                app.config.organisation.time_zone,
+                None,
+            ));
         }
         Err(error) => {
             outcome.errors.extend(sheet.refuse(&rows, error)?);

@@ -136,6 +136,8 @@ async fn quota_rows(app: &App, asker: &Asker, team: &Name) -> Result<Vec<QuotaRo
                 lent: line.lent.milli(),
             },
             promised: line.promised.milli(),
+            booked: line.booked.milli(),
+            devices_out: line.devices_out,
             reclaimable: line.reclaimable.milli(),
             starved_since: line.starved_since,
             lend_limit: quota

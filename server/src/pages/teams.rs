@@ -22,22 +22,32 @@ pub async fn list_teams(State(app): State<App>, visit: Visit) -> Result<Response
     show(&app, &visit, TeamForm::default()).await
 }
 
+/// What a team has in all pools; thousandths of a GPU.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sums {
+    guaranteed: i64,
+    holds: i64,
+    used: i64,
+}
+
 async fn show(app: &App, visit: &Visit, form: TeamForm) -> Result<Response, PageError> {
     let known = Teams::load(app, &visit.asker).await?;
-    let mut held: BTreeMap<String, (i64, i64)> = BTreeMap::new();
+    let mut held: BTreeMap<String, Sums> = BTreeMap::new();
     for line in statements::of_all(app, &visit.asker).await?.1 {
         let sums = held.entry(line.team).or_default();
-        sums.0 += line.promised.milli();
-        sums.1 += line.held.milli();
+        sums.guaranteed += line.promised.milli();
+        sums.holds += line.guaranteed.milli();
+        sums.used += line.held.milli();
     }
     let live = holdings::live_jobs(app, &visit.asker).await?;
     let spent = spend::by_team(app, &visit.asker).await?;
     let figures = |name: &str| {
-        let (guaranteed_milli, used_milli) = held.get(name).copied().unwrap_or_default();
+        let sums = held.get(name).copied().unwrap_or_default();
         let below = known.with_children(name);
         TeamFigures {
-            guaranteed_milli,
-            used_milli,
+            guaranteed_milli: sums.guaranteed,
+            holds_milli: sums.holds,
+            used_milli: sums.used,
             waiting: below
                 .iter()
                 .filter_map(|team| live.get(team))

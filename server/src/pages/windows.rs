@@ -148,6 +148,7 @@ fn row(window: &Window, kept: &BTreeMap<Name, Texts>, teams: &Teams) -> WindowRo
                 else_values: kept.get(&quota.team).cloned(),
             })
             .collect(),
+        warnings: window.warnings.iter().map(effect::warning).collect(),
         version: window.version,
         edit: format!("/pools/{}/windows?edit={}#form", window.pool, window.name),
     }
@@ -246,7 +247,7 @@ async fn tried(app: &App, visit: &Visit, pool: &Name, new: NewWindow) -> Result<
     };
     let diff = policy_diff::diff(app, &visit.asker, draft).await?;
     let teams = Teams::load(app, &visit.asker).await?;
-    Ok(effect::of(diff, &teams, at))
+    Ok(effect::of(diff, &teams, zone, at))
 }
 
 async fn save(

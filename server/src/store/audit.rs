@@ -80,6 +80,48 @@ pub async fn insert(tx: &mut Tx, entry: NewEntry<'_>) -> Result<(), sqlx::Error>
     Ok(())
 }
 
+/// Writes rows of one person's request, in their order.
+pub async fn insert_all(tx: &mut Tx, entries: &[NewEntry<'_>]) -> Result<(), sqlx::Error> {
+    let of =
+        |text: fn(&NewEntry<'_>) -> String| -> Vec<String> { entries.iter().map(text).collect() };
+    let kinds = of(|e| e.actor_kind.to_owned());
+    let actors: Vec<Option<UserId>> = entries.iter().map(|e| e.actor_id).collect();
+    let names = of(|e| e.actor_name.to_owned());
+    let actions = of(|e| e.action.to_owned());
+    let objects = of(|e| e.object.to_owned());
+    let teams: Vec<Option<TeamId>> = entries.iter().map(|e| e.team_id).collect();
+    let requests: Vec<RequestId> = entries.iter().map(|e| e.request_id).collect();
+    let outcomes = of(|e| e.outcome.to_owned());
+    let reasons = of(|e| e.reason.to_owned());
+    let before: Vec<Option<Value>> = entries.iter().map(|e| e.before.clone()).collect();
+    let after: Vec<Option<Value>> = entries.iter().map(|e| e.after.clone()).collect();
+    sqlx::query!(
+        "INSERT INTO audit (actor_kind, actor_id, actor_name, action, object, team_id, request_id, outcome, reason,
+                            before, after)
+         SELECT e.actor_kind, e.actor_id, e.actor_name, e.action, e.object, e.team_id, e.request_id, e.outcome,
+                e.reason, e.before, e.after
+         FROM unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::uuid[], $7::uuid[],
+                     $8::text[], $9::text[], $10::jsonb[], $11::jsonb[]) WITH ORDINALITY
+              AS e (actor_kind, actor_id, actor_name, action, object, team_id, request_id, outcome, reason, before,
+                    after, place)
+         ORDER BY e.place",
+        &kinds,
+        &actors as &[Option<UserId>],
+        &names,
+        &actions,
+        &objects,
+        &teams as &[Option<TeamId>],
+        &requests as &[RequestId],
+        &outcomes,
+        &reasons,
+        &before as &[Option<Value>],
+        &after as &[Option<Value>],
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
+}
+
 /// Writes a row of what a machine did or tried, under the name that it gave.
 pub async fn insert_of_agent(
     tx: &mut Tx,

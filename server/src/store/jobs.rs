@@ -5,6 +5,7 @@ use domain::ids::{JobId, TeamId, UserId};
 use domain::spec::JobSpec;
 use domain::state::JobState;
 use serde_json::Value;
+use sqlx::types::Json;
 
 use super::Tx;
 
@@ -95,25 +96,45 @@ pub struct NewJob<'a> {
     /// Its checked spec.
     pub spec: &'a JobSpec,
     /// What is known of its wait before the scheduler has looked at it.
-    pub foretold: Option<&'a Verdict>,
+    pub foretold: Option<Verdict>,
 }
 
-/// Writes a job as `queued`.
-pub async fn insert(tx: &mut Tx, job: &NewJob<'_>) -> Result<(), sqlx::Error> {
+/// Writes jobs as `queued`, in their order.
+pub async fn insert(tx: &mut Tx, new: &[NewJob<'_>]) -> Result<(), sqlx::Error> {
+    let ids: Vec<JobId> = new.iter().map(|job| job.id).collect();
+    let teams: Vec<TeamId> = new.iter().map(|job| job.team_id).collect();
+    let users: Vec<UserId> = new.iter().map(|job| job.user_id).collect();
+    let of = |text: fn(&JobSpec) -> &str| -> Vec<String> {
+        new.iter().map(|job| text(job.spec).to_owned()).collect()
+    };
+    let names = of(|spec| spec.name.as_str());
+    let kinds = of(|spec| spec.kind.as_str());
+    let classes = of(|spec| spec.class.as_str());
+    let specs: Vec<Json<&JobSpec>> = new.iter().map(|job| Json(job.spec)).collect();
+    let not_before: Vec<Option<Timestamp>> = new.iter().map(|job| job.spec.not_before).collect();
+    let foretold = || new.iter().map(|job| job.foretold.as_ref());
+    let reasons: Vec<Option<String>> = foretold().map(|v| v.map(|v| v.code.clone())).collect();
+    let messages: Vec<String> = foretold()
+        .map(|v| v.map(|v| v.message.clone()).unwrap_or_default())
+        .collect();
+    let waiting: Vec<Option<Value>> = foretold().map(|v| v.map(|v| v.whole.clone())).collect();
     sqlx::query!(
         "INSERT INTO jobs (id, team_id, user_id, name, kind, class, spec, not_before, reason, message, waiting)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
-        job.id as JobId,
-        job.team_id as TeamId,
-        job.user_id as UserId,
-        job.spec.name.as_str(),
-        job.spec.kind.as_str(),
-        job.spec.class.as_str(),
-        sqlx::types::Json(job.spec) as _,
-        job.spec.not_before,
-        job.foretold.map(|verdict| verdict.code.as_str()),
-        job.foretold.map_or("", |verdict| verdict.message.as_str()),
-        job.foretold.map(|verdict| &verdict.whole),
+         SELECT n.id, n.team_id, n.user_id, n.name, n.kind, n.class, n.spec, n.not_before, n.reason, n.message, n.waiting
+         FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::jsonb[],
+                     $8::timestamptz[], $9::text[], $10::text[], $11::jsonb[])
+              AS n (id, team_id, user_id, name, kind, class, spec, not_before, reason, message, waiting)",
+        &ids as &[JobId],
+        &teams as &[TeamId],
+        &users as &[UserId],
+        &names,
+        &kinds,
+        &classes,
+        &specs as &[Json<&JobSpec>],
+        &not_before as &[Option<Timestamp>],
+        &reasons as &[Option<String>],
+        &messages,
+        &waiting as &[Option<Value>],
     )
     .execute(&mut **tx)
     .await?;

@@ -36,6 +36,16 @@ pub async fn find(tx: &mut Tx, name: &str) -> Result<Option<Pool>, sqlx::Error> 
     .await
 }
 
+/// Which of these names are there.
+pub async fn named(tx: &mut Tx, names: &[&str]) -> Result<Vec<String>, sqlx::Error> {
+    sqlx::query_scalar!(
+        "SELECT name FROM pools WHERE name = ANY ($1::text[])",
+        names as &[&str],
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
 /// Lists those whose names come after `after`, by name.
 pub async fn page(tx: &mut Tx, after: Option<&str>, rows: i64) -> Result<Vec<Pool>, sqlx::Error> {
     sqlx::query_as!(

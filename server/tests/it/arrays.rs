@@ -8,7 +8,7 @@ use domain::state::JobState;
 use serde_json::{Value, json};
 use server::app::idempotency::Repeat;
 use server::app::jobs::{self, Job, JobFilter, JobWish, Part};
-use server::app::page::PageAsk;
+use server::app::page::{Page, PageAsk};
 use sqlx::PgPool;
 
 use crate::fixture::Server;
@@ -21,6 +21,16 @@ fn array(count: u32, at_most: Option<u32>) -> Value {
     })
 }
 
+async fn submit(fleet: &Fleet, count: u32, at_most: Option<u32>) -> JobId {
+    let array = fleet.submit_spec(array(count, at_most)).await;
+    array.expect("accepted").id
+}
+
+async fn elements(fleet: &Fleet, id: JobId, states: &[JobState], ask: &PageAsk) -> Page<Job> {
+    let page = jobs::elements(&fleet.app, &fleet.ada(), id, states, ask).await;
+    page.expect("elements")
+}
+
 async fn counts(fleet: &Fleet, id: JobId) -> Value {
     let array = fleet.job(id).await.array.expect("it is an array");
     serde_json::to_value(array.elements).expect("an object")
@@ -28,16 +38,13 @@ async fn counts(fleet: &Fleet, id: JobId) -> Value {
 
 /// Elements that hold a place.
 async fn holding(fleet: &Fleet, id: JobId) -> Vec<u32> {
-    let ask = PageAsk::first();
     let states = [
         JobState::Starting,
         JobState::Running,
         JobState::Preempting,
         JobState::Cancelling,
     ];
-    let page = jobs::elements(&fleet.app, &fleet.ada(), id, &states, &ask)
-        .await
-        .expect("elements");
+    let page = elements(fleet, id, &states, &PageAsk::first()).await;
     page.items.iter().filter_map(|job| job.id.index()).collect()
 }
 
@@ -65,11 +72,7 @@ fn element(id: JobId, index: u32) -> JobId {
 async fn no_more_elements_hold_their_places_at_once_than_may_and_all_run_in_the_end(owner: PgPool) {
     let fleet = Fleet::new(owner).await;
     fleet.node("n1", 8).await;
-    let id = fleet
-        .submit_spec(array(20, Some(4)))
-        .await
-        .expect("accepted")
-        .id;
+    let id = submit(&fleet, 20, Some(4)).await;
     assert_eq!(counts(&fleet, id).await, json!({ "queued": 20 }));
     let mut ran = BTreeSet::new();
     while !fleet.job(id).await.state.terminal() {
@@ -94,12 +97,8 @@ async fn no_more_elements_hold_their_places_at_once_than_may_and_all_run_in_the_
     assert_eq!(done.state, JobState::Succeeded);
     assert!(done.started_at.is_some() && done.finished_at > done.started_at);
     // The use of the whole is that of its elements.
-    let ask = PageAsk::first();
-    let elements = jobs::elements(&fleet.app, &fleet.ada(), id, &[], &ask)
-        .await
-        .expect("elements")
-        .items;
-    let sum: rust_decimal::Decimal = elements.iter().map(|job| job.gpu_seconds).sum();
+    let all = elements(&fleet, id, &[], &PageAsk::first()).await.items;
+    let sum: rust_decimal::Decimal = all.iter().map(|job| job.gpu_seconds).sum();
     assert!(sum > rust_decimal::Decimal::ZERO);
     let most = rust_decimal::Decimal::new(20, 3);
     assert!(
@@ -113,11 +112,7 @@ async fn no_more_elements_hold_their_places_at_once_than_may_and_all_run_in_the_
 async fn what_at_most_holds_back_is_told_so_and_does_not_stand_in_the_way_of_others(owner: PgPool) {
     let fleet = Fleet::new(owner).await;
     fleet.node("n1", 4).await;
-    let id = fleet
-        .submit_spec(array(5, Some(1)))
-        .await
-        .expect("accepted")
-        .id;
+    let id = submit(&fleet, 5, Some(1)).await;
     settle(&fleet).await;
     let other = fleet.submit(1).await.id;
     settle(&fleet).await;
@@ -133,11 +128,7 @@ async fn an_array_has_one_row_in_lists_and_each_element_has_its_own_page(owner: 
     let fleet = Fleet::new(owner).await;
     fleet.node("n1", 8).await;
     let job = fleet.submit(1).await.id;
-    let id = fleet
-        .submit_spec(array(1000, None))
-        .await
-        .expect("accepted")
-        .id;
+    let id = submit(&fleet, 1000, None).await;
     settle(&fleet).await;
     let list = |states: Vec<JobState>, ask: PageAsk| {
         let filter = JobFilter {
@@ -173,14 +164,10 @@ async fn an_array_has_one_row_in_lists_and_each_element_has_its_own_page(owner: 
     assert_eq!(last.spec.expect("a spec").array, None);
     let waiting = [JobState::Queued];
     let ask = PageAsk::new(Some(500), None).expect("a page");
-    let page = jobs::elements(&fleet.app, &fleet.ada(), id, &waiting, &ask)
-        .await
-        .expect("elements");
+    let page = elements(&fleet, id, &waiting, &ask).await;
     assert_eq!(page.items.len(), 500);
     let ask = PageAsk::new(Some(500), page.next_cursor).expect("a page");
-    let rest = jobs::elements(&fleet.app, &fleet.ada(), id, &waiting, &ask)
-        .await
-        .expect("elements");
+    let rest = elements(&fleet, id, &waiting, &ask).await;
     assert_eq!(rest.items.last().map(|job| job.id), Some(element(id, 999)));
     let row = sqlx::query_scalar!(r#"SELECT count(*) AS "n!" FROM jobs"#)
         .fetch_one(&fleet.owner)
@@ -193,11 +180,7 @@ async fn an_array_has_one_row_in_lists_and_each_element_has_its_own_page(owner: 
 async fn an_array_is_cancelled_in_part_and_then_whole(owner: PgPool) {
     let fleet = Fleet::new(owner).await;
     fleet.node("n1", 2).await;
-    let id = fleet
-        .submit_spec(array(1000, None))
-        .await
-        .expect("accepted")
-        .id;
+    let id = submit(&fleet, 1000, None).await;
     settle(&fleet).await;
     assert_eq!(holding(&fleet, id).await, [0, 1]);
     fleet.run(element(id, 0)).await;
@@ -246,11 +229,7 @@ async fn an_array_is_cancelled_in_part_and_then_whole(owner: PgPool) {
 async fn a_suspended_array_starts_nothing_and_one_of_its_elements_may_be_resumed(owner: PgPool) {
     let fleet = Fleet::new(owner).await;
     fleet.node("n1", 8).await;
-    let id = fleet
-        .submit_spec(array(30, None))
-        .await
-        .expect("accepted")
-        .id;
+    let id = submit(&fleet, 30, None).await;
     let (app, ada) = (&fleet.app, fleet.ada());
     jobs::suspend(app, &ada, Repeat::none(), id)
         .await
@@ -280,11 +259,7 @@ async fn what_follows_an_array_waits_for_all_of_it_and_what_follows_an_element_f
 ) {
     let fleet = Fleet::new(owner).await;
     fleet.node("n1", 8).await;
-    let id = fleet
-        .submit_spec(array(600, Some(1)))
-        .await
-        .expect("accepted")
-        .id;
+    let id = submit(&fleet, 600, Some(1)).await;
     let follower = |after: JobId| {
         let spec = json!({ "name": "f", "command": ["true"], "after": [after] });
         fleet.submit_spec(spec)
@@ -320,11 +295,7 @@ async fn what_follows_an_array_waits_for_all_of_it_and_what_follows_an_element_f
 async fn class_and_time_limit_of_an_array_change_until_an_element_has_begun(owner: PgPool) {
     let fleet = Fleet::new(owner).await;
     fleet.node("n1", 1).await;
-    let id = fleet
-        .submit_spec(array(3, None))
-        .await
-        .expect("accepted")
-        .id;
+    let id = submit(&fleet, 3, None).await;
     let patch = |value: Value| serde_json::from_value(value).expect("a patch");
     let ada = fleet.ada();
     let update = async |job: JobId, version: i64, change: Value| {
@@ -358,11 +329,7 @@ async fn class_and_time_limit_of_an_array_change_until_an_element_has_begun(owne
 async fn the_world_in_memory_stays_right_while_elements_come_and_go(owner: PgPool) {
     let fleet = Fleet::new(owner).await;
     fleet.node("n1", 2).await;
-    let id = fleet
-        .submit_spec(array(700, Some(2)))
-        .await
-        .expect("accepted")
-        .id;
+    let id = submit(&fleet, 700, Some(2)).await;
     let mut mirror = server::scheduler::world::Mirror::load(&fleet.app.db)
         .await
         .expect("the world");

@@ -56,6 +56,7 @@ mod statements;
 mod stops;
 mod telling;
 mod transactions;
+mod tries;
 mod versions;
 mod waits;
 mod walls;

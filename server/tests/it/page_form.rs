@@ -100,6 +100,19 @@ impl Form {
         }
         browser.post(&self.action, &pairs.join("&")).await
     }
+
+    /// Both buttons answer a value of a field with a mark at the field of that id.
+    pub async fn marks(&self, browser: &mut Browser, (field, value): (&str, &str), id: &str) {
+        for button in ["try", "save"] {
+            let form = self.clone().with(field, value);
+            let refused = form.send(browser, button).await;
+            assert!(
+                refused.html.contains(&format!("id=\"{id}-e\"")),
+                "{field} {button}: {}",
+                refused.html
+            );
+        }
+    }
 }
 
 fn attribute(tag: &str, name: &str) -> String {

@@ -25,6 +25,13 @@ pub struct Page {
     pub html: String,
 }
 
+impl Page {
+    /// A form was sent, and this is where its answer leads to.
+    pub fn leads_to(&self, address: &str) {
+        assert_eq!(self.location.as_deref(), Some(address), "{}", self.html);
+    }
+}
+
 impl Browser {
     pub fn new(app: &App) -> Self {
         let router = server::pages::router(app.clone()).layer(

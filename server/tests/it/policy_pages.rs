@@ -53,12 +53,7 @@ async fn quotas_are_one_table_of_the_whole_tree_that_is_tried_and_then_saved(own
     let saved = Form::of(&tried, "/quotas")
         .send(&mut operator, "save")
         .await;
-    assert_eq!(
-        saved.location.as_deref(),
-        Some("/quotas?done=quotas_saved"),
-        "{}",
-        saved.html
-    );
+    saved.leads_to("/quotas?done=quotas_saved");
     let kept = quota(&client, "vision").await;
     assert_eq!(
         (&kept["guaranteed"], &kept["max_per_user"]),
@@ -68,7 +63,7 @@ async fn quotas_are_one_table_of_the_whole_tree_that_is_tried_and_then_saved(own
     let again = Form::of(&tried, "/quotas")
         .send(&mut operator, "save")
         .await;
-    assert_eq!(again.location.as_deref(), Some("/quotas?done=quotas_saved"));
+    again.leads_to("/quotas?done=quotas_saved");
     assert_eq!(quota(&client, "vision").await["version"], kept["version"]);
     let page = operator.get("/quotas").await;
     assert!(page.html.contains("Guaranteed 4 → 2.5"), "{}", page.html);
@@ -201,16 +196,11 @@ async fn a_change_is_gone_back_to_from_the_page_that_shows_it(owner: PgPool) {
         .expect("one")["id"]
         .clone();
     let back = Form::of(&page, &format!("/policy-versions/{first}/restore"));
-    let done = back.send(&mut operator, "").await;
-    assert_eq!(
-        done.location.as_deref(),
-        Some("/policy-versions?object=quota%2Fvision%2Fh100&done=restored"),
-        "{}",
-        done.html
-    );
+    let done = back.send(&mut operator, "save").await;
+    done.leads_to("/policy-versions?object=quota%2Fvision%2Fh100&done=restored");
     assert_eq!(quota(&client, "vision").await["guaranteed"], 4);
     // The page was made before that: the version that it knew is not there any more.
-    let stale = back.send(&mut operator, "").await;
+    let stale = back.send(&mut operator, "save").await;
     assert_eq!(stale.status, StatusCode::CONFLICT);
     assert!(
         stale.html.contains("has changed meanwhile"),
@@ -245,12 +235,7 @@ async fn a_pools_policy_is_a_form_of_every_key_that_is_tried_and_then_saved(owne
     let saved = Form::of(&tried, "/pools/h100")
         .send(&mut operator, "save")
         .await;
-    assert_eq!(
-        saved.location.as_deref(),
-        Some("/pools/h100?done=policy_saved"),
-        "{}",
-        saved.html
-    );
+    saved.leads_to("/pools/h100?done=policy_saved");
     let pool = client.get("/pools/h100").await.expect(StatusCode::OK);
     assert_eq!(
         (
@@ -333,18 +318,13 @@ async fn classes_are_made_changed_and_removed_on_their_page(owner: PgPool) {
         .with("preemptible", "true")
         .send(&mut operator, "")
         .await;
-    assert_eq!(
-        made.location.as_deref(),
-        Some("/classes?done=class_made"),
-        "{}",
-        made.html
-    );
+    made.leads_to("/classes?done=class_made");
     let page = operator.get("/classes").await;
     let form = Form::of(&page, "/classes/spare");
     let wrong = form
         .clone()
         .with("priority", "high")
-        .send(&mut operator, "")
+        .send(&mut operator, "save")
         .await;
     assert!(
         wrong.html.contains("id=\"priority-spare-e\""),
@@ -354,14 +334,9 @@ async fn classes_are_made_changed_and_removed_on_their_page(owner: PgPool) {
     let changed = form
         .clone()
         .with("priority", "-7")
-        .send(&mut operator, "")
+        .send(&mut operator, "save")
         .await;
-    assert_eq!(
-        changed.location.as_deref(),
-        Some("/classes?done=class_saved"),
-        "{}",
-        changed.html
-    );
+    changed.leads_to("/classes?done=class_saved");
     let classes = server.client("operator").get("/classes").await;
     let classes = classes.expect(StatusCode::OK);
     let spare = classes["items"]
@@ -375,7 +350,7 @@ async fn classes_are_made_changed_and_removed_on_their_page(owner: PgPool) {
         (&spare["priority"], &spare["preemptible"]),
         (&json!(-7), &json!(false))
     );
-    let stale = form.with("priority", "8").send(&mut operator, "").await;
+    let stale = form.with("priority", "8").send(&mut operator, "save").await;
     assert!(
         stale.html.contains("has changed meanwhile"),
         "{}",
@@ -385,10 +360,7 @@ async fn classes_are_made_changed_and_removed_on_their_page(owner: PgPool) {
     let gone = Form::of(&page, "/classes/spare/delete")
         .send(&mut operator, "")
         .await;
-    assert_eq!(
-        gone.location.as_deref(),
-        Some("/classes?done=class_deleted")
-    );
+    gone.leads_to("/classes?done=class_deleted");
     assert!(
         !page.html.contains("/classes/normal/delete"),
         "{}",

@@ -164,7 +164,7 @@ impl BookingRow {
 }
 
 impl BookingConflict {
-    fn words(&self, t: &Messages, pool: &str) -> Phrase {
+    pub(crate) fn words(&self, t: &Messages, pool: &str) -> Phrase {
         let words = t
             .say("bookings.conflict")
             .nest("span", span(t, &self.span))

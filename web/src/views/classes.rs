@@ -4,7 +4,7 @@ use askama::Template;
 
 use crate::shell::{Section, Shell};
 
-use super::{Changes, PolicyTabs, Refusal};
+use super::{Changes, Effect, PolicyTabs, Refusal};
 
 /// The priority classes.
 #[derive(Debug, Clone, Template)]
@@ -22,6 +22,8 @@ pub struct ClassesView {
     pub form: ClassForm,
     /// What is wrong with a change of the table.
     pub error: Option<Refusal>,
+    /// What would come of a change of the table, once it was tried.
+    pub effect: Option<Effect>,
     /// What was changed.
     pub changes: Changes,
 }

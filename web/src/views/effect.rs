@@ -2,9 +2,11 @@
 
 use chrono::{DateTime, Utc};
 
-use crate::messages::Phrase;
+use crate::messages::{Messages, Phrase};
 use crate::parts::Team;
 use crate::shell::Shell;
+
+use super::{BookingConflict, PolicyWarning};
 
 /// The outcome of a try on the live world.
 #[derive(Debug, Clone)]
@@ -23,8 +25,12 @@ pub struct Effect {
     pub shares: Vec<EffectShare>,
     /// Teams that would hold more beyond their guarantee than now.
     pub cuts: Vec<EffectCut>,
-    /// Pools of which more would be guaranteed than they have.
-    pub warnings: Vec<EffectWarning>,
+    /// What would not keep the policies from holding.
+    pub warnings: Vec<PolicyWarning>,
+    /// Bookings that would be in conflict with what else is promised.
+    pub conflicts: Vec<EffectConflicts>,
+    /// How many more there are.
+    pub conflicts_left_out: usize,
 }
 
 /// A job, and what would become of it.
@@ -93,15 +99,19 @@ pub struct EffectCut {
     pub over_limit: i64,
 }
 
-/// A pool of which more would be guaranteed than it has; thousandths of a GPU.
+/// A booking that would be in conflict with what else is promised of its pool.
 #[derive(Debug, Clone)]
-pub struct EffectWarning {
+pub struct EffectConflicts {
+    /// The booking.
+    pub booking: String,
+    /// The team that it is for.
+    pub team: String,
     /// The pool.
     pub pool: String,
-    /// What would be guaranteed.
-    pub guaranteed: i64,
-    /// What it has.
-    pub capacity: i64,
+    /// When, and how much is promised then.
+    pub conflicts: Vec<BookingConflict>,
+    /// How many more there are.
+    pub left_out: usize,
 }
 
 impl Effect {
@@ -153,6 +163,23 @@ impl Fate {
                 .nest("at", shell.moment(at)),
             None => fate,
         }
+    }
+}
+
+impl EffectConflicts {
+    /// The booking, then each time that is in conflict.
+    pub(crate) fn words(&self, t: &Messages) -> Vec<Phrase> {
+        let whose = t
+            .say("effect.conflicts")
+            .with("booking", &self.booking)
+            .with("team", &self.team);
+        let mut words = vec![whose];
+        let told = self.conflicts.iter();
+        words.extend(told.map(|conflict| conflict.words(t, &self.pool)));
+        if self.left_out > 0 {
+            words.push(t.count("effect.more_times", self.left_out));
+        }
+        words
     }
 }
 

@@ -6,6 +6,8 @@ use chrono::{DateTime, Utc};
 use crate::messages::{Messages, Phrase};
 use crate::shell::{Section, Shell};
 
+use super::{Effect, Refusal};
+
 /// The pages of policies, which stand side by side as tabs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PolicyTab {
@@ -90,6 +92,60 @@ pub struct PolicySave {
     pub reason: String,
     /// Makes a second press of the button the same change.
     pub key: String,
+}
+
+/// What does not keep a policy from holding, and should be known; thousandths of a GPU.
+#[derive(Debug, Clone)]
+pub enum PolicyWarning {
+    /// More is guaranteed of a pool than it has.
+    Overpromised {
+        /// The pool.
+        pool: String,
+        /// The windows that are open then; none while it is always so.
+        windows: Vec<String>,
+        /// What is guaranteed.
+        guaranteed: i64,
+        /// What it has.
+        capacity: i64,
+    },
+    /// Two windows are open together and give the same teams other quotas.
+    WindowsOverlap {
+        /// The two, by name.
+        windows: Vec<String>,
+        /// The teams.
+        teams: Vec<String>,
+    },
+}
+
+impl PolicyWarning {
+    pub(crate) fn words(&self, t: &Messages) -> Phrase {
+        let list = |names: &[String]| Phrase::list(names.iter().map(|name| Phrase::literal(name)));
+        match self {
+            Self::Overpromised {
+                pool,
+                windows,
+                guaranteed,
+                capacity,
+            } => {
+                let words = t
+                    .say("effect.overpromised")
+                    .with("pool", pool)
+                    .nest("guaranteed", t.gpus(*guaranteed))
+                    .with("capacity", t.amount(*capacity));
+                if windows.is_empty() {
+                    return words;
+                }
+                t.count("effect.while_open", windows.len())
+                    .nest("windows", list(windows))
+                    .nest("warning", words)
+            }
+            Self::WindowsOverlap { windows, teams } => t
+                .count("effect.windows_overlap", teams.len())
+                .nest("windows", list(windows))
+                .nest("teams", list(teams))
+                .with("last", windows.last().map_or("", String::as_str)),
+        }
+    }
 }
 
 /// What was changed, newest first.
@@ -202,6 +258,33 @@ pub struct ChangesView {
     pub tabs: PolicyTabs,
     /// The object that they are of, as `quota/vision/h100`; none for all.
     pub object: Option<String>,
+    /// The change whose going back to was tried.
+    pub tried: Option<GoingBack>,
+    /// Why that would be refused.
+    pub error: Option<Refusal>,
+    /// What would come of it.
+    pub effect: Option<Effect>,
     /// The changes.
     pub changes: Changes,
+}
+
+/// Going back to how an object was after a change.
+#[derive(Debug, Clone)]
+pub struct GoingBack {
+    /// The number of the change.
+    pub id: i64,
+    /// What it is of, as `quota`.
+    pub noun: String,
+    /// Its name, as `vision/h100`.
+    pub name: String,
+    /// The version that the object has now; `0` for one that was removed.
+    pub version: i64,
+    /// What is to be sent with the form.
+    pub save: PolicySave,
+}
+
+impl GoingBack {
+    fn object(&self, t: &Messages) -> Phrase {
+        t.word("policy_noun", &self.noun).with("name", &self.name)
+    }
 }

@@ -5,6 +5,7 @@ use chrono::{DateTime, Utc};
 
 use crate::draw::{self, Html, Quota};
 use crate::format::Cost;
+use crate::messages::{Messages, Phrase};
 use crate::parts::Team;
 use crate::shell::{Section, Shell};
 
@@ -56,6 +57,10 @@ pub struct QuotaRow {
     /// The guarantee as it was given: more than what is guaranteed now where the pool has less than
     /// it promised, less while something is booked.
     pub promised: i64,
+    /// What is booked for the team now, beyond that.
+    pub booked: i64,
+    /// Devices of the pool that are out.
+    pub devices_out: i64,
     /// What it could take back at once.
     pub reclaimable: i64,
     /// Since when it holds less than its guarantee while its work waits.
@@ -125,6 +130,26 @@ impl QuotaRow {
         self.promised != self.quota.guaranteed
     }
 
+    /// Why another guarantee holds now than was given.
+    fn holds(&self, t: &Messages) -> Phrase {
+        let now = self.quota.guaranteed;
+        let words = match (now < self.promised + self.booked, self.devices_out) {
+            (true, 1..) => t.count("team.holds_out", self.devices_out),
+            (true, _) => t.say("team.holds_short"),
+            (false, _) => t.say("team.holds"),
+        };
+        let words = words
+            .with("pool", &self.pool)
+            .with("promised", t.amount(self.promised))
+            .with("now", t.amount(now));
+        if self.booked == 0 {
+            return words;
+        }
+        t.say("team.holds_booked")
+            .nest("holds", words)
+            .nest("booked", t.gpus(self.booked))
+    }
+
     fn words(&self, shell: &Shell) -> String {
         let t = &shell.t;
         let quota = &self.quota;
@@ -145,6 +170,15 @@ impl TeamView {
 
     fn guaranteed(&self) -> i64 {
         self.quotas.iter().map(|row| row.promised).sum()
+    }
+
+    /// What of that holds now.
+    fn holds(&self) -> i64 {
+        self.quotas.iter().map(|row| row.quota.guaranteed).sum()
+    }
+
+    fn differs(&self) -> bool {
+        self.holds() != self.guaranteed()
     }
 
     fn reclaimable(&self) -> i64 {

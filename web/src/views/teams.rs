@@ -36,12 +36,21 @@ pub struct TeamRow {
 pub struct TeamFigures {
     /// What it is promised in all pools, in thousandths.
     pub guaranteed_milli: i64,
+    /// What of that holds now, with what is booked: less where a pool has less than it promised.
+    pub holds_milli: i64,
     /// What it holds.
     pub used_milli: i64,
     /// Jobs that wait.
     pub waiting: i64,
     /// What it spent this month.
     pub spent: Cost,
+}
+
+impl TeamFigures {
+    /// Whether another guarantee holds now than was given.
+    fn differs(&self) -> bool {
+        self.holds_milli != self.guaranteed_milli
+    }
 }
 
 /// The form that makes a team.

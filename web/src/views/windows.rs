@@ -7,7 +7,9 @@ use crate::messages::{Messages, Phrase};
 use crate::parts::Team;
 use crate::shell::{Section, Shell};
 
-use super::{Changes, Effect, PolicySave, PolicyTabs, QUOTA_KEYS, QuotaCell, Refusal};
+use super::{
+    Changes, Effect, PolicySave, PolicyTabs, PolicyWarning, QUOTA_KEYS, QuotaCell, Refusal,
+};
 
 /// The weekly windows of a pool.
 #[derive(Debug, Clone, Template)]
@@ -81,6 +83,8 @@ pub struct WindowRow {
     pub next_edge_at: Option<DateTime<Utc>>,
     /// What holds meanwhile.
     pub quotas: Vec<WindowQuota>,
+    /// What does not keep it from holding.
+    pub warnings: Vec<PolicyWarning>,
     /// Its version.
     pub version: i64,
     /// Where it is changed.

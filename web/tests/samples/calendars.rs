@@ -130,6 +130,10 @@ pub fn windows() -> WindowsView {
                 else_values: None,
             },
         ],
+        warnings: vec![PolicyWarning::WindowsOverlap {
+            windows: vec!["nights".into(), "weekends".into()],
+            teams: vec!["vision".into(), "speech".into()],
+        }],
         version: 1,
         edit: format!("/pools/h100/windows?edit={name}#form"),
     };

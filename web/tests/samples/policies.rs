@@ -69,11 +69,39 @@ pub fn effect() -> Effect {
             reclaimable: 1000,
             over_limit: 500,
         }],
-        warnings: vec![EffectWarning {
+        warnings: vec![
+            PolicyWarning::Overpromised {
+                pool: "h100".into(),
+                windows: vec![],
+                guaranteed: 10_000,
+                capacity: 8000,
+            },
+            PolicyWarning::Overpromised {
+                pool: "h100".into(),
+                windows: vec!["nights".into(), "weekends".into()],
+                guaranteed: 12_000,
+                capacity: 8000,
+            },
+            PolicyWarning::WindowsOverlap {
+                windows: vec!["nights".into(), "weekends".into()],
+                teams: vec!["vision".into()],
+            },
+        ],
+        conflicts: vec![EffectConflicts {
+            booking: "demo".into(),
+            team: "vision".into(),
             pool: "h100".into(),
-            guaranteed: 10_000,
-            capacity: 8000,
+            conflicts: vec![BookingConflict {
+                span: ("2026-12-01 09:00".into(), "2026-12-01 17:00".into()),
+                excess: 2000,
+                capacity: 8000,
+                guaranteed: 8000,
+                booked: 2000,
+                with: vec!["exam".into()],
+            }],
+            left_out: 3,
         }],
+        conflicts_left_out: 1,
     }
 }
 
@@ -200,6 +228,15 @@ pub fn policy_versions() -> ChangesView {
         shell: shell(Section::Policies, "/policy-versions"),
         tabs: tabs(PolicyTab::Changes),
         object: Some("quota/vision/h100".into()),
+        tried: Some(GoingBack {
+            id: 17,
+            noun: "quota".into(),
+            name: "vision/h100".into(),
+            version: 3,
+            save: save("/policy-versions/17/restore"),
+        }),
+        error: None,
+        effect: Some(effect()),
         changes: changes(),
     }
 }
@@ -277,6 +314,8 @@ pub fn pool() -> PoolView {
             shares: vec![],
             cuts: vec![],
             warnings: vec![],
+            conflicts: vec![],
+            conflicts_left_out: 0,
             ..effect()
         }),
         changes: changes(),
@@ -327,6 +366,7 @@ pub fn classes() -> ClassesView {
             code: Some("class_in_use".into()),
             ..Refusal::default()
         }),
+        effect: Some(effect()),
         changes: changes(),
     }
 }
@@ -336,6 +376,7 @@ pub fn classes_seen() -> ClassesView {
     ClassesView {
         edits: false,
         error: None,
+        effect: None,
         ..classes()
     }
 }

@@ -17,7 +17,13 @@ pub fn team_page() -> TeamView {
             used,
             lent,
         },
-        promised: guaranteed,
+        promised: if pool == "h100" {
+            guaranteed + 2000
+        } else {
+            guaranteed
+        },
+        booked: 0,
+        devices_out: 2,
         reclaimable: lent,
         starved_since: (pool == "a100").then(|| minutes_ago(40)),
         lend_limit: None,
@@ -89,6 +95,7 @@ pub fn teams() -> TeamsView {
         depth,
         figures: (name != "org").then(|| TeamFigures {
             guaranteed_milli: 7000,
+            holds_milli: if name == "vision" { 6000 } else { 7000 },
             used_milli: 7500,
             waiting: 1,
             spent: cost(81_241),

@@ -58,6 +58,19 @@ impl Calendar {
         let now = store::clock(tx).await?;
         let end = of.iter().map(|b| b.ends_at).max().unwrap_or(now).max(now);
         let promises = Promises::load(tx, (pool, name)).await?;
+        let capacity_milli = store::pools::capacity_milli(tx, pool).await?;
+        let bookings = rows::standing(tx, Some(pool), now).await?;
+        Ok(Self::of(&promises, capacity_milli, bookings, (now, end)))
+    }
+
+    /// What these promises and these bookings, of all of the pool's teams, come to between two
+    /// moments.
+    pub fn of(
+        promises: &Promises,
+        capacity_milli: i64,
+        bookings: Vec<Booking>,
+        (now, end): (Timestamp, Timestamp),
+    ) -> Self {
         let steps = windows::timeline(&promises.windows, now, end);
         // The same few sets of windows come again each week.
         let mut known: BTreeMap<Vec<usize>, i64> = BTreeMap::new();
@@ -67,12 +80,17 @@ impl Calendar {
                 .or_insert_with_key(|open| promises.sum(open));
             (at, *sum)
         });
-        Ok(Self {
+        Self {
             now,
-            capacity_milli: store::pools::capacity_milli(tx, pool).await?,
+            capacity_milli,
             guaranteed: guaranteed.collect(),
-            bookings: rows::standing(tx, Some(pool), now).await?,
-        })
+            bookings,
+        }
+    }
+
+    /// The bookings that have not ended, in the order in which they begin.
+    pub fn bookings(&self) -> &[Booking] {
+        &self.bookings
     }
 
     /// When more is promised than there is while a booking lasts, from now on, in order.

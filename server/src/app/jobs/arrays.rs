@@ -49,6 +49,19 @@ pub(super) async fn find(tx: &mut Tx, id: JobId) -> Result<Option<JobRow>, sqlx:
     }
 }
 
+/// The jobs and arrays of these ids, in this order, as far as the transaction may see them.
+pub(super) async fn find_all(tx: &mut Tx, ids: &[JobId]) -> Result<Vec<JobRow>, sqlx::Error> {
+    let (of_arrays, of_jobs): (Vec<JobId>, Vec<JobId>) = ids.iter().partition(|id| id.is_array());
+    let mut rows = jobs::find_all(tx, &of_jobs).await?;
+    if !of_arrays.is_empty() {
+        let found = arrays::find_all(tx, &of_arrays).await?;
+        rows.extend(heads(tx, found).await?);
+    }
+    let places: BTreeMap<JobId, usize> = ids.iter().copied().zip(0..).collect();
+    rows.sort_by_key(|row| places.get(&row.id).copied());
+    Ok(rows)
+}
+
 /// The job or element of that id, locked for a change. An element that nothing was done with yet is
 /// brought to life for it; one of a cancelled array is over, and stays as it is.
 pub(super) async fn lock(

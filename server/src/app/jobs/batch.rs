@@ -10,7 +10,8 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::arrays;
-use super::submit::{Foretold, New, check_among, foresee, new_id, write};
+use super::check::Known;
+use super::submit::{Foretold, New, foresee, new_id, write};
 use super::view::{self, Job};
 use crate::app::authorise::Action;
 use crate::app::idempotency::{self, Answer, Repeat};
@@ -53,19 +54,22 @@ pub async fn submit_batch(
         return Ok(answer);
     }
     check_all(&mut work.tx, &fleet, asker, team, &specs, &ids).await?;
-    for ((spec, id), foretold) in specs.iter().zip(ids.iter()).zip(foretold?) {
-        let new = New {
-            id: *id,
-            team_id: found.id,
-            spec,
-            foretold,
-        };
-        write(&mut work.tx, &fleet, asker, Action::SubmitJobs, new).await?;
-    }
-    let mut rows = Vec::with_capacity(ids.len());
-    for id in ids.iter() {
-        rows.extend(arrays::find(&mut work.tx, *id).await?);
-    }
+    let new = specs.iter().zip(ids.iter()).zip(foretold?);
+    let new = new.map(|((spec, id), foretold)| New {
+        id: *id,
+        team_id: found.id,
+        spec,
+        foretold,
+    });
+    write(
+        &mut work.tx,
+        &fleet,
+        asker,
+        Action::SubmitJobs,
+        new.collect(),
+    )
+    .await?;
+    let rows = arrays::find_all(&mut work.tx, &ids).await?;
     let items = view::show(&mut work.tx, rows).await?;
     let page = Page {
         items,
@@ -110,11 +114,10 @@ async fn check_all(
         let remedy = format!("1 to {JOBS_MAX} jobs");
         return Err(AppError::invalid("jobs", specs.len(), remedy));
     }
+    let known = Known::load(tx, asker, Action::SubmitJobs, team, specs).await?;
     for (at, spec) in specs.iter().enumerate() {
-        let (action, before) = (Action::SubmitJobs, &ids[..at]);
-        check_among(tx, fleet, asker, action, team, spec, before)
-            .await
-            .map_err(|error| of_job(at, error))?;
+        let checked = known.check(fleet, spec, &ids[..at]);
+        checked.map_err(|error| of_job(at, error))?;
     }
     Ok(())
 }
@@ -135,8 +138,13 @@ async fn foresee_all(
     let workloads = specs.iter();
     let workloads: Vec<Workload> = workloads
         .map(|spec| Workload {
-            // Whom it follows does not make it another kind of work.
+            // Whom it follows, when it may begin and how long it runs make no other kind of work of
+            // it: what could ever run is asked.
             after: Vec::new(),
+            not_before: None,
+            time_limit_seconds: None,
+            predicted_seconds: None,
+            checkpoint_seconds: None,
             ..planning::workload(fleet, team.as_str(), asker.user_id, spec)
         })
         .collect();

@@ -4,19 +4,25 @@ use std::collections::BTreeSet;
 
 use domain::MilliGpu;
 use domain::Timestamp;
+use domain::ids::PoolId;
 use domain::name::Name;
 use domain::weekly::{Day, TimeOfDay, Weekly, Zone};
 use engine::world::{Booking, Class, World};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
+use super::super::bookings::calendar::Calendar;
 use super::super::pool_policy::PolicyPatch;
 use super::super::quotas::tree::Promises;
-use super::super::quotas::{self, NewQuota, Warning};
+use super::super::quotas::{self, NewQuota, Warning, warning};
 use super::super::windows::{NewWindow, WindowQuota};
-use super::super::{App, AppError, Asker, bookings, classes, pools, windows};
+use super::super::{App, AppError, Asker, bookings, classes, pools, versions, windows};
+use super::conflicts::{self, BookingConflicts};
 use crate::scheduler::{translate, windows as laid};
-use crate::store::Tx;
+use crate::store::{self, Tx};
+
+/// Most versions that are gone back to in one draft: each is read for itself.
+const VERSIONS_MAX: usize = 100;
 
 /// Policies as they might be; what is absent stays as it is.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
@@ -37,6 +43,9 @@ pub struct PolicyDraft {
     /// Weekly windows that would be made or changed.
     #[serde(default)]
     pub windows: Vec<WindowDraft>,
+    /// Changes, by their numbers, whose objects would be set back to how they were after them.
+    #[serde(default)]
+    pub versions: Vec<i64>,
     /// The moment by whose windows quotas are taken in both plans; now unless given. Work and
     /// devices stay as they are now.
     #[serde(default, deserialize_with = "domain::time::read")]
@@ -159,26 +168,65 @@ impl WindowDraft {
     }
 }
 
+/// What is to be known of a draft beside what the planner makes of it.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// What would not keep it from holding.
+    pub warnings: Vec<Warning>,
+    /// The bookings that it would bring into conflict.
+    pub conflicts: Vec<BookingConflicts>,
+}
+
 impl PolicyDraft {
-    /// Changes a world as it says, beside the present one; the pools of which more would be
-    /// guaranteed than they have.
+    /// Changes a world as it says, beside the present one; what is to be known of it.
     pub(super) async fn apply(
-        &self,
+        mut self,
         app: &App,
         asker: &Asker,
         (present, changed): (&mut World, &mut World),
-    ) -> Result<Vec<Warning>, AppError> {
+    ) -> Result<Known, AppError> {
+        let mut tx = app.db.begin_person(&asker.scope()).await?;
+        self.go_back(&mut tx).await?;
         change_pools(changed, &self.pools)?;
         change_classes(changed, &self.classes)?;
-        change_bookings(changed, &self.bookings)?;
-        self.change_promises(app, asker, (present, changed)).await
+        self.find_pools(changed)?;
+        let mut known = Known::default();
+        for name in &self.pools_promised(changed)? {
+            let pool = pools::find(&mut tx, name).await?.id;
+            let before = Promises::load(&mut tx, (pool, name)).await?;
+            let mut after = before.clone();
+            self.draft_quotas(&mut after)?;
+            self.draft_windows(app, &mut tx, &mut after).await?;
+            after.check(changed.now)?;
+            let promises = (&before, &after);
+            self.change_promises(promises, (present, changed), &mut known);
+            let conflicts = self
+                .change_bookings(&mut tx, pool, promises, changed)
+                .await?;
+            known.conflicts.extend(conflicts);
+        }
+        tx.commit().await?;
+        Ok(known)
+    }
+
+    /// Takes the states that are to be gone back to into the draft.
+    async fn go_back(&mut self, tx: &mut Tx) -> Result<(), AppError> {
+        if self.versions.len() > VERSIONS_MAX {
+            let remedy = format!("at most {VERSIONS_MAX} changes");
+            return Err(AppError::invalid("versions", self.versions.len(), remedy));
+        }
+        for id in std::mem::take(&mut self.versions) {
+            versions::draft(tx, id, self).await?;
+        }
+        Ok(())
     }
 
     /// The pools whose quotas are to be laid anew.
     fn pools_promised(&self, world: &World) -> Result<BTreeSet<Name>, AppError> {
-        let quotas = self.quotas.iter().map(|draft| draft.pool.clone());
-        let windows = self.windows.iter().map(|draft| draft.pool.clone());
-        let mut named: BTreeSet<Name> = quotas.chain(windows).collect();
+        let quotas = self.quotas.iter().map(|draft| &draft.pool);
+        let windows = self.windows.iter().map(|draft| &draft.pool);
+        let bookings = self.bookings.iter().map(|draft| &draft.pool);
+        let mut named: BTreeSet<Name> = quotas.chain(windows).chain(bookings).cloned().collect();
         if self.windows_at.is_some() {
             for pool in &world.pools {
                 named.insert(pool.name.parse()?);
@@ -187,36 +235,86 @@ impl PolicyDraft {
         Ok(named)
     }
 
-    /// Sets quotas as they hold and would hold, checked as if they were saved; the pools of which
-    /// more would be guaranteed than they have.
-    async fn change_promises(
+    /// Sets quotas of a pool as they hold and would hold, and says what is to be known of them.
+    fn change_promises(
         &self,
-        app: &App,
-        asker: &Asker,
+        (before, after): (&Promises, &Promises),
         (present, changed): (&mut World, &mut World),
-    ) -> Result<Vec<Warning>, AppError> {
-        let mut tx = app.db.begin_person(&asker.scope()).await?;
+        known: &mut Known,
+    ) {
+        let name = &after.pool;
         let at = self.windows_at.unwrap_or(changed.now);
-        let mut warnings = Vec::new();
-        for name in &self.pools_promised(changed)? {
-            let pool = pools::find(&mut tx, name).await?.id;
-            let mut promises = Promises::load(&mut tx, (pool, name)).await?;
-            if self.windows_at.is_some() {
-                set_quotas(present, name, &promises, at);
-            }
-            self.draft_quotas(&mut promises)?;
-            self.draft_windows(app, &mut tx, &mut promises).await?;
-            promises.check(changed.now)?;
-            let open = if self.windows.is_empty() && self.windows_at.is_none() {
-                Vec::new()
-            } else {
-                promises.open_at(at)
-            };
-            warnings.extend(quotas::overpromised(changed, &promises, &open));
-            set_quotas(changed, name, &promises, at);
+        if self.windows_at.is_some() {
+            set_quotas(present, name, before, at);
         }
-        tx.commit().await?;
-        Ok(warnings)
+        let quotas = self.quotas.iter().any(|draft| draft.pool == *name);
+        let windows: BTreeSet<&Name> = self
+            .windows
+            .iter()
+            .filter(|draft| draft.pool == *name)
+            .map(|draft| &draft.name)
+            .collect();
+        if quotas {
+            warning::add(
+                &mut known.warnings,
+                warning::of_pool(changed, after, changed.now),
+            );
+        }
+        if !windows.is_empty() {
+            for (window, found) in warning::of_windows(changed, after, changed.now) {
+                if windows.contains(&window) {
+                    warning::add(&mut known.warnings, found);
+                }
+            }
+        }
+        if self.windows_at.is_some() {
+            let open = after.open_at(at);
+            warning::add(&mut known.warnings, warning::at(changed, after, &open));
+        }
+        if quotas || !windows.is_empty() || self.windows_at.is_some() {
+            set_quotas(changed, name, after, at);
+        }
+    }
+
+    /// Puts the drafted bookings of a pool into a world; which bookings there would be in conflict.
+    async fn change_bookings(
+        &self,
+        tx: &mut Tx,
+        pool: PoolId,
+        (before, after): (&Promises, &Promises),
+        world: &mut World,
+    ) -> Result<Vec<BookingConflicts>, AppError> {
+        let now = store::clock(tx).await?;
+        let standing = store::bookings::standing(tx, Some(pool), now).await?;
+        let capacity = store::pools::capacity_milli(tx, pool).await?;
+        let mut changed = standing.clone();
+        let mut drafted = BTreeSet::new();
+        let drafts = self.bookings.iter().enumerate();
+        for (index, draft) in drafts.filter(|(_, draft)| draft.pool == after.pool) {
+            let booking = bookings::drafted(draft, after, &standing, now)
+                .map_err(|error| under(&format!("bookings[{index}]"), error))?;
+            changed.retain(|known| known.name != booking.name);
+            changed.push(booking);
+            drafted.insert(draft.name.clone());
+            put_booking(world, draft);
+        }
+        changed.sort_by_key(|booking| (booking.starts_at, booking.id));
+        let ends = changed.iter().map(|booking| booking.ends_at);
+        let span = (now, ends.max().unwrap_or(now).max(now));
+        let before = Calendar::of(before, capacity, standing, span);
+        let after = Calendar::of(after, capacity, changed, span);
+        Ok(conflicts::of(&before, &after, &drafted))
+    }
+
+    /// Refuses bookings of a pool that is not there.
+    fn find_pools(&self, world: &World) -> Result<(), AppError> {
+        let bookings = self.bookings.iter().map(|draft| &draft.pool);
+        for (index, pool) in bookings.enumerate() {
+            if !world.pools.iter().any(|known| known.name == pool.as_str()) {
+                return Err(unknown(&format!("bookings[{index}]"), "pool", pool));
+            }
+        }
+        Ok(())
     }
 
     /// Puts the drafted quotas of a pool into what is promised of it.
@@ -244,10 +342,7 @@ impl PolicyDraft {
         for (index, draft) in drafts.filter(|(_, draft)| draft.pool == promises.pool) {
             let zone = app.config.organisation.time_zone;
             let drafted = windows::drafted(tx, &draft.pool, &draft.new_window(), zone).await;
-            let window = drafted.map_err(|error| match error {
-                AppError::Invalid(fault) => fault.under(&format!("windows[{index}]")).into(),
-                other => other,
-            })?;
+            let window = drafted.map_err(|error| under(&format!("windows[{index}]"), error))?;
             promises.windows.retain(|known| known.name != window.name);
             promises.windows.push(window);
         }
@@ -293,6 +388,13 @@ fn change_pools(world: &mut World, drafts: &[PoolDraft]) -> Result<(), AppError>
     Ok(())
 }
 
+fn under(place: &str, error: AppError) -> AppError {
+    match error {
+        AppError::Invalid(fault) => fault.under(place).into(),
+        other => other,
+    }
+}
+
 fn unknown(place: &str, noun: &str, name: &Name) -> AppError {
     AppError::invalid(
         &format!("{place}.{noun}"),
@@ -315,26 +417,15 @@ fn change_classes(world: &mut World, drafts: &[ClassDraft]) -> Result<(), AppErr
     Ok(())
 }
 
-fn change_bookings(world: &mut World, drafts: &[BookingDraft]) -> Result<(), AppError> {
-    for (index, draft) in drafts.iter().enumerate() {
-        let place = format!("bookings[{index}]");
-        if !world.pools.iter().any(|p| p.name == draft.pool.as_str()) {
-            return Err(unknown(&place, "pool", &draft.pool));
-        }
-        if !world.teams.iter().any(|t| t.name == draft.team.as_str()) {
-            return Err(unknown(&place, "team", &draft.team));
-        }
-        bookings::check(draft.gpus, (draft.from, draft.to), world.now)?;
-        let name = bookings::world_name(&draft.pool, &draft.name);
-        world.bookings.retain(|known| known.name != name);
-        world.bookings.push(Booking {
-            name,
-            team: draft.team.to_string(),
-            pool: draft.pool.to_string(),
-            gpus: draft.gpus,
-            from: draft.from,
-            to: draft.to,
-        });
-    }
-    Ok(())
+fn put_booking(world: &mut World, draft: &BookingDraft) {
+    let name = bookings::world_name(&draft.pool, &draft.name);
+    world.bookings.retain(|known| known.name != name);
+    world.bookings.push(Booking {
+        name,
+        team: draft.team.to_string(),
+        pool: draft.pool.to_string(),
+        gpus: draft.gpus,
+        from: draft.from,
+        to: draft.to,
+    });
 }

@@ -10,6 +10,7 @@ use domain::ids::{PoolId, TeamId};
 use domain::name::Name;
 
 use super::super::AppError;
+use super::warning::while_open;
 use crate::scheduler::windows;
 use crate::store::quotas::Amounts;
 use crate::store::teams::TreeTeam;
@@ -34,12 +35,7 @@ pub struct Excess {
 impl Excess {
     /// The same as a refused value.
     pub fn fault(&self) -> FieldError {
-        let names: Vec<&str> = self.windows.iter().map(Name::as_str).collect();
-        let while_open = match names.as_slice() {
-            [] => String::new(),
-            [one] => format!(" while window {one} is open"),
-            several => format!(" while windows {} are open", several.join(" and ")),
-        };
+        let while_open = while_open(&self.windows);
         FieldError::new(
             "guaranteed",
             self.own,
