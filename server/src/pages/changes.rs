@@ -96,10 +96,10 @@ async fn show(
         let of = of.as_ref().map(|of| format!("&{of}")).unwrap_or_default();
         format!("/policy-versions?cursor={}{of}", encode(cursor))
     });
-    let (effect, error) = match tried.as_ref().map(|tried| tried.outcome.clone()) {
+    let (effect, error) = match tried.as_ref().map(|tried| &tried.outcome) {
         None => (None, None),
-        Some(Ok(effect)) => (Some(effect), None),
-        Some(Err(refused)) => (None, Some(refused)),
+        Some(Ok(effect)) => (Some(effect.clone()), None),
+        Some(Err(refused)) => (None, Some(refused.clone())),
     };
     page(&ChangesView {
         tabs: policies::tabs(app, visit, PolicyTab::Changes, None).await?,

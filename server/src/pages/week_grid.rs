@@ -97,6 +97,7 @@ mod tests {
             quotas: Vec::new(),
             open: false,
             next_edge_at: None,
+            warnings: Vec::new(),
             version: 1,
         }
     }
