@@ -66,7 +66,7 @@ fn what_is_borrowed_is_of_the_nearest_whose_guarantee_is_idle() {
     );
     assert_eq!(
         told(&all, "a1"),
-        "holds 0 of 4; borrows 0 (; spare 0); lends 3 (b 3); may take 4"
+        "holds 0 of 4; borrows 0 (; spare 0); lends 3 (b 3); may take 3"
     );
     assert_eq!(
         told(&all, "a2"),
@@ -74,7 +74,7 @@ fn what_is_borrowed_is_of_the_nearest_whose_guarantee_is_idle() {
     );
     assert_eq!(
         told(&all, "a"),
-        "holds 3 of 7; borrows 0 (; spare 0); lends 3 (b 3); may take 4"
+        "holds 3 of 7; borrows 0 (; spare 0); lends 3 (b 3); may take 3"
     );
     assert_eq!(
         told(&all, "b"),
