@@ -1,6 +1,7 @@
 //! Bookings that can no longer be had whole: noticed, told once, and let go again.
 
 use axum::http::StatusCode;
+use domain::ids::NodeId;
 use serde_json::{Value, json};
 use server::app::bookings;
 use sqlx::PgPool;
@@ -29,7 +30,7 @@ async fn a_booking_that_a_failed_device_or_a_lost_node_takes_from_is_noticed_and
     let _clock = Clock::at(&owner, "2026-01-05T08:00:00Z").await;
     let server = Server::start(&owner).await;
     add_node(&owner, "h100", "n1", 8).await;
-    add_node(&owner, "h100", "n2", 4).await;
+    let away = add_node(&owner, "h100", "n2", 4).await;
     let demo = json!({
         "name": "demo", "team": "vision", "gpus": 4, "from": "2026-01-06T09:00:00Z", "to": "2026-01-06T17:00:00Z"
     });
@@ -87,6 +88,15 @@ async fn a_booking_that_a_failed_device_or_a_lost_node_takes_from_is_noticed_and
     assert_eq!(told(&server).await, [again.clone(), in_conflict(11)]);
     assert_eq!(list("vision-viewer").await["conflict_since"], Value::Null);
 
+    sqlx::query!(
+        "UPDATE nodes SET reachability = 'unreachable', version = version + 1 WHERE id = $1",
+        away as NodeId
+    )
+    .execute(&owner)
+    .await
+    .expect("away");
+    watch().await;
+    assert_eq!(told(&server).await.len(), 2, "it is away for now");
     sqlx::query!("UPDATE nodes SET reachability = 'lost', version = version + 1 WHERE name = 'n2'")
         .execute(&owner)
         .await
