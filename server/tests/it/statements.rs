@@ -276,7 +276,7 @@ async fn where_guarantees_shrink_what_was_given_and_what_holds_stand_side_by_sid
     add_node(&owner, "h100", "n2", 2).await;
     let mut member = browser(&owner, &server, "org-viewer").await;
     let whole = member.get("/teams/org").await.html;
-    assert!(!whole.contains("hold now"), "{whole}");
+    assert!(!whole.contains("in force"), "{whole}");
     lose_or_find(&owner, "n2").await;
     let viewer = server.client("org-viewer");
     let told = viewer.get("/teams/org/quota-statement").await;
@@ -305,12 +305,12 @@ async fn where_guarantees_shrink_what_was_given_and_what_holds_stand_side_by_sid
     );
     let page = member.get("/teams/vision").await.html;
     for words in [
-        "In h100 <b>4</b> are guaranteed, and <b>3</b> hold while 2 devices are out.",
-        "against <b>4</b> guaranteed. Of guarantees, <b>3</b> hold now.",
-        "4<small>3 hold now</small>",
+        "Guaranteed in h100: <b>4</b>; in force while 2 devices are out: <b>3</b>.",
+        "against <b>4</b> guaranteed. In force now: <b>3</b>.",
+        "4<small>in force now: 3</small>",
     ] {
         assert!(page.contains(words), "{words}: {page}");
     }
     let all = member.get("/teams").await.html;
-    assert!(all.contains("8<small>6 hold now</small>"), "{all}");
+    assert!(all.contains("8<small>in force now: 6</small>"), "{all}");
 }

@@ -93,7 +93,7 @@ async fn a_try_of_a_booking_tells_the_conflicts_that_its_calendar_marks_once_it_
     let effect = part(&answer, "id=\"effect\"", "</section>");
     for words in [
         "The booking <b>third</b> of vision would be marked in the calendar.",
-        "2126-01-15 09:00 to 2126-01-15 17:00: 1 GPU more are promised than h100 has. Guaranteed then: 8; booked: 5; there: 12.",
+        "2126-01-15 09:00 to 2126-01-15 17:00: h100 has 1 GPU less than is promised. Guaranteed then: 8; booked: 5; there: 12.",
     ] {
         assert!(effect.contains(words), "{words}: {effect}");
     }

@@ -158,6 +158,8 @@ pub(super) async fn write(
         let foretold = foretold.map(|told| told.verdict(id));
         match spec.array {
             Some(array) => {
+                // What is written first is looked at first.
+                write_jobs(tx, &mut jobs_new).await?;
                 let new = NewArray {
                     id,
                     team_id,
@@ -196,13 +198,20 @@ pub(super) async fn write(
             ..Change::of(action, format!("job/{id}"))
         });
     }
-    if !jobs_new.is_empty() {
-        let specs: Vec<&JobSpec> = jobs_new.iter().map(|job| job.spec).collect();
-        let written = jobs::insert(tx, &jobs_new).await;
-        written.map_err(|error| unknown_class(error, &specs))?;
-    }
+    write_jobs(tx, &mut jobs_new).await?;
     events::insert_all(tx, &events_new).await?;
     audit::record_all(tx, asker, changes).await
+}
+
+/// Writes these jobs, and takes them out.
+async fn write_jobs(tx: &mut Tx, new: &mut Vec<NewJob<'_>>) -> Result<(), AppError> {
+    let new = std::mem::take(new);
+    if new.is_empty() {
+        return Ok(());
+    }
+    let specs: Vec<&JobSpec> = new.iter().map(|job| job.spec).collect();
+    let written = jobs::insert(tx, &new).await;
+    written.map_err(|error| unknown_class(error, &specs))
 }
 
 /// What a job's first event says besides: that it prefers what there is not.
