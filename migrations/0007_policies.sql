@@ -10,6 +10,8 @@ CREATE TABLE bookings (
     gpus_milli bigint NOT NULL CONSTRAINT booking_gpus CHECK (gpus_milli BETWEEN 1 AND 10000000000),
     starts_at timestamptz NOT NULL,
     ends_at timestamptz NOT NULL,
+    -- Since when it cannot be had whole, as the product noticed it; absent while it can.
+    conflict_since timestamptz,
     created_at timestamptz NOT NULL DEFAULT allotment.clock(),
     version bigint NOT NULL DEFAULT 1,
     CONSTRAINT booking_name_form CHECK (name ~ '^[a-z0-9][a-z0-9._-]{0,62}$'),
@@ -65,18 +67,22 @@ CREATE TABLE policy_versions (
     actor_id uuid,
     actor_name text NOT NULL,
     reason text NOT NULL,
+    -- Where an earlier version was gone back to: which.
+    restored_version bigint,
     -- Absent before it was made.
     before jsonb,
     -- Absent when it was removed.
     after jsonb
 );
 CREATE INDEX policy_versions_by_object ON policy_versions (object, id);
+CREATE INDEX policy_versions_by_time ON policy_versions (at);
 -- The classes that ship can be gone back to as well.
 INSERT INTO policy_versions (noun, object, version, actor_name, reason, after)
 SELECT 'class', 'class/' || name, version, 'allotment', 'shipped',
     jsonb_build_object('priority', priority, 'preemptible', preemptible)
 FROM classes ORDER BY name;
-CREATE TRIGGER policy_versions_append_only BEFORE UPDATE OR DELETE ON policy_versions
+-- They age: what is too old is removed by the product alone.
+CREATE TRIGGER policy_versions_append_only BEFORE UPDATE ON policy_versions
     FOR EACH ROW EXECUTE FUNCTION allotment.refuse_change();
 
 CREATE TRIGGER record_change AFTER INSERT OR UPDATE OR DELETE ON bookings
@@ -86,6 +92,7 @@ CREATE TRIGGER record_change AFTER INSERT OR UPDATE OR DELETE ON windows
 
 GRANT SELECT, INSERT, UPDATE, DELETE ON bookings, windows, window_quotas TO allotment_app, allotment_system;
 GRANT SELECT, INSERT ON policy_versions TO allotment_app, allotment_system;
+GRANT DELETE ON policy_versions TO allotment_system;
 
 DO $$
 DECLARE

@@ -113,6 +113,24 @@ impl Client {
         self.answer(&request).await
     }
 
+    /// Puts `body` in the place of what is there as presumed.
+    pub async fn put(
+        &self,
+        path: &str,
+        query: &[(&str, String)],
+        body: &Value,
+        presumes: Presumed,
+    ) -> Result<Value, Failure> {
+        let request = Request {
+            method: Method::PUT,
+            url: self.url(path, query)?,
+            body: Some(body),
+            key: None,
+            presumes: Some(presumes),
+        };
+        self.answer(&request).await
+    }
+
     /// Changes what has this version by `body`.
     pub async fn patch(
         &self,

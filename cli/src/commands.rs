@@ -2,6 +2,7 @@
 
 pub mod bookings;
 pub mod change;
+pub mod classes;
 pub mod dry_run;
 pub mod explain;
 pub mod jobs;
@@ -9,12 +10,18 @@ pub mod login;
 pub mod logs;
 pub mod platform;
 pub mod policy;
+pub mod pools;
 pub mod queue;
+pub mod quotas;
 pub mod remedies;
 pub mod spec;
 pub mod submit;
+mod tried;
 mod versioned;
 pub mod windows;
+
+use domain::MilliGpu;
+use serde_json::Value;
 
 use crate::client::Client;
 use crate::failure::Failure;
@@ -41,4 +48,12 @@ pub async fn team(client: &Client, said: Option<String>) -> Result<String, Failu
             several.join(", ")
         ))),
     }
+}
+
+/// An amount of at most three decimals, as JSON has it.
+fn amount(text: &str) -> Result<Value, Failure> {
+    let amount: MilliGpu = text
+        .parse()
+        .map_err(|error: domain::FieldError| Failure::Words(error.to_string()))?;
+    serde_json::to_value(amount).map_err(|error| Failure::Words(error.to_string()))
 }

@@ -8,11 +8,15 @@ mod login;
 mod plan;
 mod simulate;
 mod table;
+mod words;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use commands::{bookings, change, explain, jobs, logs, platform, policy, queue, submit, windows};
+use commands::{
+    bookings, change, classes, explain, jobs, logs, platform, policy, pools, queue, quotas, submit,
+    windows,
+};
 use failure::Failure;
 
 /// GPU clusters, shared: submit work, see why it waits, and what it cost.
@@ -42,6 +46,9 @@ enum Command {
     Teams(platform::Teams),
     Quota(platform::Quota),
     Usage(platform::Usage),
+    Quotas(quotas::Quotas),
+    Pools(pools::Pools),
+    Classes(classes::Classes),
     Policy(policy::Policy),
     Bookings(bookings::Bookings),
     Windows(windows::Windows),
@@ -82,6 +89,9 @@ fn run(command: Command) -> Result<(), Failure> {
             Command::Teams(c) => c.run().await,
             Command::Quota(c) => c.run().await,
             Command::Usage(c) => c.run().await,
+            Command::Quotas(c) => c.run().await,
+            Command::Pools(c) => c.run().await,
+            Command::Classes(c) => c.run().await,
             Command::Policy(c) => c.run().await,
             Command::Bookings(c) => c.run().await,
             Command::Windows(c) => c.run().await,

@@ -111,8 +111,8 @@ fn tables(plan: &Plan) -> String {
         let reason = serde_json::to_value(loss.reason).ok();
         let reason = reason.as_ref().and_then(|r| r.as_str()).unwrap_or("");
         let why = format!(
-            "{reason}{gainer}, {} GPU-seconds lost",
-            loss.lost_gpu_seconds
+            "{reason}{gainer}, {} lost",
+            domain::words::counted(loss.lost_gpu_seconds.unsigned_abs(), "GPU-second")
         );
         done.add_row([
             "gives way",

@@ -5,6 +5,7 @@ mod fit;
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 
+use domain::MilliGpu;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -87,6 +88,27 @@ pub fn text(value: &Value) -> String {
         Value::Object(map) if map.contains_key("amount") => money(value),
         other => other.to_string(),
     }
+}
+
+/// A number with its noun, whose plural ends in an *s*.
+pub fn counted(value: &Value, noun: &str) -> String {
+    match value.as_u64() {
+        Some(n) => domain::words::counted(n, noun),
+        None => format!("{} {noun}s", text(value)),
+    }
+}
+
+/// An amount of GPUs with its unit.
+pub fn gpus(value: &Value) -> String {
+    match amount(value) {
+        Some(gpus) => domain::words::gpus(gpus),
+        None => format!("{} GPUs", text(value)),
+    }
+}
+
+/// An amount of GPUs, where that is one.
+pub fn amount(value: &Value) -> Option<MilliGpu> {
+    serde_json::from_value(value.clone()).ok()
 }
 
 /// An amount with its currency.

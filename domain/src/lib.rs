@@ -18,6 +18,7 @@ pub mod spec;
 pub mod state;
 pub mod time;
 pub mod weekly;
+pub mod words;
 
 pub use error::FieldError;
 pub use quantity::{MilliCpu, MilliGpu};

@@ -12,7 +12,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("web", &["domain"]),
     ("server", &["domain", "engine", "protocol", "web"]),
     ("agent", &["domain", "protocol"]),
-    ("cli", &["domain", "engine"]),
+    ("cli", &["domain", "engine", "web"]),
     ("nvml-sim", &[]),
     ("rig", &["domain"]),
     ("tests", &["domain", "rig"]),

@@ -1,7 +1,11 @@
 //! What would come of a workload that is not submitted yet; nothing is changed.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::cycle::{plan, slice_changes};
-use crate::plan::{Migration, Nomination, Preemption, Reservation, SliceChange, Start, Waiting};
+use crate::plan::{
+    Migration, Nomination, Plan, Preemption, Reservation, SliceChange, Start, Waiting,
+};
 use crate::world::{Workload, WorkloadState, World};
 
 /// The outcome for the workload, were it in the world now.
@@ -38,50 +42,91 @@ pub enum DryRun {
 
 /// Plans a world with one workload more. A name that the world has already is replaced.
 pub fn dry_run(world: &World, workload: Workload) -> DryRun {
+    dry_runs(world, vec![workload])
+        .pop()
+        .expect("one was asked about, and one is answered")
+}
+
+/// Plans a world with several workloads more, as if they were submitted together: the outcome of
+/// each, in the order in which they are given.
+pub fn dry_runs(world: &World, workloads: Vec<Workload>) -> Vec<DryRun> {
+    let names: Vec<String> = workloads.iter().map(|w| w.name.clone()).collect();
     let mut trial = world.clone();
-    let name = workload.name.clone();
-    trial.workloads.retain(|w| w.name != name);
-    trial.workloads.push(Workload {
+    let replaced: BTreeSet<&String> = names.iter().collect();
+    trial.workloads.retain(|w| !replaced.contains(&w.name));
+    let waiting = workloads.into_iter().map(|workload| Workload {
         state: WorkloadState::Waiting,
         placed: Vec::new(),
         ..workload
     });
-    let mut plan = plan(&trial);
-    if let Some(at) = plan.starts.iter().position(|s| s.workload == name) {
-        let start = plan.starts.swap_remove(at);
-        let slices = slice_changes(&trial, &start);
-        return DryRun::Starts { start, slices };
+    trial.workloads.extend(waiting);
+    let plan = plan(&trial);
+    let found = Found::of(&plan);
+    names
+        .iter()
+        .map(|name| found.outcome(&trial, name))
+        .collect()
+}
+
+/// A plan by the names of workloads.
+struct Found<'p> {
+    plan: &'p Plan,
+    starts: BTreeMap<&'p str, &'p Start>,
+    waiting: BTreeMap<&'p str, &'p Waiting>,
+    nominations: BTreeMap<&'p str, &'p Nomination>,
+    reservations: BTreeMap<&'p str, &'p Reservation>,
+}
+
+impl<'p> Found<'p> {
+    fn of(plan: &'p Plan) -> Self {
+        Self {
+            plan,
+            starts: named(&plan.starts, |s| &s.workload),
+            waiting: named(&plan.waiting, |w| &w.workload),
+            nominations: named(&plan.nominations, |n| &n.workload),
+            reservations: named(&plan.reservations, |r| &r.workload),
+        }
     }
-    let waiting = plan.waiting.iter().position(|w| w.workload == name);
-    let waiting = plan
-        .waiting
-        .swap_remove(waiting.expect("what waits and does not start has a verdict"));
-    match plan.nominations.iter().position(|n| n.workload == name) {
-        Some(at) => {
-            let mut victims = plan.preemptions;
-            victims.retain(|p| p.gainer.as_deref() == Some(&name));
-            let mut movers = plan.migrations;
-            movers.retain(|m| m.gainer.as_deref() == Some(&name));
-            let nomination = plan.nominations.swap_remove(at);
-            let start = Start {
-                workload: name,
-                workers: u32::try_from(nomination.placement.len()).unwrap_or(u32::MAX),
-                placement: nomination.placement.clone(),
+
+    fn outcome(&self, trial: &World, name: &str) -> DryRun {
+        if let Some(start) = self.starts.get(name) {
+            return DryRun::Starts {
+                start: (*start).clone(),
+                slices: slice_changes(trial, start),
             };
-            DryRun::Displaces {
-                slices: slice_changes(&trial, &start),
-                nomination,
-                victims,
-                movers,
-                waiting,
-            }
         }
-        None => {
-            let kept = plan.reservations.into_iter().find(|r| r.workload == name);
-            DryRun::Waits {
+        let waiting = self.waiting.get(name);
+        let waiting = waiting.expect("what waits and does not start has a verdict");
+        let waiting = (*waiting).clone();
+        let Some(nomination) = self.nominations.get(name) else {
+            return DryRun::Waits {
                 waiting,
-                reservation: kept,
-            }
+                reservation: self.reservations.get(name).map(|kept| (*kept).clone()),
+            };
+        };
+        let victims = self.plan.preemptions.iter();
+        let movers = self.plan.migrations.iter();
+        let start = Start {
+            workload: name.to_owned(),
+            workers: u32::try_from(nomination.placement.len()).unwrap_or(u32::MAX),
+            placement: nomination.placement.clone(),
+        };
+        DryRun::Displaces {
+            slices: slice_changes(trial, &start),
+            nomination: (*nomination).clone(),
+            victims: victims
+                .filter(|p| p.gainer.as_deref() == Some(name))
+                .cloned()
+                .collect(),
+            movers: movers
+                .filter(|m| m.gainer.as_deref() == Some(name))
+                .cloned()
+                .collect(),
+            waiting,
         }
     }
+}
+
+fn named<T>(all: &[T], name: impl Fn(&T) -> &String) -> BTreeMap<&str, &T> {
+    all.iter().map(|one| (name(one).as_str(), one)).collect()
 }

@@ -31,7 +31,7 @@ pub mod statement;
 pub mod world;
 
 pub use cycle::{decide, plan};
-pub use dry_run::{DryRun, dry_run};
+pub use dry_run::{DryRun, dry_run, dry_runs};
 pub use explain::explain;
 pub use planner::{Left, Planner};
 pub use shelf::Shelf;

@@ -321,8 +321,11 @@ pub struct Waiting {
     pub scope: String,
     /// One sentence for people.
     pub message: String,
-    /// GPUs that it needs.
+    /// GPUs that it needs: of work whose size may change at the least.
     pub need: MilliGpu,
+    /// GPUs that work whose size may change takes at the most; nothing of any other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub need_max: Option<MilliGpu>,
     /// GPUs that there are for it where it binds.
     pub have: MilliGpu,
     /// Nodes by the first reason for which they do not do.

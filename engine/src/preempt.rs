@@ -21,7 +21,7 @@ use crate::ledger::{Ledger, Slot, Standing};
 use crate::plan::Reason;
 use crate::world::NodeState;
 
-pub(crate) use binding::binding_rules;
+pub(crate) use binding::{binding_rules, once_protected_ran};
 pub(crate) use choice::service_can_lose;
 pub(crate) use front::Fronts;
 pub(crate) use herd::Herd;

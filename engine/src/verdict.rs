@@ -82,7 +82,12 @@ fn one(
     let index = cycle.index;
     let facts = &index.works[work];
     let (pool, verdict) = match before_pools(cycle, work) {
-        Some(verdict) => (facts.pools.first().copied(), verdict),
+        // What binds is no want of GPUs; how many are free is told all the same.
+        Some(verdict) => {
+            let pool = facts.pools.first().copied();
+            let have = pool.map_or(0, |pool| counts::free(cycle, work, pool));
+            (pool, Verdict { have, ..verdict })
+        }
         None => {
             // The pool that brings it nearest to a start; among equals one in which it can ever start.
             let mut best: Option<(usize, Verdict)> = None;
@@ -108,6 +113,8 @@ fn one(
         .map(|pool| counts::of(cycle, work, pool, verdict.code))
         .unwrap_or_default();
     let need = need(index, work, pool);
+    let most = need_of(index, work, pool, facts.row.workers);
+    let need_max = (most > need).then_some(most);
     let have = pool.map_or(0, |pool| index.pools[pool].milli(verdict.have.max(0)));
     let have = MilliGpu::from_milli(have);
     let expected_start = pool.and_then(|pool| expected::start_of(cycle, work, pool, verdict.code));
@@ -115,9 +122,10 @@ fn one(
         workload: facts.row.name.clone(),
         pool: pool.map(|pool| index.pools[pool].row.name.clone()),
         code: verdict.code,
-        message: words::message(cycle, work, pool, &verdict, need, have),
+        message: words::message(cycle, work, pool, &verdict, (need, most), have),
         scope: verdict.scope,
         need,
+        need_max,
         have,
         rank: pool.and_then(|pool| ranks.get(&(work, pool)).copied()),
         expected_start,
@@ -136,16 +144,21 @@ fn plain(code: Code, scope: impl Into<String>) -> Verdict {
     }
 }
 
+/// The GPUs that work needs at the least.
 fn need(index: &Index<'_>, work: usize, pool: Option<usize>) -> MilliGpu {
-    let least = index.works[work].row.workers_least();
+    need_of(index, work, pool, index.works[work].row.workers_least())
+}
+
+/// The GPUs that so many workers need.
+fn need_of(index: &Index<'_>, work: usize, pool: Option<usize>, workers: u32) -> MilliGpu {
     match pool {
         Some(pool) => {
-            let amount = index.charge_least(work, pool) * Amount::from(least);
+            let amount = index.charge_least(work, pool) * Amount::from(workers);
             MilliGpu::from_milli(index.pools[pool].milli(amount))
         }
-        None => {
-            MilliGpu::from_milli(index.works[work].row.per_worker.gpus().milli() * i64::from(least))
-        }
+        None => MilliGpu::from_milli(
+            index.works[work].row.per_worker.gpus().milli() * i64::from(workers),
+        ),
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use engine::cycles;
 use engine::plan::{Plan, Preemption, Reason};
-use engine::world::{PreemptionPolicy, Reclaim, WithinTeam, WorkloadState, World};
+use engine::world::{PreemptionPolicy, Reclaim, WithinTeam, Workload, WorkloadState, World};
 use proptest::prelude::*;
 use worlds::rich::rich;
 use worlds::tried;
@@ -161,16 +161,20 @@ proptest! {
         let first = world.clone();
         let most = world.workloads.len() * world.teams.len();
         let mut evictions = 0;
+        let mut at_rest = false;
         for _ in 0..REST {
             let made = engine::plan(&world);
             evictions += made.preemptions.len();
             let rests = made.idle();
             cycles::apply(&mut world, &made);
             cycles::advance(&mut world, None);
-            if rests && world.workloads.iter().all(|w| w.state != WorkloadState::Leaving && w.nominated.is_none()) {
+            let pending = |w: &Workload| w.state == WorkloadState::Leaving || w.nominated.as_ref().is_some_and(|room| room.until > world.now);
+            if rests && !world.workloads.iter().any(pending) {
+                at_rest = true;
                 break;
             }
         }
+        prop_assert!(at_rest, "it does not come to rest in {REST} cycles: {}", engine::scenario::write(&first));
         prop_assert!(evictions <= most, "{evictions} evictions of {most} in {}", engine::scenario::write(&first));
     }
 }

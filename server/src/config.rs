@@ -37,6 +37,9 @@ pub struct Config {
     /// How much one person may take.
     #[serde(default)]
     pub limits: Limits,
+    /// How long what ages is kept.
+    #[serde(default)]
+    pub retention: Retention,
     /// What is the organisation's own.
     #[serde(default)]
     pub organisation: Organisation,
@@ -224,6 +227,22 @@ pub struct Limits {
     pub event_streams_per_person: usize,
     /// Logs that are read at once, of all jobs. A node reads few to all people together.
     pub logs_per_person: usize,
+}
+
+/// How long what ages is kept, in days.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Retention {
+    /// Versions of policies; the newest of each object stays for ever.
+    pub policy_versions_days: i64,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self {
+            policy_versions_days: 730,
+        }
+    }
 }
 
 impl Default for Limits {

@@ -1,7 +1,9 @@
 //! The main job by the command line: every command that the contract names, against a product that runs.
 
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use rig::{Cluster, Options};
 use serde_json::Value;
@@ -122,6 +124,62 @@ async fn every_command_does_its_part_of_the_main_job() {
 }
 
 #[tokio::test]
+async fn a_log_in_is_kept_for_the_commands_that_follow() {
+    let cluster = start(Options::for_test("cli-login", one_machine()).unwrap()).await;
+    let home = cluster.paths().state.join("home");
+    std::fs::create_dir(&home).unwrap();
+    let password = &cluster.secrets.user("vision-member").unwrap().password;
+    let run = |words: &[&str], input: &str| {
+        let mut child = Command::new(cluster.paths().binary("allot").unwrap())
+            .args(words)
+            .env_clear()
+            .env("HOME", &home)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // A command that does not ask closes its input unread.
+        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+        child.wait_with_output().unwrap()
+    };
+    let url = cluster.url();
+    let log_in = ["login", "--url", &url, "--user", "vision-member"];
+    let before = run(&["quota", "vision"], "");
+    assert_eq!(before.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&before.stderr).contains("allot login"));
+    let wrong = run(&log_in, "not-the-password\n");
+    assert_eq!(wrong.status.code(), Some(1));
+    assert!(!home.join(".config").exists(), "nothing is kept of it");
+
+    let kept = run(&log_in, &format!("{password}\n"));
+    assert!(kept.status.success(), "{kept:?}");
+    let file = home.join(".config/allotment/login.json");
+    let mode = std::fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "it is its owner's alone");
+    assert!(!std::fs::read_to_string(&file).unwrap().contains(password));
+    let quota = json(&run(&["quota", "vision", "--json"], ""));
+    let rows = quota["items"].as_array().expect("rows");
+    let row = rows.iter().find(|row| row["pool"] == "l40s");
+    assert!(
+        row.is_some_and(|row| row["guaranteed"].as_f64() > Some(0.0)),
+        "{quota}"
+    );
+    let teams = json(&run(&["teams", "--json"], ""));
+    assert!(teams.to_string().contains("vision"), "{teams}");
+    let nodes = json(&run(&["nodes", "--json"], ""));
+    assert_eq!(nodes["items"][0]["name"], "l40s-1", "{nodes}");
+    let usage = json(&run(&["usage", "vision", "--json"], ""));
+    assert!(usage["total"].is_object(), "{usage}");
+
+    let scenario = rig::paths::checkout_of_build().join("examples/scenario.yaml");
+    let plan = run(&["plan", &scenario.display().to_string()], "");
+    let plan = json(&plan);
+    assert!(plan["starts"].is_array(), "{plan}");
+    finish(cluster, None).await;
+}
+
+#[tokio::test]
 async fn bookings_windows_and_earlier_policies_are_set_by_command() {
     let cluster = start(Options::for_test("cli-policies", one_machine()).unwrap()).await;
     let run = |words: &[&str]| allot(&cluster, cluster.admin().token(), words);
@@ -201,5 +259,111 @@ async fn bookings_windows_and_earlier_policies_are_set_by_command() {
         Some(1)
     );
     std::fs::remove_dir_all(&folder).unwrap();
+    finish(cluster, None).await;
+}
+
+#[tokio::test]
+async fn pools_classes_and_quotas_are_tried_and_set_by_command() {
+    let cluster = start(Options::for_test("cli-set", one_machine()).unwrap()).await;
+    let run = |words: &[&str]| allot(&cluster, cluster.admin().token(), words);
+    let text = |words: &[&str]| String::from_utf8_lossy(&run(words).stdout).into_owned();
+
+    let words = ["pools", "change", "l40s", "preemption.reclaim=never"];
+    let tried = json(&run(&[&words[..], &["--dry-run", "--json"]].concat()));
+    assert_eq!(
+        tried["changes"],
+        serde_json::json!([{"pool": "l40s", "key": "preemption.reclaim", "from": "any", "to": "never"}])
+    );
+    assert!(tried["effect"]["jobs"].is_array(), "{tried}");
+    assert_eq!(
+        json(&run(&["pools", "show", "l40s", "--json"]))["preemption"]["reclaim"],
+        "any",
+        "a try saves nothing"
+    );
+    let changed = json(&run(&[&words[..], &["--reason", "calm", "--json"]].concat()));
+    assert_eq!(changed["preemption"]["reclaim"], "never", "{changed}");
+    assert!(text(&["pools", "list"]).contains("l40s"));
+    let wrong = run(&["pools", "change", "l40s", "backfill=loud"]);
+    assert_eq!(wrong.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("backfill"));
+
+    let made = json(&run(&[
+        "classes",
+        "create",
+        "urgent",
+        "--priority",
+        "-5",
+        "--preemptible",
+        "false",
+        "--json",
+    ]));
+    assert_eq!(made["priority"], -5, "{made}");
+    let words = ["classes", "change", "urgent", "--priority", "200"];
+    let tried = json(&run(&[&words[..], &["--dry-run", "--json"]].concat()));
+    assert_eq!(tried["changes"][0]["from"], -5, "{tried}");
+    assert!(run(&words).status.success());
+    let shown = json(&run(&["classes", "show", "urgent", "--json"]));
+    assert_eq!(
+        (&shown["priority"], &shown["preemptible"]),
+        (&200.into(), &false.into())
+    );
+    assert_eq!(
+        run(&["classes", "change", "urgent"]).status.code(),
+        Some(2),
+        "nothing is said"
+    );
+    assert!(run(&["classes", "delete", "urgent"]).status.success());
+
+    let set = json(&run(&[
+        "quotas", "set", "vision", "l40s", "--limit", "2", "--json",
+    ]));
+    assert_eq!(
+        (&set["guaranteed"], &set["limit"], &set["version"]),
+        (&1.into(), &2.into(), &2.into()),
+        "what is not said stays"
+    );
+    let file = std::env::temp_dir().join(format!("allotment-quotas-{}.yaml", std::process::id()));
+    let quotas = |speech: &str| {
+        let text = format!(
+            "quotas:\n  - {{team: vision, pool: l40s, quota: {{guaranteed: 0}}}}\n  - {{team: speech, pool: l40s, quota: {speech}}}\n"
+        );
+        std::fs::write(&file, text).unwrap();
+    };
+    let path = file.to_str().unwrap();
+    quotas("{guaranteed: 4, limit: 3}");
+    let refused = run(&["quotas", "apply", path]);
+    assert_eq!(refused.status.code(), Some(1));
+    let vision = || {
+        json(&run(&[
+            "quotas", "list", "--team", "vision", "--pool", "l40s", "--json",
+        ]))
+    };
+    assert_eq!(vision()["items"][0]["guaranteed"], 1, "all or none");
+    quotas("{guaranteed: 1.5}");
+    let tried = json(&run(&["quotas", "apply", path, "--dry-run", "--json"]));
+    let keys: Vec<&Value> = tried["changes"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|row| &row["key"])
+        .collect();
+    assert_eq!(keys, ["guaranteed", "limit", "guaranteed"], "{tried}");
+    assert_eq!(vision()["items"][0]["guaranteed"], 1, "a try saves nothing");
+    let applied = text(&["quotas", "apply", path, "--reason", "the new quarter"]);
+    assert!(applied.contains("1.5"), "{applied}");
+    let after = vision();
+    assert_eq!(
+        (
+            &after["items"][0]["guaranteed"],
+            &after["items"][0]["limit"]
+        ),
+        (&0.into(), &Value::Null)
+    );
+    std::fs::remove_file(&file).unwrap();
+
+    let history = text(&["policy", "history", "pool/l40s"]);
+    for words in ["preemption.reclaim", "any", "never", "calm"] {
+        assert!(history.contains(words), "{words} in {history}");
+    }
     finish(cluster, None).await;
 }

@@ -109,6 +109,10 @@ async fn without_the_database_requests_get_503_jobs_go_on_and_the_queue_resumes_
     .await
     .unwrap();
 
+    let mut follower = scene.traces.job("follower", "l40s");
+    follower["after"] = json!([running]);
+    let follower = submit(&scene.member, "vision", &follower).await;
+
     scene.cluster.postgres.stop().await.unwrap();
     let response = scene
         .member
@@ -137,11 +141,18 @@ async fn without_the_database_requests_get_503_jobs_go_on_and_the_queue_resumes_
     assert_eq!(alive.status(), 200, "but alive");
     let lines = scene.traces.lines(&running).unwrap();
     assert_eq!(lines.len(), 1, "it goes on: {lines:?}");
+    scene.traces.let_go().unwrap();
+    rig::wait::until_true("it has ended without anybody to hear it", END_BOUND, || {
+        let lines = scene.traces.lines(&running).unwrap();
+        lines.iter().any(|line| line.what == "end")
+    })
+    .await
+    .unwrap();
 
     scene.cluster.postgres.begin().await.unwrap();
     scene.cluster.servers[0].ready().await.unwrap();
-    let later = scene.run("later", "l40s").await;
-    for id in [&running, &later] {
+    let later = scene.submit("later", "l40s").await;
+    for id in [&running, &follower, &later] {
         let job = scene.let_succeed(id).await;
         assert_eq!(job["attempt"], 1, "{job}");
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rig::Cluster;
 use serde_json::json;
 
-use crate::support::{ENDED, all_in, finish, three_machines};
+use crate::support::{ENDED, all_in, finish, submit, three_machines};
 
 /// 200 times a second of work on two cores, with all that goes around it.
 const BOUND: Duration = Duration::from_secs(15 * 60);
@@ -23,12 +23,11 @@ async fn two_hundred_digits_jobs_end_and_their_usage_equals_the_ledger() {
         let member = cluster.sign_in(&format!("{team}-member")).await.unwrap();
         let mut spec = spec.clone();
         spec["name"] = json!(format!("digits-{number}"));
-        submissions.spawn(async move { member.post(&format!("/teams/{team}/jobs"), &spec).await });
+        submissions.spawn(async move { submit(&member, team, &spec).await });
     }
     let mut ids = Vec::new();
     while let Some(submitted) = submissions.join_next().await {
-        let job = submitted.unwrap().unwrap();
-        ids.push(job["id"].as_str().expect("an id").to_owned());
+        ids.push(submitted.unwrap());
     }
     assert_eq!(ids.len(), 200);
     let jobs = all_in(&cluster, &ids, &ENDED, BOUND).await;

@@ -1,6 +1,7 @@
 //! `./dev up` and `./dev down` as a newcomer meets them: resume, a second start, taken ports, a crashed child.
 
 use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -386,6 +387,81 @@ async fn in_the_foreground_a_crashed_child_ends_the_product_with_its_name_and_lo
     assert!(
         !Path::new(&format!("/proc/{}", file.pids.postgres)).exists(),
         "all of it is stopped"
+    );
+}
+
+#[tokio::test]
+async fn an_interrupt_in_the_foreground_stops_all_of_it() {
+    let checkout = Checkout::make("interrupt");
+    // A group of its own, as a terminal gives a command: its interrupt is meant for all of them.
+    let mut up = checkout
+        .up(&["--port", "0"])
+        .stdout(Stdio::null())
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    wait::until("it is up", UP_BOUND, || async {
+        Ok(UpFile::read(&checkout.folder).ok())
+    })
+    .await
+    .unwrap();
+    let file = UpFile::read(&checkout.folder).unwrap();
+    let interrupted = Command::new("kill")
+        .args(["-INT", "--", &format!("-{}", up.id())])
+        .status();
+    assert!(interrupted.unwrap().success());
+    let status = wait::until("it ends", UP_BOUND, || {
+        let ended = up.try_wait();
+        async move { Ok(ended?) }
+    })
+    .await
+    .unwrap();
+    assert!(status.success(), "{status}");
+    let pids = [file.pids.postgres, file.pids.server[0]];
+    for pid in pids.iter().chain(file.pids.agents.values()) {
+        assert!(
+            !Path::new(&format!("/proc/{pid}")).exists(),
+            "process {pid}"
+        );
+    }
+    assert!(UpFile::read(&checkout.folder).is_err());
+    let state = rig::paths::Paths::of_checkout(&checkout.folder)
+        .unwrap()
+        .state;
+    assert_eq!(speaks_of(&state), Vec::<String>::new());
+}
+
+/// Command lines of processes that name this folder.
+fn speaks_of(folder: &Path) -> Vec<String> {
+    let name = folder.display().to_string();
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    processes
+        .filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok())
+        .map(|line| String::from_utf8_lossy(&line).replace('\0', " "))
+        .filter(|line| line.contains(&name))
+        .collect()
+}
+
+#[test]
+fn a_missing_postgresql_is_one_sentence_and_a_failure() {
+    let checkout = Checkout::make("no-postgresql");
+    if !rig::who::root() {
+        return skip("this user may hide nothing of the system");
+    }
+    // An empty folder in place of Debian's, for this command alone.
+    let up = checkout.up(&["--port", "0"]);
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c"])
+        .arg("mkdir -p /usr/lib/postgresql && mount -t tmpfs none /usr/lib/postgresql && exec \"$@\"")
+        .arg("sh")
+        .arg(up.get_program())
+        .args(up.get_args())
+        .env("PATH", "/usr/bin:/bin")
+        .output()
+        .unwrap();
+    refused(
+        &output,
+        &["PostgreSQL is missing", "apt-get install postgresql"],
     );
 }
 

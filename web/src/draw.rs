@@ -60,19 +60,3 @@ fn push(out: &mut String, what: std::fmt::Arguments<'_>) {
 pub fn plain(phrase: &Phrase) -> String {
     phrase.to_string().replace("<b>", "").replace("</b>", "")
 }
-
-/// A phrase as plain text, for where it will be escaped once more.
-pub fn plain_text(phrase: &Phrase) -> String {
-    let replaced = [
-        ("&lt;", "<"),
-        ("&gt;", ">"),
-        ("&quot;", "\""),
-        ("&#39;", "'"),
-        ("&amp;", "&"),
-    ];
-    replaced
-        .iter()
-        .fold(plain(phrase), |text, (entity, character)| {
-            text.replace(entity, character)
-        })
-}

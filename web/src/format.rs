@@ -1,5 +1,7 @@
 //! Amounts, durations, money and times as every page writes them.
 
+use std::borrow::Borrow;
+
 use chrono::{DateTime, Datelike, Utc};
 use domain::money::{BILLED_DECIMALS, Money, SHOWN_DECIMALS};
 use domain::quantity::MILLI;
@@ -52,6 +54,26 @@ impl Cost {
         Self {
             priced: None,
             unpriced: true,
+        }
+    }
+}
+
+/// How large work is, in thousandths of a GPU: all its workers together. Its size may change while it
+/// runs where the two differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Size {
+    /// What it needs at the least.
+    pub least_milli: i64,
+    /// What it takes at the most.
+    pub most_milli: i64,
+}
+
+impl Size {
+    /// Work whose size never changes.
+    pub fn fixed(milli: i64) -> Self {
+        Self {
+            least_milli: milli,
+            most_milli: milli,
         }
     }
 }
@@ -141,13 +163,25 @@ impl Messages {
     /// An amount with its unit: `2 GPUs`, `0.125 GPU`.
     pub fn gpus(&self, milli: impl Whole) -> Phrase {
         let milli = milli.whole();
-        let number = if milli > 0 && milli <= MILLI { 1 } else { 2 };
-        let phrase = if number == 1 {
-            self.say("unit.gpu")
-        } else {
-            self.say("unit.gpus")
-        };
-        phrase.with("n", amount(milli))
+        self.say_of("unit.gpus", milli).with("n", amount(milli))
+    }
+
+    /// How large work is, with its unit: `2 GPUs`; where its size may change `1 to 2 GPUs`.
+    pub fn size(&self, size: impl Borrow<Size>) -> Phrase {
+        let size = size.borrow();
+        let unit = self.say_of("unit.gpus", size.most_milli);
+        unit.nest("n", self.bare_size(size))
+    }
+
+    /// The same without its unit.
+    pub fn bare_size(&self, size: impl Borrow<Size>) -> Phrase {
+        let size = size.borrow();
+        if size.least_milli >= size.most_milli {
+            return Phrase::literal(&amount(size.least_milli));
+        }
+        self.say("unit.between")
+            .with("least", amount(size.least_milli))
+            .with("most", amount(size.most_milli))
     }
 
     /// The bare amount of GPUs.
@@ -298,6 +332,19 @@ mod tests {
         assert_eq!(t.gpus(1000).to_string(), "1 GPU");
         assert_eq!(t.gpus(0).to_string(), "0 GPUs");
         assert_eq!(amount(-500), "\u{2212}0.5");
+    }
+
+    #[test]
+    fn work_whose_size_may_change_is_told_by_least_and_most() {
+        let t = Messages::english();
+        let size = |least_milli, most_milli| Size {
+            least_milli,
+            most_milli,
+        };
+        assert_eq!(t.size(size(1000, 2000)).to_string(), "1 to 2 GPUs");
+        assert_eq!(t.size(size(250, 1000)).to_string(), "0.25 to 1 GPU");
+        assert_eq!(t.size(Size::fixed(1000)).to_string(), "1 GPU");
+        assert_eq!(t.bare_size(size(1000, 2000)).to_string(), "1 to 2");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::fmt::{self, Display, Write as _};
 use std::sync::OnceLock;
 
 use askama::filters::HtmlSafe;
+use domain::words::singular;
 use serde_json::Value;
 
 const ENGLISH: &str = include_str!("../messages/en.json");
@@ -42,6 +43,11 @@ impl<T: Whole + ?Sized> Whole for &T {
     }
 }
 
+/// The number that decides between singular and plural for an amount in thousandths.
+fn number_of(milli: impl Whole) -> i64 {
+    if singular(milli.whole()) { 1 } else { 2 }
+}
+
 impl Messages {
     /// The English words.
     pub fn english() -> Self {
@@ -74,6 +80,19 @@ impl Messages {
         self.find(key, n)
             .unwrap_or_else(|| Phrase::literal(key))
             .with("n", crate::format::grouped(n))
+    }
+
+    /// The message of a key in the number of an amount of GPUs.
+    pub fn say_of(&self, key: &str, milli: impl Whole) -> Phrase {
+        self.find(key, number_of(milli))
+            .unwrap_or_else(|| Phrase::literal(key))
+    }
+
+    /// The word for a code of a family in the number of an amount of GPUs, or of anything else that is
+    /// counted in thousandths.
+    pub fn word_of(&self, family: &str, code: &str, milli: impl Whole) -> Phrase {
+        self.find(&format!("{family}.{code}"), number_of(milli))
+            .unwrap_or_else(|| self.word(family, code))
     }
 
     /// The word for a code of a family (a state, a reason); a code without a word of its own shows itself.
@@ -142,6 +161,31 @@ impl Phrase {
             arguments: Vec::new(),
             markup: true,
         }
+    }
+
+    /// The phrase where there is no HTML: without markup and emphasis.
+    pub fn plain(&self) -> String {
+        let html = self.to_string();
+        let mut out = String::with_capacity(html.len());
+        let mut rest = html.as_str();
+        // What is shown escapes all text: a bracket that is left begins a tag of ours.
+        while let Some(at) = rest.find('<') {
+            out.push_str(&rest[..at]);
+            rest = rest[at..].find('>').map_or("", |end| &rest[at + end + 1..]);
+        }
+        out.push_str(rest);
+        // The ampersand last, so that what was text stays text.
+        [
+            ("&lt;", "<"),
+            ("&gt;", ">"),
+            ("&quot;", "\""),
+            ("&#39;", "'"),
+            ("&amp;", "&"),
+        ]
+        .into_iter()
+        .fold(out, |text, (escaped, character)| {
+            text.replace(escaped, character)
+        })
     }
 
     /// The phrase with an argument filled in, escaped.
@@ -259,6 +303,17 @@ mod tests {
             .with("b", "\"q\"")
             .to_string();
         assert_eq!(said, "<b>&lt;script&gt;{b}*x*</b> &amp; &quot;q&quot;");
+    }
+
+    #[test]
+    fn a_plain_phrase_has_the_same_words_without_markup() {
+        let phrase = Phrase {
+            text: "*{a}* & {b}".into(),
+            arguments: Vec::new(),
+            markup: false,
+        };
+        let said = phrase.with("a", "<script> &lt; \"q\"").with("b", "it's");
+        assert_eq!(said.plain(), "<script> &lt; \"q\" & it's");
     }
 
     #[test]

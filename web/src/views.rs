@@ -4,6 +4,7 @@ mod array;
 mod bookings;
 mod classes;
 mod effect;
+mod elements;
 mod ending;
 mod error;
 mod eviction;
@@ -21,6 +22,7 @@ mod signin;
 mod submit;
 mod team;
 mod teams;
+mod told;
 mod users;
 mod waits;
 mod why;
@@ -32,6 +34,7 @@ pub use bookings::{
 };
 pub use classes::{ClassForm, ClassRow, ClassesView};
 pub use effect::{Effect, EffectCut, EffectJob, EffectShare, EffectWarning, Fate};
+pub use elements::DryRunElements;
 pub use ending::Ending;
 pub use error::ErrorView;
 pub use eviction::{EvictionRow, EvictionSum, Gainer};
@@ -55,7 +58,7 @@ pub use team::{MemberForm, MemberRow, QuotaRow, SpendLine, TeamView, UserSpend};
 pub use teams::{TeamFigures, TeamForm, TeamRow, TeamsView};
 pub use users::{UserForm, UserRow, UsersView};
 pub use waits::{WaitCause, WaitHistory, WaitStretch};
-pub use why::{Accuracy, BeyondQuota, Holders, Remedy, Wait, Why};
+pub use why::{Accuracy, BeyondQuota, Holders, Remedy, Wait, Why, scope};
 pub use windows::{
     GridCell, GridDay, WeekGrid, WindowForm, WindowLine, WindowQuota, WindowRow, WindowsView,
 };

@@ -37,7 +37,7 @@ fn a_wait_is_told_by_its_code_and_numbers() {
     let wait = |code: &str, scope: &str| Wait {
         code: code.into(),
         scope: Some(scope.into()),
-        need_milli: Some(2000),
+        need: Some(web::format::Size::fixed(2000)),
         have_milli: Some(500),
         ..Wait::default()
     };
@@ -108,7 +108,7 @@ fn a_pool_that_only_its_nodes_states_close_is_called_so() {
         let wait = Wait {
             code: "insufficient_capacity".into(),
             scope: Some("pool l40s".into()),
-            need_milli: Some(2000),
+            need: Some(web::format::Size::fixed(2000)),
             have_milli: Some(0),
             counts: counts
                 .iter()
@@ -192,7 +192,7 @@ fn a_rule_that_binds_and_a_time_limit_that_helps_are_told_in_words() {
     view.why = Why::Waits(Box::new(Wait {
         code: "preemption_not_allowed".into(),
         scope: Some("preemption.max_per_day, preemption.reclaim of pool h100".into()),
-        need_milli: Some(8000),
+        need: Some(web::format::Size::fixed(8000)),
         have_milli: Some(3000),
         remedies: vec![Remedy {
             change: vec![("time_limit_seconds".into(), Some("4320".into()))],
@@ -319,5 +319,80 @@ fn a_dry_run_tells_where_what_is_cut_and_whom_it_displaces() {
         "2 jobs that hold 3.5 GPUs, of them 1 of your own teams, 2 GPU-h of their work lost, 1 job moved elsewhere",
     ] {
         assert!(html.contains(words), "{words}: {html}");
+    }
+}
+
+#[test]
+fn nothing_one_and_two_are_told_in_their_numbers() {
+    use web::format::Size;
+    use web::messages::Messages;
+    use web::views::{Crowd, Displaced, Wait, Why};
+    let t = Messages::english();
+    let mut view = samples::waiting_job();
+    for (have, words) in [
+        (0, "<b>0 GPUs</b> are free"),
+        (1000, "<b>1 GPU</b> is free"),
+        (2000, "<b>2 GPUs</b> are free"),
+    ] {
+        view.why = Why::Waits(Box::new(Wait {
+            code: "preemption_not_allowed".into(),
+            scope: Some("preemption.reclaim of pool h100".into()),
+            need: Some(Size::fixed(1000)),
+            have_milli: Some(have),
+            ..Wait::default()
+        }));
+        let html = view.render().unwrap();
+        assert!(html.contains(words), "{words} in {html}");
+        assert!(html.contains("It needs <b>1 GPU</b>"), "{html}");
+    }
+    let mut view = samples::submit();
+    for (jobs, words) in [(1, "1 job that holds 1 GPU"), (2, "2 jobs that hold 1 GPU")] {
+        view.dry_run.as_mut().expect("it has one").displaces = Some(Displaced {
+            jobs,
+            own: 0,
+            moved: 0,
+            gpus_milli: 1000,
+            lost_milli_seconds: 0,
+        });
+        let html = view.render().unwrap();
+        assert!(html.contains(words), "{words} in {html}");
+    }
+    let mut view = samples::queue();
+    for (jobs, words) in [
+        (1, "<b>1 job</b> waits in h100 for <b>1 GPU</b>"),
+        (2, "<b>2 jobs</b> wait"),
+    ] {
+        view.all = Crowd {
+            jobs,
+            gpus_milli: 1000,
+        };
+        let html = view.render().unwrap();
+        assert!(html.contains(words), "{words} in {html}");
+    }
+    let elements = |n: usize| t.count("array.lede", n).with("ended", 0).to_string();
+    assert_eq!(elements(1), "<b>0</b> of <b>1</b> element has ended.");
+    assert_eq!(elements(2), "<b>0</b> of <b>2</b> elements have ended.");
+}
+
+#[test]
+fn an_elastic_job_is_told_once_from_its_least_to_its_most() {
+    use web::format::Size;
+    use web::views::{Wait, Why};
+    let size = Size {
+        least_milli: 1000,
+        most_milli: 2000,
+    };
+    let mut view = samples::waiting_job();
+    view.size = size;
+    view.why = Why::Waits(Box::new(Wait {
+        code: "insufficient_capacity".into(),
+        scope: Some("pool h100".into()),
+        need: Some(size),
+        have_milli: Some(0),
+        ..Wait::default()
+    }));
+    let html = view.render().unwrap();
+    for words in ["for <b>1 to 2 GPUs</b>", "It needs <b>1 to 2 GPUs</b>"] {
+        assert!(html.contains(words), "{words} in {html}");
     }
 }

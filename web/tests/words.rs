@@ -105,7 +105,10 @@ fn every_message_is_used_and_every_used_message_exists() {
     .collect();
     let used: BTreeSet<String> = sources
         .iter()
-        .flat_map(|text| [keys_of(text, ".say"), keys_of(text, ".count")].concat())
+        .flat_map(|text| {
+            let calls = [".say", ".count", ".say_of"];
+            calls.map(|call| keys_of(text, call)).concat()
+        })
         .collect();
     let families: BTreeSet<String> = sources
         .iter()
@@ -116,7 +119,7 @@ fn every_message_is_used_and_every_used_message_exists() {
                 .filter_map(|rest| rest.split('"').next())
                 .map(Into::into)
                 .collect();
-            [keys_of(text, ".word"), states].concat()
+            [keys_of(text, ".word"), keys_of(text, ".word_of"), states].concat()
         })
         .collect();
     // Units are said through a table, and numbers of jobs by the server.
@@ -152,6 +155,93 @@ fn every_message_is_used_and_every_used_message_exists() {
         })
         .collect();
     assert!(empty.is_empty(), "no messages of the families {empty:?}");
+}
+
+/// Nouns and verbs that a number which is one does not stand before.
+const PLURALS: [&str; 27] = [
+    "are",
+    "have",
+    "hold",
+    "run",
+    "wait",
+    "need",
+    "fail",
+    "start",
+    "end",
+    "CPUs",
+    "GPUs",
+    "days",
+    "devices",
+    "elements",
+    "fields",
+    "hours",
+    "instances",
+    "jobs",
+    "keys",
+    "nodes",
+    "pools",
+    "rows",
+    "seconds",
+    "shares",
+    "teams",
+    "users",
+    "workers",
+];
+
+/// Arguments that are names.
+const NAMES: [&str; 3] = ["scope", "state", "team"];
+
+#[test]
+fn a_message_that_says_a_plural_of_a_number_has_its_singular_too() {
+    let file = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("messages/en.json"))
+        .expect("it is there");
+    let messages: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_str(&file).expect("it is JSON");
+    // What follows a name is no noun that it counts.
+    let named = |before: &str| {
+        NAMES
+            .iter()
+            .any(|name| before.ends_with(&format!("{{{name}")))
+    };
+    let next_words = |text: &str| -> Vec<String> {
+        let parts: Vec<&str> = text.split('}').collect();
+        let counted = parts.windows(2).filter(|pair| !named(pair[0]));
+        let words = counted.filter_map(|pair| pair[1].trim_start_matches('*').strip_prefix(' '));
+        let word = |rest: &str| {
+            rest.split(|c: char| !c.is_alphabetic())
+                .next()
+                .map(str::to_owned)
+        };
+        words.filter_map(word).collect()
+    };
+    let arguments = |text: &str| -> BTreeSet<String> {
+        let parts = text.split('{').skip(1);
+        parts
+            .filter_map(|rest| Some(rest.split_once('}')?.0.to_owned()))
+            .collect()
+    };
+    for (key, value) in &messages {
+        if let Some(text) = value.as_str() {
+            let plural = next_words(text)
+                .into_iter()
+                .find(|word| PLURALS.contains(&word.as_str()));
+            assert_eq!(plural, None, "{key}: {text}");
+            continue;
+        }
+        let form = |name: &str| value[name].as_str().unwrap_or_default();
+        assert!(
+            !form("one").is_empty() && !form("other").is_empty(),
+            "{key}"
+        );
+        // Of one the number need not be said.
+        let beside = |text: &str| -> BTreeSet<String> {
+            arguments(text)
+                .into_iter()
+                .filter(|name| name != "n")
+                .collect()
+        };
+        assert_eq!(beside(form("one")), beside(form("other")), "{key}");
+    }
 }
 
 #[test]

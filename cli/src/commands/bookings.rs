@@ -1,16 +1,15 @@
 //! `allot bookings`: what is booked of a pool ahead.
 
 use clap::{Args, Subcommand};
-use domain::MilliGpu;
+use domain::words::{IS, form_of};
 use serde_json::{Map, Value, json};
 
-use super::versioned::{Why, find, print_removed};
-use crate::client::{Client, part};
+use super::amount;
+use super::versioned::{DeleteOfPool, Kind, Shape, Why};
 use crate::failure::Failure;
 use crate::table;
 
-/// Most bookings that are listed; a pool with more is not read by people.
-const BOOKINGS_MAX: usize = 10_000;
+const NOUN: &str = "booking";
 
 /// See and change what is booked of a pool ahead.
 #[derive(Debug, Args)]
@@ -24,7 +23,11 @@ enum BookingsCommand {
     List(List),
     Create(Create),
     Change(Change),
-    Delete(Delete),
+    /// Remove a booking
+    #[command(
+        after_help = "Example:\n  allot bookings delete h100 demo --reason 'no demo this year'"
+    )]
+    Delete(DeleteOfPool),
 }
 
 impl Bookings {
@@ -34,13 +37,9 @@ impl Bookings {
             BookingsCommand::List(list) => list.run().await,
             BookingsCommand::Create(create) => create.run().await,
             BookingsCommand::Change(change) => change.run().await,
-            BookingsCommand::Delete(delete) => delete.run().await,
+            BookingsCommand::Delete(delete) => delete.run(NOUN).await,
         }
     }
-}
-
-fn path(pool: &str) -> String {
-    format!("/pools/{}/bookings", part(pool))
 }
 
 /// List a pool's bookings, with what is in their way.
@@ -55,9 +54,8 @@ struct List {
     /// Only those that begin before this (RFC 3339)
     #[arg(long)]
     to: Option<String>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    shape: Shape,
 }
 
 impl List {
@@ -67,14 +65,13 @@ impl List {
             .into_iter()
             .filter_map(|(key, value)| Some((key, value?)))
             .collect();
-        let rows = Client::found()?
-            .list(&path(&self.pool), &query, BOOKINGS_MAX)
-            .await?;
-        if self.json {
-            return table::print_json(&json!({ "items": rows }));
-        }
-        print(&rows)
+        let rows = Kind::of_pool(&self.pool, NOUN)?.rows(&query).await?;
+        self.shape.print_all(&rows, print)
     }
+}
+
+fn print_one(booking: &Value) -> Result<(), Failure> {
+    print(std::slice::from_ref(booking))
 }
 
 fn print(rows: &[Value]) -> Result<(), Failure> {
@@ -85,15 +82,17 @@ fn print(rows: &[Value]) -> Result<(), Failure> {
         ("FROM", "from"),
         ("TO", "to"),
         ("STATE", "state"),
+        ("IN CONFLICT SINCE", "conflict_since"),
     ];
     table::print(rows, &columns, "nothing is booked")?;
     for booking in rows {
         for conflict in booking["conflicts"].as_array().into_iter().flatten() {
             let said = |key: &str| table::text(&conflict[key]);
             table::print_line(&format!(
-                "{}: {} GPUs more are promised than {} has, from {} to {}: {} guaranteed and {} booked of {}",
+                "{}: {} more {} promised than {} has, from {} to {}: {} guaranteed and {} booked of {}",
                 table::text(&booking["name"]),
-                said("excess"),
+                table::gpus(&conflict["excess"]),
+                table::amount(&conflict["excess"]).map_or("are", |gpus| form_of(gpus, IS)),
                 table::text(&booking["pool"]),
                 said("from"),
                 said("to"),
@@ -104,14 +103,6 @@ fn print(rows: &[Value]) -> Result<(), Failure> {
         }
     }
     Ok(())
-}
-
-/// An amount of GPUs, as JSON has it.
-fn gpus(amount: &str) -> Result<Value, Failure> {
-    let amount: MilliGpu = amount
-        .parse()
-        .map_err(|error: domain::FieldError| Failure::Words(error.to_string()))?;
-    serde_json::to_value(amount).map_err(|error| Failure::Words(error.to_string()))
 }
 
 /// Book GPUs of a pool for a team and a time, beyond its guarantee.
@@ -138,9 +129,8 @@ struct Create {
     to: String,
     #[command(flatten)]
     why: Why,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    shape: Shape,
 }
 
 impl Create {
@@ -148,17 +138,13 @@ impl Create {
         let body = json!({
             "name": self.name,
             "team": self.team,
-            "gpus": gpus(&self.gpus)?,
+            "gpus": amount(&self.gpus)?,
             "from": self.from,
             "to": self.to,
         });
-        let made = Client::found()?
-            .post_as(&path(&self.pool), &self.why.query(), &body, None)
-            .await?;
-        if self.json {
-            return table::print_json(&made);
-        }
-        print(&[made])
+        let kind = Kind::of_pool(&self.pool, NOUN)?;
+        let made = kind.create(&self.why, &body).await?;
+        self.shape.print(&made, print_one)
     }
 }
 
@@ -184,9 +170,8 @@ struct Change {
     to: Option<String>,
     #[command(flatten)]
     why: Why,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    shape: Shape,
 }
 
 impl Change {
@@ -197,49 +182,11 @@ impl Change {
                 body.insert(key.to_owned(), json!(value));
             }
         }
-        if let Some(amount) = &self.gpus {
-            body.insert("gpus".to_owned(), gpus(amount)?);
+        if let Some(gpus) = &self.gpus {
+            body.insert("gpus".to_owned(), amount(gpus)?);
         }
-        let client = Client::found()?;
-        let at = path(&self.pool);
-        let version = find(&client, &at, "booking", &self.name).await?;
-        let changed = client
-            .patch(
-                &format!("{at}/{}", part(&self.name)),
-                &self.why.query(),
-                &Value::Object(body),
-                version,
-            )
-            .await?;
-        if self.json {
-            return table::print_json(&changed);
-        }
-        print(&[changed])
-    }
-}
-
-/// Remove a booking.
-#[derive(Debug, Args)]
-#[command(after_help = "Example:\n  allot bookings delete h100 demo --reason 'no demo this year'")]
-struct Delete {
-    /// The pool
-    pool: String,
-    /// The booking's name
-    name: String,
-    #[command(flatten)]
-    why: Why,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-impl Delete {
-    async fn run(self) -> Result<(), Failure> {
-        let client = Client::found()?;
-        let at = path(&self.pool);
-        let version = find(&client, &at, "booking", &self.name).await?;
-        let one = format!("{at}/{}", part(&self.name));
-        client.delete(&one, &self.why.query(), version).await?;
-        print_removed(&self.name, self.json)
+        let kind = Kind::of_pool(&self.pool, NOUN)?;
+        let changed = kind.change(&self.name, &self.why, &body.into()).await?;
+        self.shape.print(&changed, print_one)
     }
 }

@@ -1,11 +1,12 @@
 //! What would happen to a job that was submitted now, for people.
 
+use domain::words::{IS, counted, form};
 use serde_json::Value;
 
-use super::explain::accuracy;
 use super::remedies;
 use crate::failure::Failure;
 use crate::table::{self, text};
+use crate::words;
 
 /// Most workers whose places are printed; of a larger gang the first are.
 const WORKERS_MAX: usize = 32;
@@ -16,7 +17,12 @@ pub fn print(answer: &Value) -> Result<(), Failure> {
     let verdict = message
         .or(answer["verdict"].as_str())
         .unwrap_or("no verdict");
-    table::print_line(&text(&verdict.into()))?;
+    let waiting = words::wait(&answer["waiting"], &answer["beyond_quota"]);
+    // Whom it would displace, and what it would be refused for, is told by the answer alone.
+    let waiting = waiting.filter(|_| answer["verdict"] == "waits");
+    for line in waiting.unwrap_or_else(|| vec![text(&verdict.into())]) {
+        table::print_line(&line)?;
+    }
     for line in lines(answer) {
         table::print_line(&line)?;
     }
@@ -30,52 +36,80 @@ fn items<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
 /// When, where, what is changed for it, whom it displaces, and what it costs.
 fn lines(answer: &Value) -> Vec<String> {
     let mut lines = Vec::new();
+    let elements = words::elements(&answer["array"]);
+    let array = !elements.is_empty();
+    let label = std::iter::once("elements").chain(std::iter::repeat(""));
+    lines.extend(
+        label
+            .zip(elements)
+            .map(|(label, line)| format!("{label:<10} {line}")),
+    );
+    if answer["array"]["cost_per_hour"].is_object() {
+        lines.push(format!(
+            "price      {} per hour for all that start now",
+            table::money(&answer["array"]["cost_per_hour"])
+        ));
+    }
     if answer["expected_start"].is_string() {
         lines.push(format!(
             "start      about {}",
             table::shown(answer, "expected_start")
         ));
     }
-    if answer["accuracy"].is_object() {
-        lines.push(accuracy(&answer["accuracy"]));
-    }
+    lines.extend(words::accuracy(&answer["accuracy"]));
     if items(answer, "expected_nodes").next().is_some() {
         lines.push(format!(
             "where      later, on {}",
             text(&answer["expected_nodes"])
         ));
     }
-    let workers = answer["placement"].as_array().map_or(0, Vec::len);
-    lines.extend(items(answer, "placement").take(WORKERS_MAX).map(worker));
+    // Of an array it is told by node above.
+    let placed = if array {
+        &Value::Null
+    } else {
+        &answer["placement"]
+    };
+    let workers = placed.as_array().map_or(0, Vec::len);
+    lines.extend(
+        placed
+            .as_array()
+            .into_iter()
+            .flatten()
+            .take(WORKERS_MAX)
+            .map(worker),
+    );
     if workers > WORKERS_MAX {
         lines.push(format!(
-            "           and {} workers more",
-            workers - WORKERS_MAX
+            "           and {} more",
+            counted((workers - WORKERS_MAX) as u64, "worker")
         ));
     }
     lines.extend(items(answer, "slices").map(slices));
     let displaced = &answer["displaces"];
-    if displaced["jobs"].as_u64().is_some_and(|jobs| jobs > 0) {
+    let lost = displaced["lost_gpu_seconds"].as_u64().unwrap_or(0);
+    if let Some(jobs) = displaced["jobs"].as_u64().filter(|jobs| *jobs > 0) {
         lines.push(format!(
-            "displaces  {} jobs that hold {} GPUs, {} of them of your own teams; {} GPU-seconds of their work are lost",
-            text(&displaced["jobs"]),
-            text(&displaced["gpus"]),
+            "displaces  {} that {} {}, {} of them of your own teams; {} of {} work {} lost",
+            counted(jobs, "job"),
+            form(jobs, ("holds", "hold")),
+            table::gpus(&displaced["gpus"]),
             text(&displaced["own_jobs"]),
-            text(&displaced["lost_gpu_seconds"])
+            counted(lost, "GPU-second"),
+            form(jobs, ("its", "their")),
+            form(lost, IS)
         ));
     }
-    if displaced["moved_jobs"]
-        .as_u64()
-        .is_some_and(|jobs| jobs > 0)
-    {
+    if let Some(moved) = displaced["moved_jobs"].as_u64().filter(|jobs| *jobs > 0) {
         lines.push(format!(
-            "moves      {} jobs to other places",
-            text(&displaced["moved_jobs"])
+            "moves      {} to {}",
+            counted(moved, "job"),
+            form(moved, ("another place", "other places"))
         ));
     }
     if answer["cost_per_hour"].is_object() {
+        let each = if array { " for each" } else { "" };
         lines.push(format!(
-            "price      {} per hour",
+            "price      {} per hour{each}",
             table::money(&answer["cost_per_hour"])
         ));
     }
@@ -163,6 +197,20 @@ mod tests {
                 "displaces  2 jobs that hold 3.5 GPUs, 1 of them of your own teams; 60 GPU-seconds of their work are lost",
                 "moves      3 jobs to other places",
                 "price      CNY 82.2000 per hour",
+            ]
+        );
+    }
+
+    #[test]
+    fn one_job_is_told_as_one() {
+        let answer = json!({
+            "displaces": {"jobs": 1, "own_jobs": 0, "gpus": 1, "moved_jobs": 1, "lost_gpu_seconds": 1},
+        });
+        assert_eq!(
+            lines(&answer),
+            [
+                "displaces  1 job that holds 1 GPU, 0 of them of your own teams; 1 GPU-second of its work is lost",
+                "moves      1 job to another place",
             ]
         );
     }

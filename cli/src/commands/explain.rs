@@ -7,8 +7,8 @@ use super::jobs::workers;
 use super::remedies::{self, pairs};
 use crate::client::{Client, part};
 use crate::failure::Failure;
-use crate::foreign::plain;
 use crate::table::{self, at, text};
+use crate::words;
 
 /// Say why a job waits and what would start it, or how it ended.
 #[derive(Debug, Args)]
@@ -56,32 +56,47 @@ impl Explain {
             return table::print_json(&waits);
         }
         let rows = |key: &str| waits[key].as_array().cloned().unwrap_or_default();
-        let stretches = [
+        let mut stretches = rows("items");
+        for stretch in &mut stretches {
+            stretch["scope"] = words::bound(&stretch["scope"]).into();
+        }
+        let stretches = in_words(stretches);
+        let columns = [
             ("FROM", "from"),
             ("TO", "to"),
             ("CAUSE", "code"),
-            ("SCOPE", "scope"),
+            ("LIMITED BY", "scope"),
             ("TIMES", "stretches"),
             ("SECONDS", "seconds"),
         ];
-        table::print(&rows("items"), &stretches, "it has waited for nothing")?;
-        if waits["items"].as_array().is_some_and(Vec::is_empty) {
+        table::print(&stretches, &columns, "it has waited for nothing")?;
+        if stretches.is_empty() {
             return Ok(());
         }
         table::print_line("")?;
-        let causes = [
+        let columns = [
             ("CAUSE", "code"),
             ("TIMES", "stretches"),
             ("SECONDS", "seconds"),
         ];
-        table::print(&rows("causes"), &causes, "")?;
+        table::print(&in_words(rows("causes")), &columns, "")?;
         table::print_line(&format!("in all {} s", text(&waits["waited_seconds"])))
     }
 }
 
-/// An explanation in lines: the sentence first, then what stands behind it.
+/// Rows with the words of their codes.
+fn in_words(mut rows: Vec<Value>) -> Vec<Value> {
+    for row in &mut rows {
+        row["code"] = words::cause(&row["code"]).into();
+    }
+    rows
+}
+
+/// An explanation in lines: its sentences first, then what stands behind them.
 fn told(verdict: &Value) -> Vec<String> {
-    let mut lines = vec![text(&verdict["message"])];
+    let message = || vec![text(&verdict["message"])];
+    let said = words::wait(&verdict["waiting"], &verdict["beyond_quota"]);
+    let mut lines = said.unwrap_or_else(message);
     let facts = |of: &Value, facts: &[(&str, &str)]| -> Vec<String> {
         let known = facts.iter().filter(|(_, path)| !at(of, path).is_null());
         let line = |(label, path): &(&str, &str)| format!("{label:<10} {}", table::shown(of, path));
@@ -98,24 +113,26 @@ fn told(verdict: &Value) -> Vec<String> {
     if waiting.is_null() {
         return lines;
     }
-    lines.extend(facts(waiting, &WAITING));
-    if let Some(counts) = waiting["counts"].as_object() {
-        let count = |(filter, count): (&String, &Value)| {
-            format!("{:>8}  {}", text(count), plain(filter).replace('_', " "))
-        };
-        lines.extend(sifted(counts).into_iter().map(count));
-    }
-    if verdict["accuracy"].is_object() {
-        lines.push(accuracy(&verdict["accuracy"]));
-    }
+    let mut said = waiting.clone();
+    said["need"] = needed(waiting);
+    lines.extend(facts(&said, &WAITING));
+    lines.extend(words::counts(waiting));
+    lines.extend(words::accuracy(&verdict["accuracy"]));
     lines.push(format!("{:<10} {}", "GPUs", pairs(&verdict["holders"])));
     lines
 }
 
+/// The GPUs that a job needs which waits: of one whose size may change a range.
+pub fn needed(waiting: &Value) -> Value {
+    let (least, most) = (&waiting["need"], &waiting["need_max"]);
+    if most.is_null() {
+        return least.clone();
+    }
+    format!("{} to {}", text(least), text(most)).into()
+}
+
 /// What is told of a wait.
-const WAITING: [(&str, &str); 6] = [
-    ("code", "code"),
-    ("scope", "scope"),
+const WAITING: [(&str, &str); 4] = [
     ("needs", "need"),
     ("has", "have"),
     ("rank", "rank"),
@@ -139,27 +156,6 @@ fn said_once_beside(ended: &Value, state: &Value) -> Value {
         ended["reason"] = Value::Null;
     }
     ended
-}
-
-/// How far expected starts were out, in one sentence.
-pub fn accuracy(known: &Value) -> String {
-    format!(
-        "           of {} starts in {} days {} came within ten minutes of what was first told; half were out by {} s at the most",
-        text(&known["cases"]),
-        text(&known["days"]),
-        text(&known["within_ten_minutes"]),
-        text(&known["median_error_seconds"])
-    )
-}
-
-/// Counts of nodes: all that were looked at first, then what ruled most of them out.
-fn sifted(counts: &serde_json::Map<String, Value>) -> Vec<(&String, &Value)> {
-    let mut counts: Vec<_> = counts.iter().collect();
-    counts.sort_by_key(|(key, count)| {
-        let most = std::cmp::Reverse(count.as_u64());
-        (key.as_str() != "nodes", most)
-    });
-    counts
 }
 
 #[cfg(test)]
@@ -201,12 +197,24 @@ mod tests {
     fn a_wait_tells_who_holds_what_it_could_use() {
         let verdict = json!({
             "state": "queued", "message": "it waits", "ended": null,
-            "waiting": {"code": "insufficient_capacity", "counts": {}, "remedies": []},
+            "waiting": {"code": "insufficient_capacity", "scope": "pool h100", "need": 2, "have": 1, "counts": {}, "remedies": []},
             "holders": {"capacity": 8, "own_team": 2, "other_teams": 5, "free": 1},
         });
         let lines = told(&verdict).join("\n");
-        for words in ["other teams 5", "own team 2", "free 1"] {
+        for words in [
+            "Not enough GPUs are free.",
+            "free in pool h100: 1 GPU",
+            "other teams 5",
+            "own team 2",
+            "free 1",
+        ] {
             assert!(lines.contains(words), "{words} in {lines}");
         }
+    }
+
+    #[test]
+    fn a_job_whose_size_may_change_needs_from_least_to_most() {
+        assert_eq!(needed(&json!({"need": 1, "need_max": 2.5})), "1 to 2.5");
+        assert_eq!(needed(&json!({"need": 1})), 1);
     }
 }

@@ -225,12 +225,12 @@ fn gave_way(eviction: &Value) -> String {
         (None, ..) => " for another team".to_owned(),
     };
     format!(
-        "gave way     {} {} by {}{whom}: {} GPUs given up, {} GPU-seconds lost",
+        "gave way     {} {} by {}{whom}: {} given up, {} lost",
         table::shown(eviction, "at"),
         said("kind"),
         said("rule"),
-        said("gpus"),
-        said("lost_gpu_seconds"),
+        table::gpus(&eviction["gpus"]),
+        table::counted(&eviction["lost_gpu_seconds"], "GPU-second"),
     )
 }
 

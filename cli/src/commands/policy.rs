@@ -6,9 +6,11 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::spec::read_yaml;
+use super::tried;
 use crate::client::{Client, Presumed};
 use crate::failure::Failure;
 use crate::table;
+use crate::words;
 
 /// Changes that are listed.
 const CHANGES_MAX: usize = 100;
@@ -62,75 +64,8 @@ impl Diff {
         if self.json {
             return table::print_json(&diff);
         }
-        print_jobs(&diff)?;
-        print_shares(&diff)?;
-        print_cuts(&diff)?;
-        for warning in items(&diff, "warnings") {
-            table::print_line(&format!("\n{}", table::text(&warning["message"])))?;
-        }
-        Ok(())
+        tried::print_effect(&diff)
     }
-}
-
-fn items(diff: &Value, key: &str) -> Vec<Value> {
-    diff[key].as_array().cloned().unwrap_or_default()
-}
-
-fn print_jobs(diff: &Value) -> Result<(), Failure> {
-    let columns = [
-        ("JOB", "job"),
-        ("NAME", "name"),
-        ("TEAM", "team"),
-        ("EFFECT", "effect"),
-        ("NOW", "before.outcome"),
-        ("BY", "before.reason"),
-        ("THEN", "after.outcome"),
-        ("BY", "after.reason"),
-        ("EXPECTED START", "after.expected_start"),
-    ];
-    let none = "no job would fare otherwise";
-    table::print(&items(diff, "jobs"), &columns, none)?;
-    match diff["jobs_left_out"].as_u64() {
-        Some(more) if more > 0 => table::print_line(&format!("and {more} jobs more")),
-        _ => Ok(()),
-    }
-}
-
-fn print_shares(diff: &Value) -> Result<(), Failure> {
-    let columns = [
-        ("TEAM", "team"),
-        ("POOL", "pool"),
-        ("GUARANTEED", "before.guaranteed"),
-        ("THEN", "after.guaranteed"),
-        ("HELD", "before.used"),
-        ("THEN", "after.used"),
-        ("BORROWED", "before.borrowed"),
-        ("THEN", "after.borrowed"),
-        ("FAIR SHARE", "before.fair_share"),
-        ("THEN", "after.fair_share"),
-    ];
-    table::print_line("")?;
-    let none = "no team's share would change";
-    table::print(&items(diff, "shares"), &columns, none)
-}
-
-fn print_cuts(diff: &Value) -> Result<(), Failure> {
-    let cuts = items(diff, "cuts");
-    if cuts.is_empty() {
-        return Ok(());
-    }
-    let columns = [
-        ("TEAM", "team"),
-        ("POOL", "pool"),
-        ("HOLDS", "held"),
-        ("GUARANTEED", "guaranteed_before"),
-        ("THEN", "guaranteed_after"),
-        ("BECOMES BORROWED", "becomes_borrowed"),
-        ("RECLAIMABLE", "reclaimable"),
-        ("OVER LIMIT", "over_limit"),
-    ];
-    table::print_line("")?;
-    table::print(&cuts, &columns, "")
 }
 
 /// List what was changed of pools, classes, quotas, bookings and windows.
@@ -160,12 +95,47 @@ impl History {
             ("CHANGE", "id"),
             ("AT", "at"),
             ("OBJECT", "object"),
-            ("VERSION", "version"),
+            ("WHAT", "what"),
             ("WHO", "actor"),
             ("WHY", "reason"),
+            ("VERSION", "version"),
         ];
-        table::print(&changes, &columns, "nothing was changed")
+        let told = changes.into_iter().map(with_what).collect::<Vec<_>>();
+        table::print(&told, &columns, "nothing was changed")
     }
+}
+
+/// A change with what it was: the keys that became other ones, each from what to what.
+fn with_what(mut change: Value) -> Value {
+    let kind = match (change["before"].is_null(), change["after"].is_null()) {
+        (_, true) => "removed",
+        (false, false) => "changed",
+        (true, false) => "made",
+    };
+    let mut what = words::change_kind(kind);
+    // Of a pool that was made all is new: `allot pools show` tells it better.
+    let whole = kind == "made" && change["noun"] == "pool";
+    let keys = change["changes"].as_array().into_iter().flatten();
+    let told: Vec<String> = keys.filter(|_| !whole).map(key).collect();
+    if !told.is_empty() {
+        what = format!("{what}: {}", told.join("; "));
+    }
+    if let Some(version) = change["restored_version"].as_i64() {
+        what = format!("{}; {what}", words::went_back(version));
+    }
+    change["what"] = what.into();
+    change
+}
+
+fn key(change: &Value) -> String {
+    let team = change["team"].as_str().map(|team| format!("{team} "));
+    format!(
+        "{}{} {} → {}",
+        team.unwrap_or_default(),
+        table::text(&change["key"]),
+        table::text(&change["from"]),
+        table::text(&change["to"])
+    )
 }
 
 /// Set an object back to how it was after a change; it is checked as any change is.
@@ -227,6 +197,24 @@ fn presumed(changes: &[Value], change: i64) -> Result<Presumed, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_change_is_told_with_its_keys_and_the_version_that_it_went_back_to() {
+        let told = |change: Value| table::text(&with_what(change)["what"]);
+        let key = |team: Value, from: Value, to: Value| json!({"team": team, "key": "limit", "from": from, "to": to});
+        let changed = json!({
+            "before": {}, "after": {}, "restored_version": 3,
+            "changes": [key(Value::Null, json!(8), Value::Null), key(json!("speech"), json!(1), json!(2.5))],
+        });
+        assert_eq!(
+            told(changed),
+            "Went back to version 3; changed: limit 8 → –; speech limit 1 → 2.5"
+        );
+        assert_eq!(
+            told(json!({"before": {}, "after": null, "changes": []})),
+            "removed"
+        );
+    }
 
     #[test]
     fn what_is_gone_back_to_presupposes_how_its_object_is_now() {

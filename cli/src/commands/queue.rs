@@ -1,12 +1,14 @@
 //! `allot queue`: what waits in a pool, in the order in which it is looked at.
 
 use clap::Args;
+use domain::words::counted;
 use serde_json::{Value, json};
 
-use super::explain::accuracy;
+use super::explain::needed;
 use crate::client::{Client, part};
 use crate::failure::Failure;
 use crate::table::{self, text};
+use crate::words;
 
 /// Rows asked for at a time.
 const PAGE_ROWS: usize = 200;
@@ -79,17 +81,20 @@ impl Queue {
 fn print(pool: &str, queue: &Value) -> Result<(), Failure> {
     let all = &queue["all"];
     table::print_line(&format!(
-        "pool {pool}: {} waiting for {} GPUs",
+        "pool {pool}: {} waiting for {}",
         text(&all["jobs"]),
-        text(&all["gpus"])
+        table::gpus(&all["gpus"])
     ))?;
-    if queue["accuracy"].is_object() {
-        table::print_line(accuracy(&queue["accuracy"]).trim_start())?;
+    if let Some(said) = words::accuracy(&queue["accuracy"]) {
+        table::print_line(&said)?;
     }
     let mut rows = Vec::new();
     for item in queue["items"].as_array().into_iter().flatten() {
         rows.extend(others(&item["others_before"]));
-        rows.push(item.clone());
+        let mut row = item.clone();
+        row["waiting"]["code"] = words::cause(&item["waiting"]["code"]).into();
+        row["gpus"] = needed(&item["waiting"]);
+        rows.push(row);
     }
     rows.extend(others(&queue["others_after"]));
     let columns = [
@@ -98,7 +103,7 @@ fn print(pool: &str, queue: &Value) -> Result<(), Failure> {
         ("NAME", "name"),
         ("TEAM", "team"),
         ("USER", "user"),
-        ("GPUS", "waiting.need"),
+        ("GPUS", "gpus"),
         ("WAITS FOR", "waiting.code"),
         ("EXPECTED", "waiting.expected_start"),
     ];
@@ -111,9 +116,8 @@ fn print(pool: &str, queue: &Value) -> Result<(), Failure> {
 /// The row of jobs that are told in sum; none where there are none.
 fn others(others: &Value) -> Option<Value> {
     let jobs = others["jobs"].as_u64().filter(|jobs| *jobs > 0)?;
-    let noun = if jobs == 1 { "job" } else { "jobs" };
     Some(json!({
-        "job": format!("{jobs} {noun} of other teams"),
-        "waiting": { "need": others["gpus"] },
+        "job": format!("{} of other teams", counted(jobs, "job")),
+        "gpus": others["gpus"],
     }))
 }

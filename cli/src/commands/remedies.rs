@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use crate::failure::Failure;
 use crate::foreign::plain;
 use crate::table::{self, text};
+use crate::words;
 
 /// Keys of a spec that may change while a job waits, with the flags that change them.
 const OF_THE_JOB: [(&str, &str); 2] = [
@@ -28,10 +29,10 @@ const OF_ANOTHER: [(&str, &str); 9] = [
 /// asked about with the flags.
 pub fn print(remedies: &Value, job: Option<&str>) -> Result<(), Failure> {
     for remedy in remedies.as_array().into_iter().flatten() {
-        let effect = text(&remedy["effect"]).replace('_', " ");
-        let change = &remedy["change"];
-        table::print_line(&format!("would help: {} ({effect})", pairs(change)))?;
-        if let Some(command) = change.as_object().and_then(|change| command(change, job)) {
+        let (changes, effect) = words::remedy(remedy);
+        table::print_line(&format!("{}: {effect}", changes.join(", ")))?;
+        let change = remedy["change"].as_object();
+        if let Some(command) = change.and_then(|change| command(change, job)) {
             table::print_line(&format!("    {command}"))?;
         }
     }

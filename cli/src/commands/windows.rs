@@ -6,13 +6,11 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::spec::read_yaml;
-use super::versioned::{Why, find, print_removed};
-use crate::client::{Client, part};
+use super::versioned::{DeleteOfPool, Kind, Shape, Why};
 use crate::failure::Failure;
 use crate::table;
 
-/// Most windows that are listed; a pool has far fewer.
-const WINDOWS_MAX: usize = 1_000;
+const NOUN: &str = "window";
 
 /// See and change what holds in a pool for some hours of the week.
 #[derive(Debug, Args)]
@@ -26,7 +24,9 @@ enum WindowsCommand {
     List(List),
     Create(Create),
     Change(Change),
-    Delete(Delete),
+    /// Remove a weekly window
+    #[command(after_help = "Example:\n  allot windows delete h100 nights")]
+    Delete(DeleteOfPool),
 }
 
 impl Windows {
@@ -36,13 +36,9 @@ impl Windows {
             WindowsCommand::List(list) => list.run().await,
             WindowsCommand::Create(create) => create.run().await,
             WindowsCommand::Change(change) => change.run().await,
-            WindowsCommand::Delete(delete) => delete.run().await,
+            WindowsCommand::Delete(delete) => delete.run(NOUN).await,
         }
     }
-}
-
-fn path(pool: &str) -> String {
-    format!("/pools/{}/windows", part(pool))
 }
 
 /// List a pool's weekly windows.
@@ -51,21 +47,19 @@ fn path(pool: &str) -> String {
 struct List {
     /// The pool
     pool: String,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    shape: Shape,
 }
 
 impl List {
     async fn run(self) -> Result<(), Failure> {
-        let rows = Client::found()?
-            .list(&path(&self.pool), &[], WINDOWS_MAX)
-            .await?;
-        if self.json {
-            return table::print_json(&json!({ "items": rows }));
-        }
-        print(&rows)
+        let rows = Kind::of_pool(&self.pool, NOUN)?.rows(&[]).await?;
+        self.shape.print_all(&rows, print)
     }
+}
+
+fn print_one(window: &Value) -> Result<(), Failure> {
+    print(std::slice::from_ref(window))
 }
 
 fn print(rows: &[Value]) -> Result<(), Failure> {
@@ -125,22 +119,17 @@ struct Create {
     file: PathBuf,
     #[command(flatten)]
     why: Why,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    shape: Shape,
 }
 
 impl Create {
     async fn run(self) -> Result<(), Failure> {
         let mut body = keys(&self.file)?;
         body["name"] = json!(self.name);
-        let made = Client::found()?
-            .post_as(&path(&self.pool), &self.why.query(), &body, None)
-            .await?;
-        if self.json {
-            return table::print_json(&made);
-        }
-        print(&[made])
+        let kind = Kind::of_pool(&self.pool, NOUN)?;
+        let made = kind.create(&self.why, &body).await?;
+        self.shape.print(&made, print_one)
     }
 }
 
@@ -168,50 +157,15 @@ struct Change {
     file: PathBuf,
     #[command(flatten)]
     why: Why,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    shape: Shape,
 }
 
 impl Change {
     async fn run(self) -> Result<(), Failure> {
         let body = keys(&self.file)?;
-        let client = Client::found()?;
-        let at = path(&self.pool);
-        let version = find(&client, &at, "window", &self.name).await?;
-        let one = format!("{at}/{}", part(&self.name));
-        let changed = client
-            .patch(&one, &self.why.query(), &body, version)
-            .await?;
-        if self.json {
-            return table::print_json(&changed);
-        }
-        print(&[changed])
-    }
-}
-
-/// Remove a weekly window.
-#[derive(Debug, Args)]
-#[command(after_help = "Example:\n  allot windows delete h100 nights")]
-struct Delete {
-    /// The pool
-    pool: String,
-    /// The window's name
-    name: String,
-    #[command(flatten)]
-    why: Why,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-impl Delete {
-    async fn run(self) -> Result<(), Failure> {
-        let client = Client::found()?;
-        let at = path(&self.pool);
-        let version = find(&client, &at, "window", &self.name).await?;
-        let one = format!("{at}/{}", part(&self.name));
-        client.delete(&one, &self.why.query(), version).await?;
-        print_removed(&self.name, self.json)
+        let kind = Kind::of_pool(&self.pool, NOUN)?;
+        let changed = kind.change(&self.name, &self.why, &body).await?;
+        self.shape.print(&changed, print_one)
     }
 }

@@ -20,6 +20,8 @@ pub(crate) struct Rules {
     consolidate: bool,
     pub(super) max_per_day: Option<u32>,
     pub(super) max_per_team_hour: Option<u32>,
+    /// By how many seconds later than now all has run, and waited, than it has: to tell when room can be made.
+    pub(super) later: i64,
     /// Elastic work that this plan shrinks already, and by which right.
     shrunk: HashMap<usize, Right>,
 }
@@ -38,6 +40,7 @@ impl Rules {
             consolidate: policy.consolidate,
             max_per_day: policy.max_per_day,
             max_per_team_hour: policy.max_per_team_hour,
+            later: 0,
             shrunk: HashMap::new(),
         }
     }
@@ -54,6 +57,7 @@ impl Rules {
             consolidate: true,
             max_per_day: None,
             max_per_team_hour: None,
+            later: 0,
             shrunk: HashMap::new(),
         }
     }
@@ -117,7 +121,42 @@ impl Rules {
 
     /// Whether a workload has not waited long enough to displace others.
     pub fn delayed(&self, index: &Index<'_>, work: usize) -> bool {
-        (index.world.now - index.works[work].row.submitted).num_seconds() < self.delay
+        self.waited(index, work) < self.delay
+    }
+
+    /// For how many seconds a workload has waited.
+    fn waited(&self, index: &Index<'_>, work: usize) -> i64 {
+        let waited = index.world.now - index.works[work].row.submitted;
+        waited.num_seconds().saturating_add(self.later)
+    }
+
+    /// For how many seconds a workload has run.
+    fn ran(&self, index: &Index<'_>, work: usize) -> i64 {
+        let started = index.works[work].row.started;
+        let ran = started.map_or(0, |started| (index.world.now - started).num_seconds());
+        ran.saturating_add(self.later)
+    }
+
+    /// The seconds from now after which a workload that waits has waited for long enough, or running
+    /// work has run for long enough to be taken; each is one from which on more room can be made.
+    pub(super) fn waits(&self, ledger: &Ledger<'_, '_>, newcomer: usize, pool: usize) -> Vec<i64> {
+        let index = ledger.index;
+        let mut seconds = vec![self.delay - self.waited(index, newcomer)];
+        for work in 0..index.works.len() {
+            let here = ledger.slots(work).first();
+            let here = here.is_some_and(|slot| index.nodes[slot.node].pool == pool);
+            if !here || !index.works[work].preemptible || ledger.standing(work) != Standing::Running
+            {
+                continue;
+            }
+            let ran = self.ran(index, work);
+            seconds
+                .extend([self.min_runtime, self.least_before_reclaim()].map(|least| least - ran));
+        }
+        seconds.retain(|wait| *wait > 0);
+        seconds.sort_unstable();
+        seconds.dedup();
+        seconds
     }
 
     /// Whether a running workload may be a victim of another by some right, as far as
@@ -188,16 +227,12 @@ impl Rules {
     ) -> bool {
         let index = ledger.index;
         let facts = &index.works[work];
-        let ran = facts
-            .row
-            .started
-            .map_or(0, |started| (index.world.now - started).num_seconds());
         facts.preemptible
             && ledger.standing(work) == Standing::Running
             // A plan takes from a workload by one right, which is the one that is told.
             && (ledger.slots(work).len() == facts.row.placed.len()
                 || right.is_some() && self.shrunk.get(&work).copied() == right)
-            && ran >= least
+            && self.ran(index, work) >= least
             && self
                 .max_per_day
                 .is_none_or(|most| facts.row.preemptions_today < most)

@@ -11,28 +11,36 @@ use crate::index::Amount;
 use crate::ledger::{Ledger, Sight, Standing};
 use crate::place::Query;
 use crate::plan::Code;
+use crate::preempt;
 use crate::quota;
 use crate::start;
 
 /// Most ends that are looked at.
 const ENDS_MAX: usize = 200;
 
-/// When a workload would start if all that runs ended as predicted and nothing else came.
+/// When a workload would start if all that runs ended as predicted and nothing else came; sooner where
+/// those make room for it before who have run for as long as they are protected.
 pub(super) fn start_of(
     cycle: &mut Cycle<'_, '_>,
     work: usize,
     pool: usize,
     code: Code,
 ) -> Option<Timestamp> {
-    if let Some((_, kept)) = cycle.reservation_of(work) {
-        return Some(kept.start()).filter(|start| *start != NEVER);
+    if let Some((pool, kept)) = cycle.reservation_of(work) {
+        let kept = Some(kept.start()).filter(|start| *start != NEVER);
+        let made = once_room_is_made(cycle, work, pool);
+        return kept.into_iter().chain(made).min();
     }
     match code {
         Code::NotYet => cycle.index.works[work].row.not_before,
         _ if cycle.explained > RANKED_MAX || !cycle.usable(work, pool) => None,
+        Code::PreemptionNotAllowed => {
+            let made = once_room_is_made(cycle, work, pool);
+            let ended = cycle.told_start(work, pool);
+            made.into_iter().chain(ended).min()
+        }
         Code::Topology
         | Code::Fragmented
-        | Code::PreemptionNotAllowed
         | Code::InsufficientCapacity
         | Code::HeldForReservation
         | Code::BehindInOrder => cycle.told_start(work, pool),
@@ -41,6 +49,28 @@ pub(super) fn start_of(
         }
         _ => None,
     }
+}
+
+/// When a workload would have its room, made by those who are protected for a known time yet; equal
+/// work is told the same.
+fn once_room_is_made(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize) -> Option<Timestamp> {
+    let facts = &cycle.index.works[work];
+    let key = (
+        pool,
+        facts.team,
+        facts.shape,
+        facts.priority,
+        facts.row.submitted,
+    );
+    if let Some(known) = cycle.protected.get(&key) {
+        return *known;
+    }
+    let made = preempt::once_protected_ran(&mut cycle.ledger, work, pool);
+    // Whoever gives way then has its grace to leave in.
+    let grace = backfill::after_grace(cycle.index, pool) - cycle.index.world.now;
+    let found = made.and_then(|made| made.checked_add_signed(grace));
+    cycle.protected.insert(key, found);
+    found
 }
 
 /// The first end after which a workload would be within its limits and have room; equal work

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use domain::MilliGpu;
+use domain::words::{self, IS, counted, gpus, gpus_between};
 
 use super::{BOOKINGS, Verdict, alone, remedies};
 use crate::cycle::Cycle;
@@ -11,13 +12,14 @@ use crate::place;
 use crate::plan::Code;
 use crate::world::NodeState;
 
-/// One factual sentence: what binds, what is needed, what there is, and which nodes are out.
+/// One factual sentence: what binds, what is needed at the least and at the most, what there is, and
+/// which nodes are out.
 pub(super) fn message(
     cycle: &mut Cycle<'_, '_>,
     work: usize,
     pool: Option<usize>,
     verdict: &Verdict,
-    need: MilliGpu,
+    need: (MilliGpu, MilliGpu),
     have: MilliGpu,
 ) -> String {
     let binding = binding(cycle.index, work, pool, verdict, need, have);
@@ -42,7 +44,7 @@ fn told_nodes_out(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize) -> Rc<str
 /// The nodes of a pool that would do but for their state, to be added to a sentence: whoever sees
 /// many devices idle there would not believe that none is free.
 fn nodes_out(index: &Index<'_>, work: usize, pool: usize) -> String {
-    let (mut cordoned, mut draining, mut unreachable) = (0, 0, 0);
+    let (mut cordoned, mut draining, mut unreachable) = (0_u64, 0, 0);
     for &node in &index.pools[pool].nodes {
         if place::fit(index, work, node, true).is_err() {
             continue;
@@ -66,13 +68,16 @@ fn nodes_out(index: &Index<'_>, work: usize, pool: usize) -> String {
     let total = cordoned + draining + unreachable;
     match said.as_slice() {
         [] => String::new(),
-        [one] => format!("; not counting {one} {}", nodes(total)),
-        many => format!("; not counting {total} nodes ({})", many.join(", ")),
+        [one] => format!(
+            "; not counting {one} {}",
+            words::form(total, ("node", "nodes"))
+        ),
+        many => format!(
+            "; not counting {} ({})",
+            counted(total, "node"),
+            many.join(", ")
+        ),
     }
-}
-
-fn nodes(count: u32) -> &'static str {
-    if count == 1 { "node" } else { "nodes" }
 }
 
 /// What binds, what is needed, what there is.
@@ -81,10 +86,13 @@ fn binding(
     work: usize,
     pool: Option<usize>,
     verdict: &Verdict,
-    need: MilliGpu,
+    need: (MilliGpu, MilliGpu),
     have: MilliGpu,
 ) -> String {
     let row = index.works[work].row;
+    let (least, most) = need;
+    let need = gpus_between(least, most);
+    let are_free = format!("{have} {} free", words::form_of(have, IS));
     let never = pool.map_or(String::new(), |pool| never(index, work, pool));
     let pool = pool.map_or("", |pool| index.pools[pool].row.name.as_str());
     let scope = &verdict.scope;
@@ -98,37 +106,43 @@ fn binding(
         Code::Dependency => format!("it waits for {scope} to end well"),
         Code::PoolClosed => format!("nothing new starts in pool {pool}, which is closed"),
         Code::NeverFits => format!(
-            "no node registered in pool {pool} could ever hold {} with {need} GPUs",
-            workers(row.workers_least())
+            "no node registered in pool {pool} could ever hold {} with {}",
+            workers(row.workers_least()),
+            gpus(least)
         ),
         Code::NoQuota => format!("{scope} has no quota in pool {pool}"),
         Code::NoSuchHardware => format!("pool {pool} has no node that offers {scope}"),
         Code::OverLimit | Code::AncestorOverLimit => {
-            format!("it needs {need} GPUs, and {scope} in pool {pool} leaves {have}{never}")
+            format!("it needs {need}, and {scope} in pool {pool} leaves {have}{never}")
         }
         Code::NonPreemptibleOverGuarantee => format!(
-            "it may not be preempted and so must fit in the guarantee: it needs {need} GPUs, {have} are left of it{never}"
+            "it may not be preempted and so must fit in the guarantee: it needs {need}, {have} {} left of it{never}",
+            words::form_of(have, IS)
         ),
         Code::OverBudget => format!("a budget of {scope} has stopped such work"),
         Code::WaitingForVictims => {
             format!("room is kept for it in pool {pool} until those that make way have left")
         }
         Code::Topology => {
-            format!("there is room for {need} GPUs in pool {pool}, but not as {scope} demands")
+            let need = gpus(least);
+            format!("there is room for {need} in pool {pool}, but not as {scope} demands")
         }
         Code::Fragmented => {
             format!(
-                "{have} GPUs are free in pool {pool}, but not where {} could use them",
-                workers(row.workers_least())
+                "{} {} free in pool {pool}, but not where {} could use {}",
+                gpus(have),
+                words::form_of(have, IS),
+                workers(row.workers_least()),
+                words::form_of(have, ("it", "them"))
             )
         }
         Code::PreemptionNotAllowed => {
             format!(
-                "it needs {need} GPUs, {have} are free in pool {pool}, and {rules} keeps it from making room"
+                "it needs {need}, {are_free} in pool {pool}, and {rules} keeps it from making room"
             )
         }
         Code::InsufficientCapacity => {
-            format!("it needs {need} GPUs, and {have} are free in pool {pool}")
+            format!("it needs {need}, and {are_free} in pool {pool}")
         }
         Code::HeldForReservation if scope.starts_with(BOOKINGS) => {
             format!("what is free in pool {pool} is booked for a time at which it would still run")
@@ -154,6 +168,6 @@ fn workers(count: u32) -> String {
     if count == 1 {
         "one worker".to_owned()
     } else {
-        format!("{count} workers")
+        counted(count.into(), "worker")
     }
 }

@@ -259,7 +259,7 @@ impl Writer {
         loop {
             match self.apply_inventory(inventory).await {
                 Ok(()) => return Ok(()),
-                Err(error) if crate::store::unavailable(&error) => {
+                Err(error) if crate::store::passing(&error) => {
                     tokio::time::sleep(RETRY_EVERY).await;
                 }
                 Err(error) => {

@@ -2,6 +2,7 @@
 //! and all of them before they begin, is lent.
 
 pub mod calendar;
+mod watch;
 
 use domain::MilliGpu;
 use domain::Timestamp;
@@ -18,6 +19,7 @@ use super::{App, AppError, Asker, pools};
 use crate::store::bookings::{self as rows, Fields};
 use crate::store::{self, Tx};
 use calendar::{Calendar, Conflict};
+pub use watch::watch;
 
 /// Longest booking, in days: what is a team's for longer than a year is a guarantee.
 const DAYS_MAX: i64 = 366;
@@ -55,6 +57,10 @@ pub struct Booking {
     pub state: BookingState,
     /// When more is promised than the pool has, from now on.
     pub conflicts: Vec<Conflict>,
+    /// Since when the product knows of such a time; null while there is none, and for the moment before
+    /// it is noticed.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub conflict_since: Option<Timestamp>,
     /// Its version.
     pub version: i64,
 }
@@ -386,6 +392,7 @@ fn shown(row: &rows::Booking, calendar: &Calendar) -> Booking {
         to: row.ends_at,
         state,
         conflicts: calendar.conflicts(row),
+        conflict_since: row.conflict_since,
         version: row.version,
     }
 }

@@ -195,7 +195,7 @@ impl From<IllegalStep> for AppError {
 
 impl From<sqlx::Error> for AppError {
     fn from(error: sqlx::Error) -> Self {
-        if crate::store::unavailable(&error) {
+        if crate::store::passing(&error) {
             Self::Unavailable(error)
         } else {
             Self::Internal(error.into())

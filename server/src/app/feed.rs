@@ -50,8 +50,8 @@ pub struct FeedItem {
     /// Where it stands in the feed; sent back as `Last-Event-ID` it resumes there.
     #[serde(skip)]
     pub id: String,
-    /// `job`, `attempt`, `assignment`, `node`, `device`, `team`, `quota`, `pool` or `class`; `reset`
-    /// when changes were missed and everything is to be read again.
+    /// `job`, `attempt`, `assignment`, `node`, `device`, `team`, `quota`, `pool`, `class`, `booking` or
+    /// `window`; `reset` when changes were missed and everything is to be read again.
     pub noun: String,
     /// The job that it is or belongs to.
     pub job: Option<JobId>,

@@ -19,8 +19,8 @@ use crate::scheduler::{capable, translate};
 pub(super) use accuracy::of_pool as accuracy_of;
 pub use accuracy::{Accuracy, LastEstimates};
 pub use dry_run::{
-    Displaced, DryRun, DryRunDevice, DryRunInstance, DryRunSlices, DryRunVerdict, DryRunWorker,
-    Refusal, dry_run,
+    Displaced, DryRun, DryRunArray, DryRunDevice, DryRunInstance, DryRunSlices, DryRunVerdict,
+    DryRunWorker, ElementsOn, ElementsWaiting, Refusal, dry_run,
 };
 pub use explain::{Ended, Evidence, Explanation, Holders, evidence, explain};
 

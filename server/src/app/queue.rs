@@ -222,6 +222,7 @@ mod tests {
             scope: String::new(),
             message: String::new(),
             need: MilliGpu::whole(2),
+            need_max: None,
             have: MilliGpu::ZERO,
             counts: BTreeMap::new(),
             rank,

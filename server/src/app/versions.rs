@@ -5,6 +5,8 @@
 //! and records it here and in the audit log. To go back is to `set` it once more to what it was,
 //! checked against everything that is there now.
 
+mod changed;
+
 use domain::Timestamp;
 use domain::ids::{PoolId, TeamId};
 use domain::name::Name;
@@ -21,6 +23,7 @@ use super::reason::check_reason;
 use super::{App, AppError, Asker, RefusalCode, bookings, classes, pools, quotas, windows};
 use crate::store::Tx;
 use crate::store::versions::{self as rows, NewVersion};
+pub use changed::KeyChange;
 
 /// What versions are kept of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -76,6 +79,8 @@ pub struct By<'a> {
     pub action: Action,
     /// Why, in words; already checked.
     pub reason: &'a str,
+    /// The version of the object that is gone back to, where one is.
+    pub restored_version: Option<i64>,
 }
 
 impl<'a> By<'a> {
@@ -87,6 +92,7 @@ impl<'a> By<'a> {
             asker,
             action,
             reason,
+            restored_version: None,
         })
     }
 }
@@ -128,6 +134,7 @@ pub async fn record(
         actor_id: Some(by.asker.user_id),
         actor_name: by.asker.name.as_str(),
         reason: by.reason,
+        restored_version: by.restored_version,
         before: before.as_ref(),
         after: after.as_ref(),
         ..of_object(&object, &path)
@@ -175,6 +182,7 @@ fn of_object<'a>(object: &Object, path: &'a str) -> NewVersion<'a> {
         actor_id: None,
         actor_name: "",
         reason: "",
+        restored_version: None,
         before: None,
         after: None,
     }
@@ -198,6 +206,10 @@ pub struct PolicyVersion {
     pub actor: String,
     /// Why, where that was said.
     pub reason: String,
+    /// The version that the object was set back to, where it was set back to one.
+    pub restored_version: Option<i64>,
+    /// The keys whose values became other ones, in order; none where it was removed.
+    pub changes: Vec<KeyChange>,
     /// How it was; null before it was made.
     pub before: Option<Value>,
     /// How it became; null when it was removed.
@@ -214,6 +226,8 @@ impl From<rows::Version> for PolicyVersion {
             version: row.version,
             actor: row.actor_name,
             reason: row.reason,
+            restored_version: row.restored_version,
+            changes: changed::between(row.before.as_ref(), row.after.as_ref()),
             before: row.before,
             after: row.after,
         }
@@ -241,8 +255,8 @@ pub async fn list(
 ) -> Result<Page<PolicyVersion>, AppError> {
     authorise(asker, Action::ListPolicyVersions, Target::Platform)?;
     let before: Option<i64> = ask.after("policy_version")?;
-    if let Some(object) = filter.object.as_deref().filter(|o| o.contains('\0')) {
-        return Err(AppError::invalid("object", object, "such as pool/h100"));
+    if let Some(object) = &filter.object {
+        parse(object).ok_or_else(|| AppError::invalid("object", object, OBJECTS))?;
     }
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let pool = match &filter.pool {
@@ -289,6 +303,10 @@ pub async fn restore(
             ),
         });
     };
+    let by = By {
+        restored_version: Some(row.version),
+        ..by
+    };
     set(tx, &by, &row.object, expected, state).await?;
     let filter = rows::Filter {
         object: Some(&row.object),
@@ -311,17 +329,10 @@ async fn set(
     state: Value,
 ) -> Result<(), AppError> {
     let unreadable = || AppError::Internal(anyhow::anyhow!("policy version of {object:?}"));
-    let (noun, name) = object.split_once('/').ok_or_else(unreadable)?;
-    let noun = PolicyNoun::ALL.into_iter().find(|n| n.as_str() == noun);
-    let two = || -> Result<(Name, Name), AppError> {
-        let (first, second) = name.split_once('/').ok_or_else(unreadable)?;
-        Ok((first.parse()?, second.parse()?))
-    };
-    match noun.ok_or_else(unreadable)? {
-        PolicyNoun::Pool => pools::set(tx, by, &name.parse()?, expected, &read(state)?).await,
-        PolicyNoun::Class => classes::set(tx, by, &name.parse()?, expected, read(state)?).await,
-        PolicyNoun::Quota => {
-            let (team, pool) = two()?;
+    match parse(object).ok_or_else(unreadable)? {
+        Named::Pool(pool) => pools::set(tx, by, &pool, expected, &read(state)?).await,
+        Named::Class(class) => classes::set(tx, by, &class, expected, read(state)?).await,
+        Named::Quota(team, pool) => {
             let quota: quotas::NewQuota = read(state)?;
             let change = quotas::Change {
                 team,
@@ -331,15 +342,46 @@ async fn set(
             };
             quotas::set(tx, by, &[change]).await.map(drop)
         }
-        PolicyNoun::Booking => {
-            let (pool, name) = two()?;
+        Named::Booking(pool, name) => {
             bookings::set(tx, by, &pool, &name, expected, &read(state)?).await
         }
-        PolicyNoun::Window => {
-            let (pool, name) = two()?;
+        Named::Window(pool, name) => {
             windows::set(tx, by, &pool, &name, expected, &read(state)?).await
         }
     }
+}
+
+/// How objects are named, for who names one otherwise.
+const OBJECTS: &str =
+    "pool/POOL, class/CLASS, quota/TEAM/POOL, booking/POOL/NAME or window/POOL/NAME";
+
+/// An object by the names in its path.
+#[derive(Debug, PartialEq, Eq)]
+enum Named {
+    Pool(Name),
+    Class(Name),
+    /// The team, then the pool.
+    Quota(Name, Name),
+    /// The pool, then its own name.
+    Booking(Name, Name),
+    /// Likewise.
+    Window(Name, Name),
+}
+
+fn parse(object: &str) -> Option<Named> {
+    let (noun, name) = object.split_once('/')?;
+    let noun = PolicyNoun::ALL.into_iter().find(|n| n.as_str() == noun)?;
+    let two = || {
+        let (first, second) = name.split_once('/')?;
+        Some((first.parse().ok()?, second.parse().ok()?))
+    };
+    Some(match noun {
+        PolicyNoun::Pool => Named::Pool(name.parse().ok()?),
+        PolicyNoun::Class => Named::Class(name.parse().ok()?),
+        PolicyNoun::Quota => two().map(|(team, pool)| Named::Quota(team, pool))?,
+        PolicyNoun::Booking => two().map(|(pool, name)| Named::Booking(pool, name))?,
+        PolicyNoun::Window => two().map(|(pool, name)| Named::Window(pool, name))?,
+    })
 }
 
 /// Reads a state as it was kept.

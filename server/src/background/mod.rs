@@ -5,7 +5,7 @@
 
 mod leases;
 mod leaving;
-mod retention;
+pub mod retention;
 mod windows;
 
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::accounting::rating;
-use crate::app::App;
+use crate::app::{App, bookings};
 use crate::lifecycle::LifecycleError;
 use crate::store;
 
@@ -22,6 +22,8 @@ use crate::store;
 const RETENTION_EVERY: Duration = Duration::from_secs(60);
 /// How often segments become ledger entries; they cover full hours, so that seconds do not matter.
 const RATING_EVERY: Duration = Duration::from_secs(5);
+/// How often bookings are compared with what there is: they are made days ahead.
+const BOOKINGS_EVERY: Duration = Duration::from_secs(5);
 /// Heartbeats that a node may miss before this replica believes its own view of it, counted
 /// from when the replica last began to see the database.
 const BEATS_TO_SETTLE: u32 = 3;
@@ -39,6 +41,7 @@ async fn work(app: App) {
     let mut steady = Steady::new(&app);
     let mut rated = Instant::now();
     let mut swept = Instant::now();
+    let mut booked = Instant::now();
     loop {
         tokio::select! {
             () = app.wake.background.notified() => {}
@@ -52,6 +55,12 @@ async fn work(app: App) {
                 rating::rate_due(&app.db).await.map_err(Into::into),
             ));
         }
+        if booked.elapsed() >= BOOKINGS_EVERY {
+            booked = Instant::now();
+            if let Err(error) = bookings::watch(&app).await {
+                tracing::warn!(reconciler = "bookings", %error, "a reconciler could not finish its round");
+            }
+        }
         if swept.elapsed() >= RETENTION_EVERY {
             swept = Instant::now();
             round.push((
@@ -62,7 +71,7 @@ async fn work(app: App) {
         for (reconciler, outcome) in round {
             let Err(error) = outcome else { continue };
             // Only a database that was away makes every heartbeat old; a fault of one object does not.
-            if matches!(&error, LifecycleError::Database(e) if store::unavailable(e)) {
+            if matches!(&error, LifecycleError::Database(e) if store::away(e)) {
                 steady.disturbed();
             }
             tracing::warn!(reconciler, %error, "a reconciler could not finish its round");
@@ -93,7 +102,7 @@ where
     let mut outcome = Ok(());
     for item in due {
         let taken = take(item).await;
-        if matches!(&taken, Err(LifecycleError::Database(error)) if store::unavailable(error)) {
+        if matches!(&taken, Err(LifecycleError::Database(error)) if store::away(error)) {
             return taken;
         }
         outcome = outcome.and(taken);

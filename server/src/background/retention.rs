@@ -1,12 +1,15 @@
-//! What ages: changes that every reader has seen, answers to repeated requests, old sessions.
+//! What ages: changes that every reader has seen, answers to repeated requests, old sessions, old
+//! versions of policies.
 
 use crate::app::App;
-use crate::store::{self, changes, idempotency, sessions};
+use crate::store::{self, changes, idempotency, sessions, versions};
 
 /// Answers to requests with an Idempotency-Key are kept for so long.
 const IDEMPOTENCY_HOURS: i64 = 24;
 /// Ended sessions are kept for so long, for whoever asks who was signed in.
 const SESSIONS_DAYS: i64 = 30;
+/// Most versions that one sweep removes, so that its transaction stays short.
+const VERSIONS_AT_ONCE: i64 = 10_000;
 
 /// Removes what is older than it is kept.
 pub async fn sweep(app: &App) -> Result<(), sqlx::Error> {
@@ -15,5 +18,7 @@ pub async fn sweep(app: &App) -> Result<(), sqlx::Error> {
     changes::prune(&mut tx, changes::KEPT_SECONDS).await?;
     idempotency::clear(&mut tx, now - chrono::TimeDelta::hours(IDEMPOTENCY_HOURS)).await?;
     sessions::clear(&mut tx, now - chrono::TimeDelta::days(SESSIONS_DAYS)).await?;
+    let kept = chrono::TimeDelta::days(app.config.retention.policy_versions_days);
+    versions::clear(&mut tx, now - kept, VERSIONS_AT_ONCE).await?;
     tx.commit().await
 }

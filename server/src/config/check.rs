@@ -27,6 +27,8 @@ const UNIX_USER_BASE: RangeInclusive<u32> = 1_000..=2_000_000_000;
 const EVENT_STREAMS: RangeInclusive<usize> = 1..=10_000;
 /// Each is compared with the address of every request.
 const TRUSTED_PROXIES: RangeInclusive<usize> = 0..=256;
+/// What was changed in the last month is asked for; more than a century no database has seen.
+const VERSION_DAYS: RangeInclusive<i64> = 30..=36_600;
 /// An agent reads so many in all.
 const LOGS: RangeInclusive<usize> = 1..=64;
 
@@ -40,6 +42,7 @@ impl Config {
             agents,
             sessions,
             limits,
+            retention,
             ..
         } = self;
         within("database.connections", database.connections, CONNECTIONS)?;
@@ -62,6 +65,11 @@ impl Config {
             EVENT_STREAMS,
         )?;
         within("limits.logs_per_person", limits.logs_per_person, LOGS)?;
+        within(
+            "retention.policy_versions_days",
+            retention.policy_versions_days,
+            VERSION_DAYS,
+        )?;
         within("unix_user_base", self.unix_user_base, UNIX_USER_BASE)
     }
 }
@@ -146,6 +154,7 @@ mod tests {
             ("sessions", "seconds", "0"),
             ("limits", "event_streams_per_person", "0"),
             ("limits", "logs_per_person", "65"),
+            ("retention", "policy_versions_days", "29"),
             ("", "unix_user_base", "0"),
         ] {
             let config = with(table, &format!("{key} = {value}")).expect("read");

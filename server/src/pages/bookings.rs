@@ -196,6 +196,7 @@ fn row(booking: &Booking, teams: &Teams, zone: Zone) -> BookingRow {
                 with: conflict.with.iter().map(Name::to_string).collect(),
             })
             .collect(),
+        conflict_since: booking.conflict_since.map(shown),
         version: booking.version,
         edit: format!(
             "/pools/{}/bookings?edit={}&week={}#form",

@@ -141,6 +141,7 @@ mod tests {
             to,
             state: BookingState::Ahead,
             conflicts: Vec::new(),
+            conflict_since: None,
             version: 1,
         }
     }

@@ -127,6 +127,7 @@ fn rows(app: &App, visit: &Visit, found: &Page<PolicyVersion>, newest: &Newest) 
             name: name.to_owned(),
             actor: change.actor.clone(),
             reason: change.reason.clone(),
+            went_back_to: change.restored_version,
             kind: kind(change),
             keys: keys(app, change),
             present: present && change.after.is_some(),
@@ -149,77 +150,34 @@ fn kind(change: &PolicyVersion) -> &'static str {
 
 /// What a change changed. Of a pool that was made all is new: its page shows it better.
 fn keys(app: &App, change: &PolicyVersion) -> Vec<ChangedKey> {
-    let Some(after) = &change.after else {
-        return Vec::new();
-    };
     if change.before.is_none() && change.noun == "pool" {
         return Vec::new();
     }
-    let mut old = BTreeMap::new();
-    if let Some(before) = &change.before {
-        flatten(app, before, "", None, &mut old);
-    }
-    let mut new = BTreeMap::new();
-    flatten(app, after, "", None, &mut new);
-    let mut places: Vec<_> = old.keys().chain(new.keys()).cloned().collect();
-    places.sort();
-    places.dedup();
-    places
-        .into_iter()
-        .filter(|place| old.get(place) != new.get(place))
-        .map(|place| ChangedKey {
-            before: match (&change.before, old.get(&place)) {
-                (None, _) => None,
-                (Some(_), value) => Some(value.cloned().unwrap_or_else(|| "null".to_owned())),
-            },
-            after: new.get(&place).cloned(),
-            team: place.0,
-            key: place.1,
-        })
-        .collect()
+    let text = |value: &Value| shown(app, value);
+    let keys = change.changes.iter().map(|key| ChangedKey {
+        team: key.team.as_ref().map(ToString::to_string),
+        key: key.key.clone(),
+        before: change.before.as_ref().map(|_| {
+            let from = key.from.as_ref().map(text);
+            from.unwrap_or_else(|| "null".to_owned())
+        }),
+        after: key.to.as_ref().map(text),
+    });
+    keys.collect()
 }
 
-/// A team, where a value is of one of several, and the key.
-type Place = (Option<String>, String);
-
-/// Every value of a state, by its place; what is null is not there.
-fn flatten(
-    app: &App,
-    value: &Value,
-    key: &str,
-    team: Option<&str>,
-    into: &mut BTreeMap<Place, String>,
-) {
-    let mut put = |text: String| {
-        into.insert((team.map(str::to_owned), key.to_owned()), text);
-    };
+/// A value as it is read, a moment by the organisation's clocks.
+fn shown(app: &App, value: &Value) -> String {
     match value {
-        Value::Null => {}
-        Value::Object(fields) => {
-            for (name, value) in fields {
-                let below = match (key, name.as_str()) {
-                    ("", name) => name.to_owned(),
-                    (key, name) => format!("{key}.{name}"),
-                };
-                flatten(app, value, &below, team, into);
-            }
-        }
         Value::Array(items) => {
-            let of_teams = |item: &Value| item["team"].is_string();
-            if items.iter().any(of_teams) {
-                for item in items {
-                    flatten(app, &item["quota"], "", item["team"].as_str(), into);
-                }
-            } else {
-                let items: Vec<&str> = items.iter().filter_map(Value::as_str).collect();
-                put(items.join(", "));
-            }
+            let items: Vec<&str> = items.iter().filter_map(Value::as_str).collect();
+            items.join(", ")
         }
-        Value::String(text) => put(match text.parse::<Timestamp>() {
+        Value::String(text) => match text.parse::<Timestamp>() {
             Ok(at) => policies::local(app, at),
             Err(_) => text.clone(),
-        }),
-        other => put(other.to_string()),
+        },
+        other => other.to_string(),
     }
 }
 

@@ -10,7 +10,7 @@ use domain::name::Name;
 use domain::state::JobState;
 use rust_decimal::Decimal;
 use serde::Deserialize;
-use web::format::Cost;
+use web::format::{Cost, Size};
 use web::messages::Messages;
 use web::parts::Team;
 use web::shell::Section;
@@ -167,7 +167,7 @@ pub fn row(t: &Messages, job: Job, teams: &Teams, now: domain::Timestamp) -> Job
         id: job.id.to_string(),
         why: short(t, &job),
         cost: cost_of(job.cost.as_ref(), job.gpu_seconds),
-        gpus_milli: job.gpus_milli(),
+        size: size(&job),
         ran_seconds: ran_seconds(&job, now),
         team: teams.shown(&job.team),
         name: job.name,
@@ -185,6 +185,15 @@ pub fn row(t: &Messages, job: Job, teams: &Teams, now: domain::Timestamp) -> Job
 pub fn ran_seconds(job: &Job, now: domain::Timestamp) -> Option<i64> {
     let until = job.finished_at.unwrap_or(now);
     job.started_at.map(|at| (until - at).num_seconds().max(0))
+}
+
+/// How large it is: what it holds where it runs, else what it asks for.
+pub fn size(job: &Job) -> Size {
+    let (least, most) = job.gpus();
+    Size {
+        least_milli: least.milli(),
+        most_milli: most.milli(),
+    }
 }
 
 /// What use cost so far; use without a price says so.

@@ -11,8 +11,8 @@ use rust_decimal::Decimal;
 use serde::Deserialize;
 use web::shell::Section;
 use web::views::{
-    Cause, ClassChoice, Displaced, DryRun, DryRunView, Outcome, PlacedWorker, PoolChoice, Refusal,
-    SliceLine, SubmitForm, SubmitView, Wait, field_of,
+    Cause, ClassChoice, Displaced, DryRun, DryRunElements, DryRunView, Outcome, PlacedWorker,
+    PoolChoice, Refusal, SliceLine, SubmitForm, SubmitView, Wait, field_of,
 };
 
 use super::form::{SubmitFields, fields_of};
@@ -230,6 +230,7 @@ fn refused(refusal: Option<Refusal>) -> DryRun {
     DryRun {
         outcome: Outcome::Refused,
         cause: refusal.map(Cause::Refused),
+        elements: None,
         placement: Vec::new(),
         slices: Vec::new(),
         kept_on: Vec::new(),
@@ -272,6 +273,7 @@ async fn dry_run(
             DryRunVerdict::Refused => Outcome::Refused,
         },
         cause: waits.map(|wait| Cause::Waits(Box::new(wait))),
+        elements: elements(answer.array.as_ref()),
         placement: answer.placement.iter().map(placed).collect(),
         slices: answer.slices.into_iter().map(slice_line).collect(),
         kept_on: answer.expected_nodes,
@@ -283,6 +285,10 @@ async fn dry_run(
             .map(|(price, seconds)| for_seconds(price, seconds)),
         per_hour: answer.cost_per_hour,
     })
+}
+
+fn elements(array: Option<&planning::DryRunArray>) -> Option<DryRunElements> {
+    DryRunElements::told(&serde_json::to_value(array).ok()?)
 }
 
 fn placed(worker: &DryRunWorker) -> PlacedWorker {

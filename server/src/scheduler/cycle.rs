@@ -82,8 +82,14 @@ impl Cycle {
         })
     }
 
-    /// One turn.
+    /// One turn. After one that failed the next plans anew, whether anything has changed or not.
     pub async fn turn(&mut self) -> Result<Turn, sqlx::Error> {
+        let turn = self.look_and_plan().await;
+        self.fresh |= turn.is_err();
+        turn
+    }
+
+    async fn look_and_plan(&mut self) -> Result<Turn, sqlx::Error> {
         let begun = Instant::now();
         let changed = self.refresh().await?;
         let settled = settle::settle(

@@ -103,7 +103,7 @@ async fn lead(
                 tracing::warn!("another leader took over, this one stops");
                 return Ok(());
             }
-            Err(error) if store::unavailable(&error) => return Err(error),
+            Err(error) if store::away(&error) => return Err(error),
             // A deadlock, or a statement that is wrong: the next turn tries again, and a loop
             // that never succeeds turns /readyz red, since it does not beat.
             Err(error) => {

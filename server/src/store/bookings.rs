@@ -25,6 +25,8 @@ pub struct Booking {
     pub starts_at: Timestamp,
     /// When it ends.
     pub ends_at: Timestamp,
+    /// Since when it is known that more is promised than there is while it lasts.
+    pub conflict_since: Option<Timestamp>,
     /// Its version.
     pub version: i64,
 }
@@ -52,7 +54,7 @@ pub async fn standing(
         Booking,
         r#"SELECT b.id AS "id: BookingId", b.name AS "name: Name", p.name AS "pool: Name",
                   b.team_id AS "team_id: TeamId", t.name AS "team: Name", b.gpus_milli,
-                  b.starts_at, b.ends_at, b.version
+                  b.starts_at, b.ends_at, b.conflict_since, b.version
            FROM bookings AS b
            JOIN pools AS p ON p.id = b.pool_id
            JOIN teams AS t ON t.id = b.team_id
@@ -79,7 +81,7 @@ pub async fn page(
         Booking,
         r#"SELECT b.id AS "id: BookingId", b.name AS "name: Name", p.name AS "pool: Name",
                   b.team_id AS "team_id: TeamId", t.name AS "team: Name", b.gpus_milli,
-                  b.starts_at, b.ends_at, b.version
+                  b.starts_at, b.ends_at, b.conflict_since, b.version
            FROM bookings AS b
            JOIN pools AS p ON p.id = b.pool_id
            JOIN teams AS t ON t.id = b.team_id
@@ -106,7 +108,7 @@ pub async fn find(tx: &mut Tx, pool: PoolId, name: &str) -> Result<Option<Bookin
         Booking,
         r#"SELECT b.id AS "id: BookingId", b.name AS "name: Name", p.name AS "pool: Name",
                   b.team_id AS "team_id: TeamId", t.name AS "team: Name", b.gpus_milli,
-                  b.starts_at, b.ends_at, b.version
+                  b.starts_at, b.ends_at, b.conflict_since, b.version
            FROM bookings AS b
            JOIN pools AS p ON p.id = b.pool_id
            JOIN teams AS t ON t.id = b.team_id
@@ -159,6 +161,24 @@ pub async fn update(
         fields.gpus_milli,
         fields.starts_at,
         fields.ends_at,
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// Notes since when one is in conflict, or that it is not any more; whether that was not noted yet.
+pub async fn note_conflict(
+    tx: &mut Tx,
+    id: BookingId,
+    since: Option<Timestamp>,
+) -> Result<bool, sqlx::Error> {
+    let done = sqlx::query!(
+        "UPDATE bookings
+         SET conflict_since = $2
+         WHERE id = $1 AND (conflict_since IS NULL) <> ($2::timestamptz IS NULL)",
+        id as BookingId,
+        since,
     )
     .execute(&mut **tx)
     .await?;

@@ -203,7 +203,7 @@ pub fn violated(error: &sqlx::Error) -> Option<&str> {
 }
 
 /// Whether the database was away rather than the statement wrong.
-pub fn unavailable(error: &sqlx::Error) -> bool {
+pub fn away(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(_)
         | sqlx::Error::PoolTimedOut
@@ -211,15 +211,21 @@ pub fn unavailable(error: &sqlx::Error) -> bool {
         | sqlx::Error::WorkerCrashed
         | sqlx::Error::Protocol(_)
         | sqlx::Error::Tls(_) => true,
-        // 57P0x: shutting down or starting up; 08: connection; 53300: too many connections;
-        // 40001 and 40P01: it gave way to another transaction, and the same may succeed now.
-        sqlx::Error::Database(e) => e.code().is_some_and(|c| {
-            c.starts_with("57P")
-                || c.starts_with("08")
-                || matches!(&*c, "53300" | "40001" | "40P01")
-        }),
+        // 57P0x: shutting down or starting up; 08: connection; 53300: too many connections.
+        sqlx::Error::Database(e) => e
+            .code()
+            .is_some_and(|c| c.starts_with("57P") || c.starts_with("08") || c == "53300"),
         _ => false,
     }
+}
+
+/// Whether the same may succeed if it is asked again: the database was away, or the transaction
+/// gave way to another one (40001 and 40P01).
+pub fn passing(error: &sqlx::Error) -> bool {
+    let gave_way = |e: &dyn sqlx::error::DatabaseError| {
+        e.code().is_some_and(|c| matches!(&*c, "40001" | "40P01"))
+    };
+    away(error) || error.as_database_error().is_some_and(gave_way)
 }
 
 /// Whether the database refused what we wrote, so that the same will be refused again. Everything

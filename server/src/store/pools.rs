@@ -111,13 +111,13 @@ pub async fn drivable(tx: &mut Tx) -> Result<Vec<Drivable>, sqlx::Error> {
 }
 
 /// What a pool has, in thousandths: devices of its nodes that are not retired, but those that have
-/// failed; also where a node is away for now.
+/// failed; also where a node is away for now, but not where it is lost.
 pub async fn capacity_milli(tx: &mut Tx, pool: PoolId) -> Result<i64, sqlx::Error> {
     sqlx::query_scalar!(
         r#"SELECT 1000 * count(*) AS "milli!"
            FROM devices AS d
            JOIN nodes AS n ON n.id = d.node_id
-           WHERE n.pool_id = $1 AND n.intent <> 'retired' AND d.health <> 'failed'"#,
+           WHERE n.pool_id = $1 AND n.intent <> 'retired' AND n.reachability <> 'lost' AND d.health <> 'failed'"#,
         pool as PoolId,
     )
     .fetch_one(&mut **tx)

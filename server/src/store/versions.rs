@@ -25,6 +25,8 @@ pub struct NewVersion<'a> {
     pub actor_name: &'a str,
     /// Why.
     pub reason: &'a str,
+    /// The version that is gone back to, where one is.
+    pub restored_version: Option<i64>,
     /// How it was.
     pub before: Option<&'a Value>,
     /// How it is.
@@ -48,6 +50,8 @@ pub struct Version {
     pub actor_name: String,
     /// Why.
     pub reason: String,
+    /// The version that was gone back to, where one was.
+    pub restored_version: Option<i64>,
     /// How it was.
     pub before: Option<Value>,
     /// How it became.
@@ -57,8 +61,8 @@ pub struct Version {
 /// Writes a row; its number.
 pub async fn insert(tx: &mut Tx, new: NewVersion<'_>) -> Result<i64, sqlx::Error> {
     sqlx::query_scalar!(
-        "INSERT INTO policy_versions (noun, object, version, pool_id, team_id, actor_id, actor_name, reason, before, after)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+        "INSERT INTO policy_versions (noun, object, version, pool_id, team_id, actor_id, actor_name, reason, restored_version, before, after)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
          RETURNING id",
         new.noun,
         new.object,
@@ -68,6 +72,7 @@ pub async fn insert(tx: &mut Tx, new: NewVersion<'_>) -> Result<i64, sqlx::Error
         new.actor_id as Option<UserId>,
         new.actor_name,
         new.reason,
+        new.restored_version,
         new.before,
         new.after,
     )
@@ -79,7 +84,7 @@ pub async fn insert(tx: &mut Tx, new: NewVersion<'_>) -> Result<i64, sqlx::Error
 pub async fn find(tx: &mut Tx, id: i64) -> Result<Option<Version>, sqlx::Error> {
     sqlx::query_as!(
         Version,
-        "SELECT id, at, noun, object, version, actor_name, reason, before, after
+        "SELECT id, at, noun, object, version, actor_name, reason, restored_version, before, after
          FROM policy_versions
          WHERE id = $1",
         id,
@@ -105,7 +110,7 @@ pub struct Filter<'a> {
 pub async fn page(tx: &mut Tx, filter: Filter<'_>, rows: i64) -> Result<Vec<Version>, sqlx::Error> {
     sqlx::query_as!(
         Version,
-        "SELECT id, at, noun, object, version, actor_name, reason, before, after
+        "SELECT id, at, noun, object, version, actor_name, reason, restored_version, before, after
          FROM policy_versions
          WHERE ($1::text IS NULL OR noun = $1)
            AND ($2::text IS NULL OR object = $2)
@@ -121,4 +126,24 @@ pub async fn page(tx: &mut Tx, filter: Filter<'_>, rows: i64) -> Result<Vec<Vers
     )
     .fetch_all(&mut **tx)
     .await
+}
+
+/// Removes up to `rows` from before a moment, the oldest first, but never the newest of an object: it
+/// tells how that one is, or that it was removed.
+pub async fn clear(tx: &mut Tx, before: Timestamp, rows: i64) -> Result<u64, sqlx::Error> {
+    let done = sqlx::query!(
+        "DELETE FROM policy_versions
+         WHERE id IN (
+             SELECT old.id
+             FROM policy_versions AS old
+             WHERE old.at < $1
+               AND EXISTS (SELECT FROM policy_versions AS later WHERE later.object = old.object AND later.id > old.id)
+             ORDER BY old.at, old.id
+             LIMIT $2)",
+        before,
+        rows,
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(done.rows_affected())
 }

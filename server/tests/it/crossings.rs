@@ -14,7 +14,7 @@ use server::scheduler::{self, Turn, translate};
 use server::store;
 use sqlx::PgPool;
 
-use super::fleet::{Fleet, exited};
+use super::fleet::{Fleet, exited, told_to_end};
 use super::machine::eventually;
 
 /// A job that runs on the one GPU of the one node.
@@ -189,4 +189,70 @@ async fn a_stop_that_crosses_a_refusal_ends_the_attempt(owner: PgPool) {
     fleet.report(job, &[refused, exited(0)]).await;
     assert_eq!(fleet.job(job).await.state, JobState::Cancelled);
     assert_eq!(fleet.most_holders().await, 0);
+}
+
+/// F14, with the refusal in each phase.
+#[sqlx::test(migrations = "../migrations")]
+async fn a_gang_of_which_one_node_refuses_lets_all_go_and_is_queued_whole(owner: PgPool) {
+    let fleet = Fleet::new(owner.clone()).await;
+    for node in ["n1", "n2", "n3", "n4"] {
+        fleet.node(node, 1).await;
+    }
+    let started = FactKind::Started { pid: 7 };
+    let phases = [
+        (vec![], vec![]),
+        (vec![FactKind::Accepted], vec![]),
+        (vec![FactKind::Accepted], vec![FactKind::Accepted]),
+        (vec![FactKind::Accepted, started], vec![FactKind::Accepted]),
+    ];
+    for (others, before) in phases {
+        let gang =
+            json!({ "name": "g", "command": ["x"], "workers": 4, "per_worker": { "gpus": 1 } });
+        let job = fleet.submit_spec(gang).await.expect("accepted").id;
+        fleet.turn().await;
+        let mut workers = fleet.workers(job).await;
+        assert_eq!(workers.len(), 4);
+        let lost = workers.pop().expect("one of four");
+        for worker in &workers {
+            for kind in &others {
+                fleet.report_one(*worker, kind).await;
+            }
+        }
+        let refused = FactKind::Refused {
+            invalid: false,
+            message: "its device is gone".to_owned(),
+            exit_code: None,
+        };
+        for kind in before.iter().chain([&refused]) {
+            fleet.report_one(lost, kind).await;
+        }
+        let asked = sqlx::query_scalar!(
+            r#"SELECT count(*) AS "count!" FROM attempts WHERE job_id = $1 AND stop_asked_at IS NOT NULL"#,
+            job as JobId
+        )
+        .fetch_one(&owner)
+        .await
+        .expect("a count");
+        assert_eq!(asked, 1, "the others are told to stop: {others:?}");
+        for worker in workers {
+            if others.len() > 1 {
+                fleet.report_one(worker, &told_to_end()).await;
+            }
+            fleet.report_one(worker, &FactKind::Released).await;
+        }
+        if !before.is_empty() {
+            // Who had taken it on lets it go as the others do.
+            fleet.report_one(lost, &FactKind::Released).await;
+        }
+        let told = fleet.job(job).await;
+        assert_eq!(told.state, JobState::Queued, "{others:?} {before:?}");
+        assert_eq!(told.reason.as_deref(), Some("start_refused"));
+        assert_eq!(fleet.most_holders().await, 0);
+        let requeues = sqlx::query_scalar!("SELECT requeues FROM jobs WHERE id = $1", job as JobId)
+            .fetch_one(&owner)
+            .await
+            .expect("a number");
+        assert_eq!(requeues, 1, "counted once");
+        fleet.cancel(job).await;
+    }
 }

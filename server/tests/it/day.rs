@@ -100,7 +100,7 @@ async fn a_simulated_day_adds_up_to_the_device_second_and_the_cent(owner: PgPool
         assert_eq!(cost(&report.total), cost(&total), "by {by}");
     }
     let mut tx = fleet.app.db.begin_system().await.expect("a transaction");
-    let mut sum = Decimal::ZERO;
+    let (mut sum, mut worth, mut cheaper) = (Decimal::ZERO, Decimal::ZERO, Decimal::ZERO);
     for hour in 0..24 {
         let from = "2026-10-05T00:00:00Z"
             .parse::<domain::Timestamp>()
@@ -121,6 +121,12 @@ async fn a_simulated_day_adds_up_to_the_device_second_and_the_cent(owner: PgPool
             balance.unavailable.milli_micros >= Decimal::ZERO,
             "hour {hour}"
         );
+        worth += balance.capacity.value;
+        cheaper += balance.capacity.value
+            - balance.charged.value
+            - balance.reserved.value
+            - balance.idle.value
+            - balance.unavailable.value;
         let shown = balance.shown();
         let parts = [&shown.allocated, &shown.idle, &shown.unavailable];
         let seconds: Decimal = parts.iter().map(|part| part.gpu_seconds).sum();
@@ -130,6 +136,14 @@ async fn a_simulated_day_adds_up_to_the_device_second_and_the_cent(owner: PgPool
     let charged = domain::money::round(sum / Decimal::from(1_000_000_000_i64), 3);
     assert_eq!(charged.normalize(), total.gpu_seconds);
     drop(tx);
+    // Eight devices for 47,831 seconds at 41.10 and 38,569 seconds at 33.33 an hour.
+    assert_eq!(domain::money::round(worth, 4).to_string(), "7225.2419");
+    let due = by_hand(&owner).await;
+    assert_eq!(domain::money::round(due.cost, 4), cost(&total));
+    assert_eq!(
+        domain::money::round(due.less_than_whole, 4),
+        domain::money::round(cheaper, 4)
+    );
     // Everything ends, and the ledger has all of it.
     for job in live {
         if fleet.job(job).await.state == JobState::Running {
@@ -145,6 +159,37 @@ async fn a_simulated_day_adds_up_to_the_device_second_and_the_cent(owner: PgPool
         .await
         .expect("a sum");
     assert_eq!(domain::money::round(ledger, 4), cost(&total));
+}
+
+/// What the day's segments cost, told by the two prices themselves.
+struct Due {
+    /// Of all that was charged.
+    cost: Decimal,
+    /// What slices, granted ones too, would have cost at the price of whole devices, less what they cost.
+    less_than_whole: Decimal,
+}
+
+async fn by_hand(owner: &PgPool) -> Due {
+    let row = sqlx::query!(
+        r#"WITH used AS (
+               SELECT mode, kind, gpus_milli::numeric / 1000 / 3600 AS gpu_hours,
+                      extract(epoch FROM least(ended_at, '2026-10-05T13:17:11Z') - least(started_at, '2026-10-05T13:17:11Z')) AS before,
+                      extract(epoch FROM greatest(least(ended_at, '2026-10-06T00:00:00Z'), '2026-10-05T13:17:11Z')
+                          - greatest(started_at, '2026-10-05T13:17:11Z')) AS after
+               FROM usage_segments)
+           SELECT COALESCE(sum(gpu_hours * CASE mode WHEN 'exclusive' THEN before * 41.10 + after * 33.33
+                      ELSE (before + after) * 50.00 END) FILTER (WHERE kind = 'charged'), 0) AS "cost!",
+                  COALESCE(sum(gpu_hours * (before * (41.10 - 50.00) + after * (33.33 - 50.00)))
+                      FILTER (WHERE kind IN ('charged', 'reserved') AND mode <> 'exclusive'), 0) AS "less!"
+           FROM used"#
+    )
+    .fetch_one(owner)
+    .await
+    .expect("sums");
+    Due {
+        cost: row.cost,
+        less_than_whole: row.less,
+    }
 }
 
 async fn toggle(fleet: &Fleet, node: NodeId) {

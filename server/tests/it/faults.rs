@@ -287,6 +287,32 @@ async fn an_end_that_was_on_its_way_beats_the_time_limit_and_a_cancel_stands(own
 }
 
 #[sqlx::test(migrations = "../migrations")]
+async fn a_job_fails_once_its_retries_are_used_up(owner: PgPool) {
+    let clock = Clock::at(&owner, "2026-10-05T09:00:00Z").await;
+    let fleet = Fleet::new(owner).await;
+    fleet.node("n1", 1).await;
+    let spec = json!({ "name": "j", "command": ["train"], "per_worker": { "gpus": 1 },
+                       "retries": { "limit": 2, "on": ["failure"] } });
+    let job = fleet.submit_spec(spec).await.expect("accepted").id;
+    for (attempt, then) in [
+        (1, JobState::Queued),
+        (2, JobState::Queued),
+        (3, JobState::Failed),
+    ] {
+        fleet.turn().await;
+        fleet.run(job).await;
+        fleet.exit(job, 3).await;
+        let told = fleet.job(job).await;
+        assert_eq!((told.attempt, told.state), (attempt, then));
+        assert_eq!(told.exit_code, Some(3));
+        // Longer than any back-off.
+        clock.pass_ms(3_600_000).await;
+    }
+    fleet.turn().await;
+    assert_eq!(fleet.job(job).await.state, JobState::Failed);
+}
+
+#[sqlx::test(migrations = "../migrations")]
 async fn a_time_limit_ends_what_runs_into_it(owner: PgPool) {
     let mut on = running(
         owner,

@@ -332,3 +332,23 @@ async fn a_stream_tells_nothing_more_of_a_team_that_its_reader_has_left(owner: P
         }
     }
 }
+
+#[sqlx::test(migrations = "../migrations")]
+async fn every_noun_that_the_database_records_is_in_the_contract(owner: PgPool) {
+    let document = serde_json::to_value(server::api::document()).expect("a document");
+    let told = document["components"]["schemas"]["FeedItem"]["properties"]["noun"]["description"]
+        .as_str()
+        .expect("what nouns there are")
+        .to_owned();
+    let recorded: Vec<String> = sqlx::query_scalar!(
+        r#"SELECT substring(pg_get_triggerdef(oid) FROM 'record_change\(''([a-z]+)''\)') AS "noun!"
+           FROM pg_trigger WHERE pg_get_triggerdef(oid) LIKE '%record_change(''%'"#
+    )
+    .fetch_all(&owner)
+    .await
+    .expect("the triggers are told");
+    assert!(recorded.len() > 8, "{recorded:?}");
+    for noun in recorded {
+        assert!(told.contains(&format!("`{noun}`")), "{noun}");
+    }
+}

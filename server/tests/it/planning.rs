@@ -67,6 +67,78 @@ async fn a_dry_run_says_what_would_happen_and_changes_nothing(owner: PgPool) {
 }
 
 #[sqlx::test(migrations = "../migrations")]
+async fn a_dry_run_of_an_array_tells_of_all_its_elements(owner: PgPool) {
+    let server = fleet(&owner).await;
+    let price = json!({
+        "pool": "h100", "mode": "exclusive", "per_gpu_hour": { "amount": "41.10", "currency": "CNY" }
+    });
+    let made = server.client("finance").post("/prices", price).await;
+    made.expect(StatusCode::CREATED);
+    submit(&server.client("speech-member"), "speech", 2).await;
+    crate::fleet::turn(&server.app).await;
+    let member = server.client("vision-member");
+    let before = count(&owner).await;
+    let dry = async |gpus: i32, array: serde_json::Value| {
+        let mut spec = spec(json!(gpus));
+        spec["array"] = array;
+        let answer = member.post("/teams/vision/jobs/dry-run", spec).await;
+        answer.expect(StatusCode::OK)
+    };
+    let all = dry(1, json!({ "count": 100 })).await;
+    assert_eq!(all["verdict"], "starts", "{all}");
+    let array = &all["array"];
+    assert_eq!(
+        (
+            &array["count"],
+            &array["starts"],
+            &array["held_by_at_most"],
+            &array["not_planned"]
+        ),
+        (&json!(100), &json!(6), &json!(0), &json!(0)),
+        "of 8 devices 2 are taken: {all}"
+    );
+    assert_eq!(
+        array["nodes"],
+        json!([{ "node": "n1", "elements": 6, "gpus": 6 }])
+    );
+    assert_eq!(
+        array["cost_per_hour"],
+        json!({ "amount": "246.6000", "currency": "CNY" })
+    );
+    assert_eq!(
+        (
+            &array["waits"][0]["elements"],
+            &all["cost_per_hour"]["amount"]
+        ),
+        (&json!(94), &json!("41.1000")),
+        "{all}"
+    );
+    let held = dry(2, json!({ "count": 5000, "at_most": 2 })).await;
+    assert_eq!(
+        (
+            &held["array"]["starts"],
+            &held["array"]["held_by_at_most"],
+            &held["array"]["waits"]
+        ),
+        (&json!(2), &json!(4998), &json!([])),
+        "{held}"
+    );
+    let large = dry(1, json!({ "count": 5000 })).await;
+    assert_eq!(large["array"]["not_planned"], 4000, "{large}");
+    let single = member
+        .post("/teams/vision/jobs/dry-run", spec(json!(1)))
+        .await
+        .expect(StatusCode::OK);
+    assert_eq!(single["array"], serde_json::Value::Null);
+    let refused = dry(16, json!({ "count": 3 })).await;
+    assert_eq!(
+        (&refused["verdict"], &refused["array"]),
+        (&json!("refused"), &serde_json::Value::Null)
+    );
+    assert_eq!(count(&owner).await, before, "nothing is changed");
+}
+
+#[sqlx::test(migrations = "../migrations")]
 async fn an_explanation_says_why_a_job_waits_and_speaks_of_others_in_aggregate_only(owner: PgPool) {
     let server = fleet(&owner).await;
     let foreign = id(&submit(&server.client("speech-member"), "speech", 4).await);

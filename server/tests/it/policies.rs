@@ -75,12 +75,25 @@ async fn each_change_of_a_pool_is_kept_with_who_and_why_and_can_be_gone_back_to(
         ]
     );
     assert_eq!(kept[1]["before"]["state"], "open");
+    assert_eq!(
+        kept[0]["changes"],
+        json!([
+            {"team": null, "key": "preemption.max_per_day", "from": null, "to": 3},
+            {"team": null, "key": "strategy", "from": "pack", "to": "spread"},
+        ])
+    );
     assert_eq!(kept[2]["before"], Value::Null);
     let stale = restore(&operator, &kept[2], ("If-Match", "\"2\"")).await;
     stale.problem(StatusCode::PRECONDITION_FAILED);
     let done = restore(&operator, &kept[2], ("If-Match", "\"3\"")).await;
     assert_eq!(done.headers["etag"], "\"4\"");
-    assert_eq!(done.expect(StatusCode::OK)["reason"], "too hasty");
+    let done = done.expect(StatusCode::OK);
+    assert_eq!(
+        (&done["reason"], &done["restored_version"]),
+        (&json!("too hasty"), &json!(1)),
+        "who goes back says why, and the change itself says to what"
+    );
+    assert_eq!(kept[0]["restored_version"], Value::Null);
     let pool = operator.get("/pools/h100").await.expect(StatusCode::OK);
     assert_eq!(
         (

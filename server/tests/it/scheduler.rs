@@ -1,7 +1,6 @@
 //! The scheduler against a real database: fencing, guards, no double booking, and a world that stays right.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use domain::eviction::EvictionRule;
 use domain::ids::JobId;
@@ -9,19 +8,14 @@ use domain::state::JobState;
 use protocol::report::FactKind;
 use serde_json::{Value, json};
 use server::app::idempotency::Repeat;
-use server::app::{App, jobs};
+use server::app::jobs;
 use server::scheduler::world::{Memory, Mirror};
 use server::scheduler::{self, translate};
 use sqlx::PgPool;
-use tokio_util::sync::CancellationToken;
 
-use super::fixture;
 use super::fleet::Fleet;
 use super::simulated::Clock;
 use super::world::cordon;
-
-/// Longest wait for a state that must come; generous, since two cores run many tests at once.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 #[sqlx::test(migrations = "../migrations")]
 async fn a_job_runs_on_devices_of_its_own_and_its_timeline_says_so(owner: PgPool) {
@@ -55,44 +49,6 @@ async fn a_job_runs_on_devices_of_its_own_and_its_timeline_says_so(owner: PgPool
         .map(|e| e.to.as_str())
         .collect();
     assert_eq!(steps, ["queued", "starting", "running", "succeeded"]);
-}
-
-#[sqlx::test(migrations = "../migrations")]
-async fn a_leader_of_an_older_epoch_commits_nothing(owner: PgPool) {
-    let fleet = Fleet::new(owner).await;
-    fleet.node("n1", 8).await;
-    let job = fleet.submit(1).await;
-    let mut paused = fleet.lead().await;
-    let mut leader = fleet.lead().await;
-    assert_eq!(
-        paused.turn().await.expect("a turn"),
-        scheduler::Turn::Fenced
-    );
-    assert_eq!(fleet.job(job.id).await.state, JobState::Queued);
-    assert_eq!(fleet.most_holders().await, 0);
-    assert_eq!(leader.turn().await.expect("a turn"), scheduler::Turn::Done);
-    assert_eq!(fleet.job(job.id).await.state, JobState::Starting);
-}
-
-#[sqlx::test(migrations = "../migrations")]
-async fn of_two_servers_one_leads_and_the_other_takes_over(owner: PgPool) {
-    let fleet = Fleet::new(owner.clone()).await;
-    fleet.node("n1", 8).await;
-    let other = fixture::app(&owner).await;
-    let stops = [CancellationToken::new(), CancellationToken::new()];
-    let first = tokio::spawn(scheduler::run(fleet.app.clone(), stops[0].clone()));
-    let job = fleet.submit(1).await;
-    wait_for(&fleet, job.id, JobState::Starting).await;
-    let second = tokio::spawn(scheduler::run(other.clone(), stops[1].clone()));
-    beats(&other).await;
-    assert_eq!(epoch(&owner).await, 1);
-    stops[0].cancel();
-    first.await.expect("it stops");
-    let job = fleet.submit(1).await;
-    wait_for(&fleet, job.id, JobState::Starting).await;
-    assert_eq!(epoch(&owner).await, 2);
-    stops[1].cancel();
-    second.await.expect("it stops");
 }
 
 #[sqlx::test(migrations = "../migrations")]
@@ -467,31 +423,4 @@ async fn nominated(fleet: &Fleet, job: JobId) -> Option<Value> {
         .fetch_one(&fleet.owner)
         .await
         .expect("it is there")
-}
-
-async fn epoch(owner: &PgPool) -> i64 {
-    sqlx::query_scalar!("SELECT number FROM epochs")
-        .fetch_one(owner)
-        .await
-        .expect("an epoch")
-}
-
-async fn wait_for(fleet: &Fleet, job: JobId, state: JobState) {
-    tokio::time::timeout(PATIENCE, async {
-        while fleet.job(job).await.state != state {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await
-    .expect("the state comes");
-}
-
-async fn beats(app: &App) {
-    tokio::time::timeout(PATIENCE, async {
-        while app.pulse.scheduler_age().is_none() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await
-    .expect("it looks for a leader");
 }

@@ -4,7 +4,7 @@ use askama::Template;
 use domain::state::JobState;
 
 use crate::draw::{self, Html};
-use crate::format::Cost;
+use crate::format::{Cost, Size};
 use crate::messages::Phrase;
 use crate::parts::{EventLine, State, Team};
 use crate::shell::{Section, Shell};
@@ -36,7 +36,7 @@ pub struct ArrayView {
     /// Most of them that run at once.
     pub at_most: Option<u32>,
     /// What each asks for, in thousandths of a GPU.
-    pub gpus_milli: i64,
+    pub size: Size,
     /// The state that the list is filtered by; empty is all.
     pub filter: String,
     /// The elements of this page of the list.
@@ -73,9 +73,8 @@ impl ArrayView {
         let t = &self.shell.t;
         let ended = self.counts.iter().filter(|(state, _)| state.terminal());
         let ended: u32 = ended.map(|(_, elements)| elements).sum();
-        t.say("array.lede")
+        t.count("array.lede", self.grid.len())
             .with("ended", t.number(ended))
-            .with("count", t.number(self.grid.len()))
     }
 
     fn drawing(&self) -> Html {

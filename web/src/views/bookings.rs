@@ -86,6 +86,8 @@ pub struct BookingRow {
     pub state: &'static str,
     /// What is in its way.
     pub conflicts: Vec<BookingConflict>,
+    /// Since when that is known, by the clocks that are shown.
+    pub conflict_since: Option<String>,
     /// Its version.
     pub version: i64,
     /// Where it is changed.

@@ -6,7 +6,7 @@ use domain::sharing::SharingMode;
 use domain::state::{DeviceHealth, JobState};
 
 use crate::draw::{self, Device, Holder, Html, Share, Span};
-use crate::format::{self, Cost};
+use crate::format::{self, Cost, Size};
 use crate::log::Line;
 use crate::messages::{Messages, Phrase};
 use crate::parts::{EventLine, State, Team, scattered};
@@ -37,8 +37,8 @@ pub struct JobView {
     pub version: i64,
     /// Why it waits, or how it ended.
     pub why: Why,
-    /// All that its workers ask for, in thousandths.
-    pub gpus_milli: i64,
+    /// How large it is.
+    pub size: Size,
     /// How long it ran or has been running, in seconds, over all attempts; `None` if it never did.
     pub ran_seconds: Option<i64>,
     /// Where its workers are.

@@ -4,7 +4,7 @@ use askama::Template;
 use chrono::{DateTime, Utc};
 use domain::state::JobState;
 
-use crate::format::Cost;
+use crate::format::{Cost, Size};
 use crate::messages::Phrase;
 use crate::parts::{State, Team, scattered};
 use crate::shell::{Section, Shell};
@@ -59,8 +59,8 @@ pub struct JobRow {
     pub state: JobState,
     /// Why it waits or how it ended, in a few words.
     pub why: Option<Phrase>,
-    /// All that its workers ask for, in thousandths.
-    pub gpus_milli: i64,
+    /// How large it is.
+    pub size: Size,
     /// The nodes that it runs on.
     pub nodes: Vec<String>,
     /// When it was submitted.

@@ -118,6 +118,8 @@ pub struct ChangeRow {
     pub actor: String,
     /// Why, where that was said.
     pub reason: String,
+    /// The version that was gone back to, where one was.
+    pub went_back_to: Option<i64>,
     /// What it was: `made`, `changed`, `removed` or `first`.
     pub kind: &'static str,
     /// The keys that it changed.

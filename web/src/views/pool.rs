@@ -1,6 +1,7 @@
 //! The policy of a pool: every key as a field, grouped and explained.
 
 use askama::Template;
+use domain::quantity::Points;
 
 use crate::messages::{Messages, Phrase};
 use crate::shell::{Section, Shell};
@@ -125,9 +126,11 @@ impl PolicyField {
         super::policies::word(t, self.key, word)
     }
 
-    fn unit(&self, t: &Messages) -> Option<Phrase> {
+    /// The unit of a value, in its number.
+    fn unit(&self, t: &Messages, value: &str) -> Option<Phrase> {
+        let milli = value.parse::<Points>().map_or(0, Points::milli);
         t.knows("policy_unit", self.key)
-            .then(|| t.word("policy_unit", self.key))
+            .then(|| t.word_of("policy_unit", self.key, milli))
     }
 
     /// A value in words, with its unit.
@@ -136,7 +139,7 @@ impl PolicyField {
             return t.word("policy_value", if self.switch() { "false" } else { "null" });
         }
         let word = super::policies::word(t, self.key, value);
-        match self.unit(t) {
+        match self.unit(t, value) {
             Some(unit) => t
                 .say("policies.with_unit")
                 .nest("value", word)
@@ -163,7 +166,7 @@ impl PoolView {
     }
 
     /// The word of a key, for the sentence at the top.
-    fn word_of(&self, key: &str) -> Phrase {
+    fn choice(&self, key: &str) -> Phrase {
         let fields = self.groups.iter().flat_map(|group| &group.fields);
         let found = fields.into_iter().find(|field| field.key == key);
         found.map_or_else(

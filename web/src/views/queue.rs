@@ -1,5 +1,6 @@
 //! What waits in a pool, in the order in which it is looked at.
 
+use crate::format::Size;
 use crate::messages::{Messages, Phrase};
 use crate::parts::Team;
 use crate::shell::{Section, Shell};
@@ -72,9 +73,9 @@ pub struct QueueRow {
 }
 
 impl QueueRow {
-    /// The GPUs that it needs, in thousandths.
-    fn need(&self) -> i64 {
-        self.wait.need_milli.unwrap_or(0)
+    /// What it needs.
+    fn need(&self) -> Size {
+        self.wait.need.unwrap_or_default()
     }
 
     /// The change that would help most.

@@ -9,7 +9,7 @@ use domain::money::Money;
 use crate::messages::{Messages, Phrase};
 use crate::shell::{Section, Shell};
 
-use super::{Accuracy, PlacedWorker, Refusal, Remedy, Wait};
+use super::{Accuracy, DryRunElements, PlacedWorker, Refusal, Remedy, Wait};
 
 /// The form as it stands, with what is wrong with it.
 #[derive(Debug, Clone, Template)]
@@ -137,6 +137,8 @@ pub struct DryRun {
     pub outcome: Outcome,
     /// Why it would wait, or be refused.
     pub cause: Option<Cause>,
+    /// Of an array, what would happen to its elements; the rest is then told of the first of them.
+    pub elements: Option<DryRunElements>,
     /// Where it would run.
     pub placement: Vec<PlacedWorker>,
     /// What would be changed on its devices for it.
@@ -306,8 +308,7 @@ impl DryRun {
         let mut parts = Vec::new();
         if displaced.jobs > 0 {
             parts.push(
-                t.say("dry.displaced")
-                    .nest("jobs", t.count("count.jobs", displaced.jobs))
+                t.count("dry.displaced", displaced.jobs)
                     .nest("gpus", t.gpus(displaced.gpus_milli)),
             );
         }

@@ -3,6 +3,7 @@
 use chrono::{DateTime, Utc};
 use domain::quota::QuotaBound;
 
+use crate::format::Size;
 use crate::messages::{Messages, Phrase};
 use crate::shell::Shell;
 
@@ -29,8 +30,8 @@ pub struct Wait {
     pub code: String,
     /// What binds, as the engine names it: `pool h100`, `team vision`.
     pub scope: Option<String>,
-    /// What it needs, in thousandths of a GPU.
-    pub need_milli: Option<i64>,
+    /// What it needs.
+    pub need: Option<Size>,
     /// What there is for it.
     pub have_milli: Option<i64>,
     /// Nodes that were looked at, and how many of them each cause ruled out, in any order.
@@ -199,6 +200,11 @@ impl Wait {
         t.word("waiting", self.told_code())
     }
 
+    /// What it needs, in words.
+    pub fn needs(&self, t: &Messages) -> Option<Phrase> {
+        self.need.map(|need| t.size(need))
+    }
+
     /// The code, where its scope says that bookings are what room is kept for that of those.
     fn told_code(&self) -> &str {
         let booked = self
@@ -229,10 +235,11 @@ impl Wait {
         } else {
             &self.code
         };
+        let have = self.have_milli?;
         let said = t
-            .word("waiting_more", code)
-            .nest("need", t.gpus(self.need_milli?))
-            .nest("have", t.gpus(self.have_milli?));
+            .word_of("waiting_more", code, have)
+            .nest("need", self.needs(t)?)
+            .nest("have", t.gpus(have));
         Some(said.nest("scope", scope(t, self.scope.as_deref()?)?))
     }
 
@@ -263,13 +270,19 @@ impl Wait {
 
     /// What happens next, as far as it is known.
     pub fn next(&self, shell: &Shell) -> Phrase {
-        let t = &shell.t;
+        self.next_by(&shell.t, |at| {
+            Phrase::markup("{at}").nest("at", shell.moment(at))
+        })
+    }
+
+    /// The same, with moments as they are told elsewhere.
+    pub fn next_by(&self, t: &Messages, moment: impl Fn(&DateTime<Utc>) -> Phrase) -> Phrase {
         if let Some(beyond) = &self.beyond_quota {
             return beyond.next(t);
         }
         match &self.expected_start {
-            Some(at) if self.kept_time() => t.say("why.begins").nest("at", shell.moment(at)),
-            Some(at) => t.say("why.expected").nest("at", shell.moment(at)),
+            Some(at) if self.kept_time() => t.say("why.begins").nest("at", moment(at)),
+            Some(at) => t.say("why.expected").nest("at", moment(at)),
             None if t.knows("why_next", &self.code) => t.word("why_next", &self.code),
             None => t.say("why.no_estimate"),
         }
@@ -277,7 +290,7 @@ impl Wait {
 
     /// Whether there is anything to show for the cause beside what its sentences say.
     pub fn evident(&self, shell: &Shell) -> bool {
-        let figures = self.need_milli.is_some() || self.have_milli.is_some();
+        let figures = self.need.is_some() || self.have_milli.is_some();
         self.rank.is_some()
             || self.binds(shell).is_some()
             || (figures && self.figures(&shell.t).is_none())
@@ -308,7 +321,7 @@ fn bookings(text: &str) -> Option<&str> {
 }
 
 /// What binds, in words; nothing where it is the job itself.
-fn scope(t: &Messages, text: &str) -> Option<Phrase> {
+pub fn scope(t: &Messages, text: &str) -> Option<Phrase> {
     for limit in LIMITS {
         let of = text
             .strip_prefix(limit)

@@ -26,6 +26,7 @@ pub fn bookings() -> BookingsView {
         span: ("2026-11-17 09:00".into(), "2026-11-19 17:00".into()),
         state,
         conflicts,
+        conflict_since: (name == "demo").then(|| "2026-11-12 08:30".into()),
         version: 1,
         edit: format!("/pools/h100/bookings?edit={name}#form"),
     };

@@ -4,7 +4,7 @@ use domain::eviction::{EvictionKind, EvictionRule};
 use domain::quota::QuotaBound;
 use domain::state::{AttemptEnd, JobState};
 use web::draw::Span;
-use web::format::Cost;
+use web::format::{Cost, Size};
 use web::log;
 use web::messages::Phrase;
 use web::parts::{EventLine, State};
@@ -21,7 +21,7 @@ pub fn job_row(name: &str, state: JobState) -> JobRow {
         user: "vision-member".into(),
         state,
         why: None,
-        gpus_milli: 4000,
+        size: Size::fixed(4000),
         nodes: if state == JobState::Running {
             vec!["h100-1".into()]
         } else {
@@ -73,7 +73,7 @@ pub fn array() -> ArrayView {
             .collect(),
         counts: counts(),
         at_most: Some(10),
-        gpus_milli: 1000,
+        size: Size::fixed(1000),
         filter: String::new(),
         rows: rows
             .into_iter()
@@ -184,7 +184,7 @@ pub fn job() -> JobView {
         state: JobState::Running,
         version: 7,
         why: Why::Nothing,
-        gpus_milli: 4000,
+        size: Size::fixed(4000),
         ran_seconds: Some(6_720),
         placement: vec![PlacedWorker {
             worker: 0,
@@ -368,7 +368,7 @@ pub fn waiting_job() -> JobView {
         why: Why::Waits(Box::new(Wait {
             code: "insufficient_capacity".into(),
             scope: Some("pool h100".into()),
-            need_milli: Some(8000),
+            need: Some(Size::fixed(8000)),
             have_milli: Some(3000),
             counts: vec![
                 ("cordoned".into(), 1),

@@ -78,13 +78,14 @@ pub fn effect() -> Effect {
 }
 
 pub fn changes() -> Changes {
-    let row = |id, kind, present, restores| ChangeRow {
+    let row = |id, kind, present: bool, restores| ChangeRow {
         id,
         at: minutes_ago(id * 60),
         noun: "quota".into(),
         name: "vision/h100".into(),
         actor: "operator".into(),
         reason: "more for <speech>".into(),
+        went_back_to: present.then_some(3),
         kind,
         keys: vec![
             ChangedKey {

@@ -19,7 +19,7 @@ pub fn queue() -> QueueView {
         },
         wait: Wait {
             rank,
-            need_milli: Some(8000),
+            need: Some(web::format::Size::fixed(8000)),
             have_milli: Some(3000),
             ..wait
         },

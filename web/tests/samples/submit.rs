@@ -46,7 +46,7 @@ pub fn submit() -> SubmitView {
             cause: Some(Cause::Waits(Box::new(Wait {
                 code: "insufficient_capacity".into(),
                 scope: Some("pool h100".into()),
-                need_milli: Some(4000),
+                need: Some(web::format::Size::fixed(4000)),
                 have_milli: Some(3000),
                 remedies: vec![Remedy {
                     change: vec![
@@ -57,6 +57,16 @@ pub fn submit() -> SubmitView {
                 }],
                 ..Wait::default()
             }))),
+            elements: Some(DryRunElements {
+                count: 100,
+                starts: 6,
+                nodes: vec![("r3-<1>".into(), 4), ("r3-n9".into(), 2)],
+                after_victims: 1,
+                waits: vec![("over_limit".into(), 3)],
+                held_by_at_most: 90,
+                not_planned: 2,
+                per_hour: None,
+            }),
             placement: vec![PlacedWorker {
                 worker: 0,
                 node: "h100-1".into(),

@@ -27,7 +27,7 @@ pub struct Conflict {
     pub to: Timestamp,
     /// How much more is promised than the pool has.
     pub excess: MilliGpu,
-    /// What the pool has: devices that are registered and have not failed.
+    /// What the pool has: devices that have not failed, on registered nodes that are not lost.
     pub capacity: MilliGpu,
     /// What is guaranteed then.
     pub guaranteed: MilliGpu,
@@ -162,6 +162,7 @@ mod tests {
             gpus_milli: gpus * 1000,
             starts_at: at(from),
             ends_at: at(to),
+            conflict_since: None,
             version: 1,
         }
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use domain::ids::JobId;
 use domain::spec::JobSpec;
 use domain::state::{ElementCounts, JobState};
+use domain::words;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::ToSchema;
@@ -130,7 +131,8 @@ async fn heads(tx: &mut Tx, arrays: Vec<ArrayRow>) -> Result<Vec<JobRow>, sqlx::
 fn head(array: ArrayRow, tally: &Tally, waiting: Option<&JobRow>) -> JobRow {
     let counts = array.counts(&tally.counts);
     let state = counts.state(array.intent);
-    let of = |state| format!("{} of {} elements", counts.in_state(state), counts.all());
+    let all = words::counted(counts.all().into(), "element");
+    let of = |state| format!("{} of {all}", counts.in_state(state));
     let (reason, message) = match (state, waiting) {
         (JobState::Queued | JobState::Suspended, Some(row)) => {
             (row.reason.clone(), row.message.clone())
@@ -139,7 +141,11 @@ fn head(array: ArrayRow, tally: &Tally, waiting: Option<&JobRow>) -> JobRow {
         (JobState::Failed, _) => (None, format!("{} failed", of(state))),
         (JobState::Cancelled, _) => (
             Some("cancelled".to_owned()),
-            format!("{} were cancelled", of(state)),
+            format!(
+                "{} {} cancelled",
+                of(state),
+                words::form(counts.in_state(state).into(), ("was", "were"))
+            ),
         ),
         _ => (None, String::new()),
     };

@@ -81,14 +81,25 @@ pub struct Job {
 }
 
 impl Job {
-    /// The GPUs that it asked for, all workers together; those that it has where its spec
-    /// cannot be read.
-    pub fn gpus_milli(&self) -> i64 {
+    /// Its GPUs, all workers together: what it holds while it runs, and where its spec cannot be
+    /// read; else what it asks for, at the least and at the most.
+    pub fn gpus(&self) -> (MilliGpu, MilliGpu) {
+        let holds = !self.placement.is_empty() && !self.state.terminal();
         match &self.spec {
-            Some(spec) => spec.per_worker.gpus().milli() * i64::from(spec.workers),
-            None => {
+            Some(spec) if !holds => {
+                let of = |workers: u32| {
+                    let each = spec.per_worker.gpus().milli();
+                    MilliGpu::from_milli(each * i64::from(workers))
+                };
+                (
+                    of(spec.min_workers.unwrap_or(spec.workers)),
+                    of(spec.workers),
+                )
+            }
+            _ => {
                 let devices = self.placement.iter().flat_map(|worker| &worker.devices);
-                devices.map(|device| device.gpus.milli()).sum()
+                let held = devices.map(|device| device.gpus).sum();
+                (held, held)
             }
         }
     }

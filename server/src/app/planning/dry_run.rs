@@ -1,10 +1,12 @@
 //! What would happen to a job that was submitted now.
 
+mod array;
+
 use domain::money::Money;
 use domain::name::Name;
 use domain::sharing::SharingMode;
-use domain::spec::JobSpec;
-use domain::{MilliGpu, Timestamp};
+use domain::spec::{Array, JobSpec};
+use domain::{MilliGpu, Timestamp, words};
 use engine::plan::{Code, Preemption, SliceChange, Waiting, WorkerPlace};
 use engine::world::{Workload, World};
 use serde::{Deserialize, Serialize};
@@ -19,6 +21,7 @@ use crate::app::questions::{self, live};
 use crate::app::{App, AppError, Asker};
 use crate::scheduler::discreet;
 use crate::store;
+pub use array::{DryRunArray, ElementsOn, ElementsWaiting};
 
 /// What would happen to a job that was submitted now.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -52,6 +55,9 @@ pub struct DryRun {
     pub beyond_quota: Option<BeyondQuota>,
     /// What a submission would be refused for; null where it would be taken.
     pub refusal: Option<Refusal>,
+    /// Of an array, what would happen to its elements; the rest is then told of the first of them,
+    /// but for whom all of them would displace. Null of any other job.
+    pub array: Option<DryRunArray>,
 }
 
 /// What a job is refused for.
@@ -172,13 +178,20 @@ pub async fn dry_run(
     let fleet = questions::fleet(app).await?;
     let asked = workload(&world, team.name.as_str(), asker.user_id, &spec);
     let wanted = price::Wanted::of(&spec);
+    let shape: Option<Array> = spec.array;
     let tried = move || {
         let prospect = jobs::prospect(&fleet, &spec, asked.clone());
-        let outcome = engine::dry_run(&world, asked);
-        (world, outcome, prospect)
+        let outcomes = engine::dry_runs(&world, array::elements(asked, shape));
+        (world, outcomes, prospect)
     };
-    let (world, outcome, prospect) = app.questions.ask("plan a dry run", tried).await?;
-    let (mut answer, pool) = answer(&world, team.name.as_str(), outcome, &own);
+    let (world, outcomes, prospect) = app.questions.ask("plan a dry run", tried).await?;
+    let elements = shape.map(|shape| array::told(&world, shape, &outcomes, &own));
+    let first = outcomes.into_iter().next();
+    let first = first.expect("a spec asks for one workload at least");
+    let (mut answer, pool) = answer(&world, team.name.as_str(), first, &own);
+    if let Some(elements) = elements {
+        elements.tell(&mut answer);
+    }
     foresee(&mut answer, prospect);
     answer.accuracy = match (&pool, answer.expected_start) {
         (Some(pool), Some(_)) => accuracy::of_pool(app, pool).await?,
@@ -190,6 +203,9 @@ pub async fn dry_run(
         _ if answer.placement.is_empty() => price::anywhere(&mut tx, &world, &wanted).await?,
         _ => price::there(&mut tx, &world, &answer.placement).await?,
     };
+    if let Some(array) = &mut answer.array {
+        array.price(&mut tx, &world).await?;
+    }
     tx.commit().await?;
     Ok(answer)
 }
@@ -214,6 +230,7 @@ fn answer(
         waiting: None,
         beyond_quota: None,
         refusal: None,
+        array: None,
     };
     let waiting = match outcome {
         engine::DryRun::Starts { start, slices } => {
@@ -233,9 +250,11 @@ fn answer(
             answer.verdict = DryRunVerdict::WaitsForVictims;
             answer.displaces = displaced(world, &victims, own_teams);
             answer.displaces.moved_jobs = u32::try_from(movers.len()).unwrap_or(u32::MAX);
+            let leaving = u64::from(answer.displaces.jobs + answer.displaces.moved_jobs);
             answer.message = format!(
-                "it would start when {} running jobs have made room",
-                answer.displaces.jobs + answer.displaces.moved_jobs
+                "it would start when {} {} made room",
+                words::counted(leaving, "running job"),
+                words::form(leaving, words::HAS)
             );
             answer.placement = places(&nomination.placement);
             answer.slices = changes(slices);
@@ -283,6 +302,7 @@ fn foresee(answer: &mut DryRun, prospect: Prospect) {
             answer.expected_start = None;
             answer.expected_nodes = Vec::new();
             answer.displaces = Displaced::default();
+            answer.array = None;
             answer.refusal = Some(Refusal {
                 code: code.as_str().to_owned(),
                 field: field.field,

@@ -1,5 +1,8 @@
 //! What work that is asked about would cost per hour.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
 use domain::MilliGpu;
 use domain::money::{self, Money, SHOWN_DECIMALS};
 use domain::name::Name;
@@ -77,12 +80,17 @@ pub(super) async fn there(
     placement: &[DryRunWorker],
 ) -> Result<Option<Money>, AppError> {
     let mut sum: Option<Money> = None;
+    let mut known: BTreeMap<(&str, SharingMode), Option<PriceInForce>> = BTreeMap::new();
     for worker in placement {
         let Some(node) = world.nodes.iter().find(|n| n.name == worker.node) else {
             return Ok(None);
         };
         for device in &worker.devices {
-            let Some(price) = store::prices::in_force(tx, &node.pool, device.mode).await? else {
+            let key = (node.pool.as_str(), device.mode);
+            if let Entry::Vacant(unknown) = known.entry(key) {
+                unknown.insert(store::prices::in_force(tx, &node.pool, device.mode).await?);
+            }
+            let Some(price) = &known[&key] else {
                 return Ok(None);
             };
             let part = price.amount * Decimal::new(device.gpus.milli(), 3);
@@ -90,7 +98,7 @@ pub(super) async fn there(
                 None => {
                     sum = Some(Money {
                         amount: part,
-                        currency: price.currency,
+                        currency: price.currency.clone(),
                     })
                 }
                 Some(sum) if sum.currency == price.currency => sum.amount += part,

@@ -2,6 +2,7 @@
 
 use domain::MilliGpu;
 use domain::name::Name;
+use domain::words;
 use engine::world::World;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -31,8 +32,9 @@ impl Warning {
         Self {
             code: "overpromised".to_owned(),
             message: format!(
-                "the guarantees in pool {pool} are {} GPUs and it has {}: all of them shrink in proportion until it has more",
-                over.guaranteed, over.capacity
+                "the guarantees in pool {pool} are {} and it has {}: all of them shrink in proportion until it has more",
+                words::gpus(over.guaranteed),
+                over.capacity
             ),
             pool: pool.clone(),
             guaranteed: over.guaranteed,

@@ -6,7 +6,7 @@ use web::shell::Section;
 use web::views::{ArrayView, JobActions};
 
 use super::super::fault::encode;
-use super::super::jobs::{Teams, cost_of, row};
+use super::super::jobs::{Teams, cost_of, row, size};
 use super::super::visit::Visit;
 use super::super::{PageError, page, words};
 use super::view::{JobQuery, actions, asked, event_lines, milli};
@@ -61,7 +61,7 @@ pub(super) async fn show(
             .as_ref()
             .map_or_else(Vec::new, |array| array.elements.iter().collect()),
         at_most: job.array.as_ref().and_then(|array| array.at_most),
-        gpus_milli: job.gpus_milli(),
+        size: size(&job),
         rows: rows
             .map(|element| row(&shell.t, element, &teams, shell.now))
             .collect(),

@@ -19,7 +19,7 @@ use web::views::{
     WaitHistory, WaitStretch, Why,
 };
 
-use super::super::jobs::{Teams, cost_of};
+use super::super::jobs::{Teams, cost_of, size};
 use super::super::visit::Visit;
 use super::super::{PageError, evictions, page, words};
 use super::steer::read_id;
@@ -71,11 +71,11 @@ pub async fn show_job(
             why::explain(&job, job.waiting.as_ref(), attempts.last()),
         )
         .await?,
-        gpus_milli: job.gpus_milli(),
+        size: size(&job),
         ran_seconds: ran_in_all(&attempts, shell.now),
         placement: placement(&job),
         spans: spans(&steps, job.state, shell.now),
-        waits: history(jobs::waits(&app, asker, id).await?),
+        waits: history(jobs::waits(&app, asker, id).await?, job.spec.as_ref()),
         attempts: attempts
             .iter()
             .map(|attempt| attempt_row(attempt, &job, &steps, &evictions, shell.now))
@@ -175,13 +175,13 @@ async fn with_evidence(
 }
 
 /// What it has waited for, as its page tells it.
-fn history(waits: Waits) -> WaitHistory {
+fn history(waits: Waits, spec: Option<&JobSpec>) -> WaitHistory {
     let stretch = |wait: jobs::Wait| WaitStretch {
         from: wait.from,
         holds: wait.to.is_none(),
         times: i64::from(wait.stretches),
         seconds: wait.seconds,
-        wait: why::past(wait),
+        wait: why::past(wait, spec),
     };
     let cause = |cause: jobs::WaitCause| WaitCause {
         code: cause.code,
@@ -402,7 +402,10 @@ fn workers(t: &Messages, spec: &JobSpec) -> Phrase {
 fn per_worker(t: &Messages, need: &PerWorker) -> Phrase {
     let parts = [
         (need.gpus() > MilliGpu::ZERO).then(|| t.gpus(need.gpus().milli())),
-        (need.cpus.milli() > 0).then(|| t.say("unit.cpus").with("n", need.cpus)),
+        (need.cpus.milli() > 0).then(|| {
+            t.say_of("unit.cpus", need.cpus.milli())
+                .with("n", need.cpus)
+        }),
         (need.memory_mib > 0).then(|| t.memory(need.memory_mib)),
     ];
     if parts.iter().all(Option::is_none) {

@@ -1,10 +1,11 @@
 //! Why a job waits or how it ended, as its page tells it.
 
-use domain::MilliGpu;
+use domain::spec::JobSpec;
 use domain::state::{AttemptEnd, JobState};
 use serde_json::Value;
+use web::format::Size;
 use web::messages::{Messages, Phrase};
-use web::views::{Accuracy, BeyondQuota, Ending, Remedy, Wait, Why};
+use web::views::{Accuracy, BeyondQuota, Ending, Wait, Why};
 
 use crate::app::jobs::{self, Attempt, Event, Job};
 use crate::app::planning;
@@ -25,8 +26,8 @@ pub fn short(t: &Messages, job: &Job) -> Option<Phrase> {
         JobState::Failed => {
             if let Some(array) = &job.array {
                 let failed = array.elements.in_state(JobState::Failed);
-                let told = t.count("array.failed", failed);
-                return Some(told.with("count", t.number(array.count)));
+                let told = t.count("array.failed", array.count);
+                return Some(told.with("failed", t.number(failed)));
             }
             if let Some(code) = never_ran(job) {
                 return Some(t.word("never_ran", code));
@@ -131,39 +132,28 @@ fn wait(job: &Job, waiting: Option<&Value>) -> Wait {
 
 /// The engine's verdict on work that waits, as pages tell it.
 pub fn verdict(waiting: &Value) -> Wait {
-    let text = |key: &str| {
-        waiting[key]
-            .as_str()
-            .map(str::to_owned)
-            .filter(|text| !text.is_empty())
-    };
-    let counts = waiting["counts"].as_object().into_iter().flatten();
-    let remedies = waiting["remedies"].as_array().into_iter().flatten();
-    Wait {
-        code: text("code").unwrap_or_default(),
-        scope: text("scope"),
-        need_milli: milli(&waiting["need"]),
-        have_milli: milli(&waiting["have"]),
-        counts: counts
-            .filter_map(|(code, count)| Some((code.clone(), count.as_i64()?)))
-            .collect(),
-        holders: None,
-        beyond_quota: None,
-        accuracy: None,
-        rank: waiting["rank"].as_i64(),
-        expected_start: waiting["expected_start"]
-            .as_str()
-            .and_then(|at| at.parse().ok()),
-        remedies: remedies.take(REMEDIES_MAX).map(remedy).collect(),
-    }
+    let mut wait = Wait::told(waiting);
+    wait.remedies.truncate(REMEDIES_MAX);
+    wait
 }
 
-/// A cause that held for a stretch of a wait, as pages tell it.
-pub fn past(wait: jobs::Wait) -> Wait {
+/// A cause that held for a stretch of a wait, as pages tell it. What is kept of it is what the job
+/// needed at the least; its spec says how much more it would have taken.
+pub fn past(wait: jobs::Wait, spec: Option<&JobSpec>) -> Wait {
+    let least_milli = wait.need.milli();
+    let most_milli = match spec.map(|spec| (spec.workers, spec.min_workers)) {
+        Some((workers, Some(least))) if least > 0 => {
+            least_milli / i64::from(least) * i64::from(workers)
+        }
+        _ => least_milli,
+    };
     Wait {
         code: wait.code,
         scope: said(&wait.scope),
-        need_milli: Some(wait.need.milli()),
+        need: Some(Size {
+            least_milli,
+            most_milli,
+        }),
         have_milli: Some(wait.have.milli()),
         ..Wait::default()
     }
@@ -189,27 +179,4 @@ pub fn beyond(beyond: &jobs::BeyondQuota) -> BeyondQuota {
         have_milli: beyond.have.milli(),
         instances: beyond.instances,
     }
-}
-
-/// A change that the engine proposes.
-fn remedy(value: &Value) -> Remedy {
-    let changes = value["change"].as_object().into_iter().flatten();
-    Remedy {
-        change: changes.map(|(key, new)| (key.clone(), bare(new))).collect(),
-        effect: value["effect"].as_str().unwrap_or_default().to_owned(),
-    }
-}
-
-fn bare(value: &Value) -> Option<String> {
-    match value {
-        Value::Null => None,
-        Value::String(text) => Some(text.clone()),
-        other => Some(other.to_string()),
-    }
-}
-
-fn milli(value: &Value) -> Option<i64> {
-    serde_json::from_value::<MilliGpu>(value.clone())
-        .ok()
-        .map(MilliGpu::milli)
 }

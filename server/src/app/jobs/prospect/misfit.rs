@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use domain::spec::{JobSpec, NvlinkRule};
-use domain::{FieldError, MilliCpu, MilliGpu};
+use domain::{FieldError, MilliCpu, MilliGpu, words};
 use engine::plan::Code;
 use engine::world::{Node, Workload, World};
 
@@ -125,7 +125,7 @@ impl Misfit<'_> {
             "less, or fewer demands: no node of {} meets all of them",
             self.pools
         );
-        FieldError::new("per_worker", format!("{gpus} GPUs"), remedy)
+        FieldError::new("per_worker", words::gpus(gpus), remedy)
     }
 
     /// The workload without each of its demands in turn, and what is said of the one that is left out:
@@ -175,7 +175,8 @@ impl Misfit<'_> {
         if let Some(label) = &spec.topology.require {
             let workers = spec.min_workers.unwrap_or(spec.workers);
             let remedy = format!(
-                "null, or topology.prefer in its place: no nodes of {pools} with one value of this label could hold {workers} workers"
+                "null, or topology.prefer in its place: no nodes of {pools} with one value of this label could hold {}",
+                words::counted(workers.into(), "worker")
             );
             let fault = FieldError::new("topology.require", label, remedy);
             drop(&|w| w.topology.require = None, fault);
@@ -224,8 +225,10 @@ impl Misfit<'_> {
     fn this_node(&self, name: &str) -> String {
         match self.nodes().find(|node| node.name == name) {
             Some(node) => format!(
-                "null, or a node that holds the rest; this one has {} GPUs, {} CPUs and {} MiB",
-                node.gpus, node.cpus, node.memory_mib
+                "null, or a node that holds the rest; this one has {}, {} and {} MiB",
+                words::counted(node.gpus.into(), "GPU"),
+                words::cpus(node.cpus),
+                node.memory_mib
             ),
             None => format!("null, or a node of {}", self.pools),
         }

@@ -6,6 +6,7 @@ use std::fmt;
 use domain::MilliGpu;
 use domain::quantity::MILLI;
 use domain::quota::QuotaBound;
+use domain::words;
 use engine::Bound;
 use engine::plan::Code;
 use engine::world::{Workload, WorkloadState, World};
@@ -86,11 +87,11 @@ pub struct BeyondQuota {
 
 impl fmt::Display for BeyondQuota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (need, have) = (self.need, self.have);
+        let (need, have) = (words::gpus(self.need), self.have);
         let number = self.number();
         write!(
             f,
-            "it cannot start under the present quota: it needs {need} GPUs, and {number} admits {have} even when nothing else runs; {}",
+            "it cannot start under the present quota: it needs {need}, and {number} admits {have} even when nothing else runs; {}",
             self.remedy
         )
     }
@@ -127,8 +128,11 @@ impl BeyondQuota {
         let mut ways = Vec::new();
         match self.instances {
             _ if self.have == MilliGpu::ZERO => {}
-            Some(count) => ways.push(format!("ask for at most {count} instances")),
-            None => ways.push(format!("ask for at most {} GPUs", self.have)),
+            Some(count) => {
+                let instances = words::counted(count.unsigned_abs(), "instance");
+                ways.push(format!("ask for at most {instances}"));
+            }
+            None => ways.push(format!("ask for at most {}", words::gpus(self.have))),
         }
         if self.bound == QuotaBound::Guarantee {
             ways.push("let it be preempted".to_owned());
