@@ -406,7 +406,7 @@ fn a_wait_for_want_of_nodes_names_those_that_are_out() {
                 node.state = state;
             }
         });
-        rig.plan().waiting.remove(0).message
+        rig.plan().waiting.remove(0).message.to_string()
     };
     use NodeState::{Cordoned, Draining, Unreachable};
     assert_eq!(
@@ -432,7 +432,7 @@ fn a_wait_for_want_of_nodes_names_those_that_are_out() {
         }
     });
     assert_eq!(
-        other.plan().waiting[0].message,
+        &*other.plan().waiting[0].message,
         "it needs 4 GPUs, and 0 are free in pool p"
     );
 }
