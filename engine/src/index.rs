@@ -9,6 +9,7 @@ mod shape;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use domain::Timestamp;
 use domain::sharing::SharingMode;
 use rustc_hash::FxHashMap;
 
@@ -95,6 +96,7 @@ pub(crate) struct ServiceFacts {
 /// A workload with what decisions ask of it.
 pub(crate) struct WorkFacts<'w> {
     pub row: &'w Workload,
+    pub stint: Stint,
     pub team: usize,
     pub service: Option<usize>,
     pub priority: i64,
@@ -110,6 +112,29 @@ pub(crate) struct WorkFacts<'w> {
     pub form: usize,
     /// Gangs of one frame, and of as many workers, have a place or have none together.
     pub frame: usize,
+}
+
+/// What a workload's row says of its run, where whoever looks at all that runs finds it at hand.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Stint {
+    /// Its workers as they are placed, and the least that it goes on with.
+    pub placed: usize,
+    pub least: usize,
+    pub started: Option<Timestamp>,
+    pub checkpoint_seconds: Option<i64>,
+    pub restart_seconds: i64,
+}
+
+impl Stint {
+    fn of(row: &Workload) -> Self {
+        Self {
+            placed: row.placed.len(),
+            least: row.workers_least() as usize,
+            started: row.started,
+            checkpoint_seconds: row.checkpoint_seconds,
+            restart_seconds: row.restart_seconds,
+        }
+    }
 }
 
 impl<'w> Index<'w> {

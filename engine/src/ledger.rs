@@ -19,7 +19,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::index::{Amount, Index, bit};
 use crate::place::{Able, Gang, NodeClasses, PlacementCosts};
-use crate::preempt::{Fronts, Herd};
+use crate::preempt::{Fronts, Herd, Outlooks};
 use crate::share::{Everybody, coarse, share};
 pub(crate) use held::Held;
 use nowhere::Nowhere;
@@ -142,6 +142,8 @@ pub(crate) struct Ledger<'i, 'w> {
     pub herds: Vec<Option<Rc<Herd>>>,
     /// What teams may lose to whom, as long as they hold what they do.
     pub fronts: Fronts,
+    /// What pools may give to gangs, as long as all stands where it does.
+    pub outlooks: Outlooks,
     /// The borrower shares of teams, by pool, with what each held then.
     shares: Vec<Vec<Option<(Held, i128)>>>,
     /// What placements cost, in pools that waste little, by pool.
@@ -192,6 +194,7 @@ impl<'i, 'w> Ledger<'i, 'w> {
             nowhere: Nowhere::default(),
             herds: vec![None; index.pools.len()],
             fronts: Fronts::default(),
+            outlooks: Outlooks::default(),
             shares: vec![vec![None; index.teams.len()]; index.pools.len()],
             costs: if bare {
                 index.pools.iter().map(|_| None).collect()
@@ -210,6 +213,11 @@ impl<'i, 'w> Ledger<'i, 'w> {
     /// A number that is another whenever what a team holds is; it is gone back to with it.
     pub fn version(&self) -> u64 {
         self.version
+    }
+
+    /// A number that is another whenever what stands where is; it is gone back to with it.
+    pub fn stands(&self) -> u64 {
+        self.stands
     }
 
     /// The borrower share of a team as it is compared, whoever could start what.

@@ -1,6 +1,7 @@
 //! What a cycle decided, complete and without choices left, in the words of the contract.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use domain::time::format;
 use domain::{MilliGpu, Timestamp};
@@ -308,19 +309,22 @@ impl Code {
     }
 }
 
-/// Why one workload waits, and what would help.
+/// Why one workload waits, and what would help. Equal work is told the same: its texts and counts are shared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Waiting {
     /// The workload.
     pub workload: String,
     /// The pool that this is said of: of those that it accepts the one that brings it nearest to a start.
-    pub pool: Option<String>,
+    #[serde(serialize_with = "optional_shared")]
+    pub pool: Option<Arc<str>>,
     /// The binding cause.
     pub code: Code,
     /// What binds: a team, a pool, a node label.
-    pub scope: String,
+    #[serde(serialize_with = "shared")]
+    pub scope: Arc<str>,
     /// One sentence for people.
-    pub message: String,
+    #[serde(serialize_with = "shared")]
+    pub message: Arc<str>,
     /// GPUs that it needs: of work whose size may change at the least.
     pub need: MilliGpu,
     /// GPUs that work whose size may change takes at the most; nothing of any other.
@@ -329,7 +333,8 @@ pub struct Waiting {
     /// GPUs that there are for it where it binds.
     pub have: MilliGpu,
     /// Nodes by the first reason for which they do not do.
-    pub counts: BTreeMap<String, u64>,
+    #[serde(serialize_with = "shared")]
+    pub counts: Arc<BTreeMap<String, u64>>,
     /// Its place among those that wait in its pool, from 1.
     pub rank: Option<u64>,
     /// When it would start by the ends that are known.
@@ -402,4 +407,18 @@ fn optional_time<S: Serializer>(at: &Option<Timestamp>, serializer: S) -> Result
         Some(at) => time(at, serializer),
         None => serializer.serialize_none(),
     }
+}
+
+fn shared<T: Serialize + ?Sized, S: Serializer>(
+    value: &Arc<T>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    value.as_ref().serialize(serializer)
+}
+
+fn optional_shared<S: Serializer>(
+    value: &Option<Arc<str>>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    value.as_deref().serialize(serializer)
 }

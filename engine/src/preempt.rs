@@ -10,6 +10,7 @@ mod choice;
 mod front;
 mod herd;
 mod hope;
+mod outlook;
 mod rules;
 mod search;
 mod single;
@@ -25,6 +26,7 @@ pub(crate) use binding::{binding_rules, once_protected_ran};
 pub(crate) use choice::service_can_lose;
 pub(crate) use front::Fronts;
 pub(crate) use herd::Herd;
+pub(crate) use outlook::Outlooks;
 pub(crate) use rules::Rules;
 pub(crate) use search::{could_make_room, make_room};
 
@@ -69,11 +71,13 @@ pub(crate) struct Room {
 
 /// Work that would be lost, in thousandths of a GPU-second.
 fn lost_milli(index: &Index<'_>, work: usize, slots: &[Rc<Slot>]) -> i128 {
-    let row = index.works[work].row;
-    let ran = row.started.map_or(0, |started| {
+    let stint = index.works[work].stint;
+    let ran = stint.started.map_or(0, |started| {
         (index.world.now - started).num_seconds().max(0)
     });
-    let since = row.checkpoint_seconds.map_or(ran, |each| ran % each.max(1));
+    let since = stint
+        .checkpoint_seconds
+        .map_or(ran, |each| ran % each.max(1));
     i128::from(devices_milli(slots)) * i128::from(since)
 }
 
@@ -85,16 +89,12 @@ pub(crate) fn lost_gpu_seconds(index: &Index<'_>, work: usize, slots: &[Rc<Slot>
 /// What taking these workers costs: devices × (time since the last checkpoint + restart).
 pub(crate) fn cost(index: &Index<'_>, work: usize, slots: &[Rc<Slot>]) -> i128 {
     let again =
-        i128::from(devices_milli(slots)) * i128::from(index.works[work].row.restart_seconds);
+        i128::from(devices_milli(slots)) * i128::from(index.works[work].stint.restart_seconds);
     lost_milli(index, work, slots) + again
 }
 
 fn devices_milli(slots: &[Rc<Slot>]) -> i64 {
-    slots
-        .iter()
-        .flat_map(|slot| &slot.parts)
-        .map(|part| part.milli)
-        .sum()
+    slots.iter().map(|slot| slot.milli).sum()
 }
 
 /// Where a workload is that has to leave a draining node, if it has to and may be preempted.

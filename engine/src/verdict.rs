@@ -9,6 +9,11 @@ mod words;
 pub use alone::{Bound, alone};
 pub(crate) use counts::Counted;
 
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
 use domain::MilliGpu;
 use domain::spec::NvlinkRule;
 use rustc_hash::FxHashMap;
@@ -29,7 +34,7 @@ const BOOKINGS: &str = "bookings of";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub code: Code,
-    pub scope: String,
+    pub scope: Arc<str>,
     /// What there is for it where it binds, in the pool's units.
     pub have: Amount,
 }
@@ -51,10 +56,11 @@ pub(crate) fn all(cycle: &mut Cycle<'_, '_>) -> Vec<Waiting> {
             }
         }
     }
+    let looked_at = order.len();
     order.extend(0..index.works.len());
     let mut seen = vec![false; index.works.len()];
     let mut memo = FxHashMap::default();
-    let mut waiting = Vec::new();
+    let mut waiting = Vec::with_capacity(looked_at);
     for work in order {
         let waits = matches!(
             index.works[work].row.state,
@@ -70,8 +76,60 @@ pub(crate) fn all(cycle: &mut Cycle<'_, '_>) -> Vec<Waiting> {
     waiting
 }
 
-/// Verdicts by team, shape, priority and pool: equal work waits for equal reasons.
-type Memo = FxHashMap<(usize, usize, i64, bool, usize), Verdict>;
+/// What makes verdicts equal: team, shape, priority, whether it has not waited for long enough to
+/// displace others, and pool.
+type Key = (usize, usize, i64, bool, usize);
+
+/// Verdicts by what makes them equal.
+type Memo = FxHashMap<Key, Rc<Told>>;
+
+/// What is told of equal work.
+struct Told {
+    verdict: Verdict,
+    /// The rest of it, once it is told in that pool.
+    words: OnceCell<Words>,
+}
+
+struct Words {
+    pool: Option<Arc<str>>,
+    message: Arc<str>,
+    need: MilliGpu,
+    need_max: Option<MilliGpu>,
+    have: MilliGpu,
+    counts: Arc<BTreeMap<String, u64>>,
+}
+
+impl From<Verdict> for Told {
+    fn from(verdict: Verdict) -> Self {
+        Self {
+            verdict,
+            words: OnceCell::new(),
+        }
+    }
+}
+
+impl Told {
+    fn words(&self, cycle: &mut Cycle<'_, '_>, work: usize, pool: Option<usize>) -> &Words {
+        self.words.get_or_init(|| {
+            let (index, verdict) = (cycle.index, &self.verdict);
+            let need = need(index, work, pool);
+            let most = need_of(index, work, pool, index.works[work].row.workers);
+            let have = pool.map_or(0, |pool| index.pools[pool].milli(verdict.have.max(0)));
+            let have = MilliGpu::from_milli(have);
+            let counts = pool.map(|pool| counts::of(cycle, work, pool, verdict.code));
+            let counts = counts.unwrap_or_default();
+            let message = words::message(cycle, work, pool, verdict, (need, most), have, &counts);
+            Words {
+                pool: pool.map(|pool| index.pools[pool].row.name.as_str().into()),
+                message: message.into(),
+                need,
+                need_max: (most > need).then_some(most),
+                have,
+                counts,
+            }
+        })
+    }
+}
 
 fn one(
     cycle: &mut Cycle<'_, '_>,
@@ -81,62 +139,57 @@ fn one(
 ) -> Waiting {
     let index = cycle.index;
     let facts = &index.works[work];
-    let (pool, verdict) = match before_pools(cycle, work) {
+    let (pool, told) = match before_pools(cycle, work) {
         // What binds is no want of GPUs; how many are free is told all the same.
         Some(verdict) => {
             let pool = facts.pools.first().copied();
             let have = pool.map_or(0, |pool| counts::free(cycle, work, pool));
-            (pool, Verdict { have, ..verdict })
+            (pool, Rc::new(Verdict { have, ..verdict }.into()))
         }
         None => {
             // The pool that brings it nearest to a start; among equals one in which it can ever start.
-            let mut best: Option<(usize, Verdict)> = None;
+            let mut best: Option<(usize, Rc<Told>)> = None;
             for &pool in &facts.pools {
-                let verdict = in_pool(cycle, work, pool, memo);
-                let better = |(other, b): &(usize, Verdict)| {
+                let told = in_pool(cycle, work, pool, memo);
+                let better = |(other, b): &(usize, Rc<Told>)| {
                     let ends_help = |pool: usize| remedies::never(index, work, pool).is_none();
-                    verdict.code > b.code
-                        || verdict.code == b.code && ends_help(pool) && !ends_help(*other)
+                    told.verdict.code > b.verdict.code
+                        || told.verdict.code == b.verdict.code
+                            && ends_help(pool)
+                            && !ends_help(*other)
                 };
                 if best.as_ref().is_none_or(better) {
-                    best = Some((pool, verdict));
+                    best = Some((pool, told));
                 }
             }
             match best {
-                Some((pool, verdict)) => (Some(pool), verdict),
-                None => (None, plain(Code::NeverFits, "no pool")),
+                Some((pool, told)) => (Some(pool), told),
+                None => (None, Rc::new(plain(Code::NeverFits, "no pool").into())),
             }
         }
     };
     cycle.explained += 1;
-    let counts = pool
-        .map(|pool| counts::of(cycle, work, pool, verdict.code))
-        .unwrap_or_default();
-    let need = need(index, work, pool);
-    let most = need_of(index, work, pool, facts.row.workers);
-    let need_max = (most > need).then_some(most);
-    let have = pool.map_or(0, |pool| index.pools[pool].milli(verdict.have.max(0)));
-    let have = MilliGpu::from_milli(have);
-    let expected_start = pool.and_then(|pool| expected::start_of(cycle, work, pool, verdict.code));
+    let Verdict { code, scope, .. } = &told.verdict;
+    let words = told.words(cycle, work, pool);
     Waiting {
         workload: facts.row.name.clone(),
-        pool: pool.map(|pool| index.pools[pool].row.name.clone()),
-        code: verdict.code,
-        message: words::message(cycle, work, pool, &verdict, (need, most), have, &counts),
-        scope: verdict.scope,
-        need,
-        need_max,
-        have,
+        pool: words.pool.clone(),
+        code: *code,
+        message: Arc::clone(&words.message),
+        scope: Arc::clone(scope),
+        need: words.need,
+        need_max: words.need_max,
+        have: words.have,
         rank: pool.and_then(|pool| ranks.get(&(work, pool)).copied()),
-        expected_start,
+        expected_start: pool.and_then(|pool| expected::start_of(cycle, work, pool, *code)),
         remedies: pool
-            .map(|pool| remedies::of(cycle, work, pool, verdict.code))
+            .map(|pool| remedies::of(cycle, work, pool, *code))
             .unwrap_or_default(),
-        counts,
+        counts: Arc::clone(&words.counts),
     }
 }
 
-fn plain(code: Code, scope: impl Into<String>) -> Verdict {
+fn plain(code: Code, scope: impl Into<Arc<str>>) -> Verdict {
     Verdict {
         code,
         scope: scope.into(),
@@ -187,27 +240,27 @@ fn before_pools(cycle: &Cycle<'_, '_>, work: usize) -> Option<Verdict> {
     first.map(|name| plain(Code::Dependency, format!("workload {name}")))
 }
 
-fn in_pool(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize, memo: &mut Memo) -> Verdict {
+fn in_pool(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize, memo: &mut Memo) -> Rc<Told> {
     let index = cycle.index;
     let facts = &index.works[work];
     let delayed = Rules::of(index, pool).delayed(index, work);
     let head = cycle.heads[pool] == Some(work) || cycle.waits_for_time(work, pool);
     let key = (facts.team, facts.shape, facts.priority, delayed, pool);
     if let Some(known) = memo.get(&key).filter(|_| !head) {
-        return known.clone();
+        return Rc::clone(known);
     }
-    let verdict = judge(cycle, work, pool, head);
+    let told = Rc::new(judge(cycle, work, pool, head).into());
     if !head {
-        memo.insert(key, verdict.clone());
+        memo.insert(key, Rc::clone(&told));
     }
-    verdict
+    told
 }
 
 fn judge(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize, head: bool) -> Verdict {
     let index = cycle.index;
     let facts = &index.works[work];
     let pool_row = index.pools[pool].row;
-    let scope = format!("pool {}", pool_row.name);
+    let scope: Arc<str> = format!("pool {}", pool_row.name).into();
     if pool_row.state == PoolState::Closed {
         return plain(Code::PoolClosed, scope);
     }
@@ -232,7 +285,7 @@ fn judge(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize, head: bool) -> Ver
     let have = counts::free(cycle, work, pool);
     let here = |code: Code| Verdict {
         code,
-        scope: scope.clone(),
+        scope: Arc::clone(&scope),
         have,
     };
     let query = Query::start(index, work, pool).workers(least);
@@ -240,7 +293,7 @@ fn judge(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize, head: bool) -> Ver
         return match cycle.held_back(work, pool) {
             Some(Keeps::Start) => here(Code::HeldForReservation),
             Some(Keeps::Booking) => Verdict {
-                scope: format!("{BOOKINGS} {scope}"),
+                scope: format!("{BOOKINGS} {scope}").into(),
                 ..here(Code::HeldForReservation)
             },
             None => here(Code::BehindInOrder),
@@ -263,7 +316,7 @@ fn judge(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize, head: bool) -> Ver
             .or(facts.row.anti_affinity.as_deref());
         let scope = label.map_or("links".to_owned(), |label| format!("label {label}"));
         return Verdict {
-            scope,
+            scope: scope.into(),
             ..here(Code::Topology)
         };
     }
@@ -272,7 +325,7 @@ fn judge(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize, head: bool) -> Ver
     }
     if !head && preempt::could_make_room(&mut cycle.ledger, work, pool, &Rules::lifted()) {
         return Verdict {
-            scope: rules_of(cycle, work, pool).unwrap_or(scope),
+            scope: rules_of(cycle, work, pool).map_or(scope, Arc::from),
             have,
             code: Code::PreemptionNotAllowed,
         };

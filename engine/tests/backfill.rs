@@ -87,7 +87,7 @@ fn a_job_that_ends_before_the_head_starts_passes_it_and_a_longer_one_does_not() 
     assert_eq!(starts(&plan), [""; 0]);
     assert_eq!(code(&plan, "long"), Code::HeldForReservation);
     let long = plan.waiting_for("long").expect("it waits");
-    assert_eq!(long.scope, "pool p", "no booking is in its way");
+    assert_eq!(&*long.scope, "pool p", "no booking is in its way");
     assert_eq!(long.counts.get("held_by_reservation"), Some(&1));
     assert_eq!(long.expected_start, Some(hours(5)));
 }

@@ -109,7 +109,7 @@ fn before_it_begins_only_what_may_be_preempted_or_ends_by_then_takes_what_is_boo
     assert_eq!(plan.reservations[0].start, hours(3));
     let told = plan.waiting_for("j").expect("it waits");
     assert_eq!(told.code, Code::HeldForReservation);
-    assert_eq!(told.scope, "bookings of pool p");
+    assert_eq!(&*told.scope, "bookings of pool p");
     assert!(told.message.contains("booked"), "{}", told.message);
 }
 

@@ -57,7 +57,7 @@ fn in_words(changes: &[SliceChange]) -> Vec<String> {
 fn verdict(rig: &Rig) -> (String, String) {
     let plan = rig.plan();
     let waiting = plan.waiting_for("new").expect("it waits");
-    (waiting.code.as_str().to_owned(), waiting.scope.clone())
+    (waiting.code.as_str().to_owned(), waiting.scope.to_string())
 }
 
 fn mode(rig: Rig, mode: MigMode) -> Rig {
@@ -196,7 +196,7 @@ fn where_nothing_is_to_be_cut_a_profile_is_hardware_that_is_not_there() {
     let foreign = rig().node(node(1)).work(job("1g.6gb"));
     let plan = foreign.plan();
     let waiting = plan.waiting_for("new").expect("it waits");
-    assert_eq!(waiting.scope, "mig_profile 1g.6gb");
+    assert_eq!(&*waiting.scope, "mig_profile 1g.6gb");
     assert_eq!(waiting.remedies[0].change["per_worker.mig_profile"], ONE);
 }
 

@@ -407,7 +407,7 @@ fn a_wait_for_want_of_nodes_names_those_that_are_out() {
                 node.state = state;
             }
         });
-        rig.plan().waiting.remove(0).message
+        rig.plan().waiting.remove(0).message.to_string()
     };
     use NodeState::{Cordoned, Draining, Unreachable};
     assert_eq!(
@@ -433,7 +433,7 @@ fn a_wait_for_want_of_nodes_names_those_that_are_out() {
         }
     });
     assert_eq!(
-        other.plan().waiting[0].message,
+        &*other.plan().waiting[0].message,
         "it needs 4 GPUs, and 0 are free in pool p"
     );
 }
@@ -459,19 +459,19 @@ fn a_wait_for_want_of_cpus_or_memory_names_those_and_no_gpus() {
     let cpus = told(asking(1, 60, 0));
     assert_eq!(cpus.code, Code::InsufficientCapacity);
     assert_eq!(
-        cpus.message,
+        &*cpus.message,
         "each worker needs 60 CPUs, and no node of pool p that could hold one has as much free"
     );
     let memory = told(asking(0, 0, 4000));
     assert_eq!(
-        memory.message,
+        &*memory.message,
         "each worker needs 4000 MiB of memory, and no node of pool p that could hold one has as much free"
     );
     // Of work without GPUs no GPUs are told, whatever keeps it.
     let out = told(asking(0, 1, 1).with(|w| w.nodes[0].state = NodeState::Cordoned));
     assert_eq!(out.code, Code::InsufficientCapacity);
     assert_eq!(
-        out.message,
+        &*out.message,
         "no node of pool p that could hold it takes work; not counting 1 cordoned node"
     );
 }

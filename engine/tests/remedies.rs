@@ -113,10 +113,7 @@ fn who_is_over_a_limit_that_never_lets_it_is_told_so_and_what_would_fit() {
         .work(Workload::waiting("one", "t", 4, before(5)))
         .work(Workload::waiting("gang", "t", 3, before(4)).workers(2));
     let told = verdict(&rig, "one");
-    assert_eq!(
-        (told.code, told.scope.as_str()),
-        (Code::OverLimit, "team t")
-    );
+    assert_eq!((told.code, &*told.scope), (Code::OverLimit, "team t"));
     assert_eq!((told.need.milli(), told.have.milli()), (4000, 1000));
     assert!(told.message.contains("never"), "{}", told.message);
     assert_eq!(helps(&rig, "one"), [json!({"per_worker.gpus": 1})]);
@@ -256,7 +253,7 @@ fn the_rule_that_keeps_it_from_making_room_is_named() {
     let rules = |policy: PreemptionPolicy| {
         let told = verdict(&protected(policy), "own");
         assert_eq!(told.code, Code::PreemptionNotAllowed);
-        told.scope
+        told.scope.to_string()
     };
     let plain = PreemptionPolicy::default;
     let reclaim = PreemptionPolicy {

@@ -6,7 +6,7 @@ use domain::spec::Topology;
 use rustc_hash::FxHashMap;
 
 use super::shape::{Form, Shape};
-use super::{Index, Need, NodeFacts, Profiles, WorkFacts};
+use super::{Index, Need, NodeFacts, Profiles, Stint, WorkFacts};
 use crate::world::{Workload, WorkloadState};
 
 /// The numbers of names, and of shapes.
@@ -66,6 +66,7 @@ impl<'w> Index<'w> {
         let Shaped { need, form, frame } = self.numbers.shaped[shape];
         Some(WorkFacts {
             row,
+            stint: Stint::of(row),
             team,
             service,
             priority,

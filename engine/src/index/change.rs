@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use domain::Timestamp;
 
-use super::{Index, Need, NodeFacts, PoolFacts, Rows, WorkFacts, teams};
+use super::{Index, Need, NodeFacts, PoolFacts, Rows, Stint, WorkFacts, teams};
 use crate::world::{Charge, Node, Team, Workload, WorkloadState};
 
 /// How far a vacant number is looked for: beyond that numbering anew is no dearer than moving
@@ -23,6 +23,7 @@ impl WorkFacts<'_> {
     pub(super) fn vacant() -> Self {
         Self {
             row: &VACANT,
+            stint: Stint::default(),
             team: 0,
             service: None,
             priority: 0,

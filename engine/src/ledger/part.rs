@@ -2,7 +2,7 @@
 
 use domain::sharing::SharingMode;
 
-use crate::index::{Amount, DEVICE, Index};
+use crate::index::{Amount, DEVICE, Index, bit};
 use crate::mig::{self, Cut, Profile, Slice};
 use crate::world::{Placed, PlacedDevice};
 
@@ -36,6 +36,9 @@ impl Part {
 pub(crate) struct Slot {
     pub node: usize,
     pub parts: Vec<Part>,
+    /// The devices of its parts as bits, and the thousandths of all of them.
+    pub devices: u64,
+    pub milli: i64,
     /// What it takes of the node's cores and memory, whatever its workload asks for later.
     pub cpus: i64,
     pub memory: i64,
@@ -54,6 +57,8 @@ impl Slot {
         let facts = &index.works[work];
         Self {
             node,
+            devices: parts.iter().fold(0, |all, part| all | bit(part.index)),
+            milli: parts.iter().map(|part| part.milli).sum(),
             parts,
             cpus: facts.cpus,
             memory: facts.memory,

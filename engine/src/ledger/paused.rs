@@ -7,7 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::{Held, Ledger, Nowhere, Slot, Space, Standing};
 use crate::index::{Amount, Index};
 use crate::place::{Able, NodeClasses, PlacementCosts};
-use crate::preempt::Fronts;
+use crate::preempt::{Fronts, Outlooks};
 
 /// A state without its index.
 pub(crate) struct Paused<'w> {
@@ -50,6 +50,7 @@ impl<'w> Paused<'w> {
             nowhere: self.nowhere,
             herds: vec![None; index.pools.len()],
             fronts: Fronts::default(),
+            outlooks: Outlooks::default(),
             shares: vec![vec![None; index.teams.len()]; index.pools.len()],
             costs: self.costs,
             bare: self.bare,

@@ -5,10 +5,12 @@ use std::rc::Rc;
 use rustc_hash::FxHashMap;
 
 use super::Right;
+use super::outlook::{Outlook, Supply};
 use super::search::{Search, UNITS_MAX, Unit};
-use crate::index::{Need, bit};
+use crate::index::{Amount, Need};
 use crate::ledger::{Ledger, Sight, Slot};
 use crate::place::{self, devices_free};
+use crate::quota;
 
 impl Search<'_> {
     /// Whole devices that a worker asks for, where it asks for such.
@@ -50,12 +52,30 @@ impl Search<'_> {
 
     /// Whether there may be room if all candidates left at once, by counting whole devices. Each
     /// right must have a candidate, else the set is that of another way.
-    pub(super) fn may_do(&self, ledger: &Ledger<'_, '_>) -> bool {
+    pub(super) fn may_do(&self, ledger: &mut Ledger<'_, '_>) -> bool {
         let rights = self.newcomer.rights;
         rights
             .iter()
             .all(|&right| self.has_candidate(ledger, right))
+            && self.may_come_inside(ledger)
             && self.enough(ledger)
+    }
+
+    /// Whether its own team's work could bring the newcomer into its guarantee, where it takes
+    /// back from others with that alone: what it takes of its own team's comes first then, and
+    /// was not enough before.
+    fn may_come_inside(&self, ledger: &Ledger<'_, '_>) -> bool {
+        let (index, pool) = (ledger.index, self.newcomer.pool);
+        let team = index.works[self.newcomer.work].team;
+        if self.newcomer.rights != [Right::Reclaim, Right::Priority]
+            || self.rules.shrunk().next().is_some()
+            || !index.teams[team].children.is_empty()
+        {
+            return true;
+        }
+        let slots = self.own_lower(ledger).flat_map(|work| ledger.slots(work));
+        let lower: Amount = slots.map(|slot| slot.amount).sum();
+        quota::in_guarantee(ledger, pool, team, self.newcomer.amount - lower)
     }
 
     fn has_candidate(&self, ledger: &Ledger<'_, '_>, right: Right) -> bool {
@@ -80,53 +100,35 @@ impl Search<'_> {
             .filter(|&work| self.is_candidate(ledger, work, Right::Priority))
     }
 
-    fn enough(&self, ledger: &Ledger<'_, '_>) -> bool {
+    fn enough(&self, ledger: &mut Ledger<'_, '_>) -> bool {
         let Some(count) = self.devices(ledger) else {
             return true;
         };
-        let index = ledger.index;
-        let nodes = &index.pools[self.newcomer.pool].nodes;
-        let need = u64::from(self.newcomer.workers);
+        let need = i64::from(self.newcomer.workers);
         // As if of all teams everything left that may be disturbed at all.
-        let emptied =
-            |node: usize| devices_free(ledger, node, Sight::Later) | self.herd.devices_on(node);
         if self.newcomer.rights != [Right::Priority] {
             return match need {
                 1 => count <= self.herd.emptied_most,
-                _ => self.domains(index, nodes).iter().any(|domain| {
-                    let workers = domain.iter().map(|&n| emptied(n).count_ones() / count);
-                    workers.map(u64::from).sum::<u64>() >= need
-                }),
+                _ => self.outlook(ledger, count).emptied >= need,
             };
         }
         let mut gone: FxHashMap<usize, u64> = FxHashMap::default();
         for work in self.own_lower(ledger) {
             for slot in ledger.slots(work) {
                 let there = gone.entry(slot.node).or_default();
-                *there |= devices_of(slot);
+                *there |= slot.devices;
                 let free = devices_free(ledger, slot.node, Sight::Later) | *there;
                 if need == 1 && free.count_ones() >= count {
                     return true;
                 }
             }
         }
-        if need == 1 {
-            return false;
-        }
-        let workers = |node: usize| {
-            let free = devices_free(ledger, node, Sight::Later);
-            let free = free | gone.get(&node).copied().unwrap_or(0);
-            free.count_ones() / count
-        };
-        self.domains(index, nodes).iter().any(|domain| {
-            let sum = domain.iter().map(|&node| u64::from(workers(node)));
-            sum.sum::<u64>() >= need
-        })
+        need > 1 && self.outlook(ledger, count).with(&gone) >= need
     }
 
     /// Whether more steps than are taken over a pool are needed anyhow, by counting the devices
     /// that are missing in the domain that has most of them free.
-    pub(super) fn too_many(&self, ledger: &Ledger<'_, '_>) -> bool {
+    pub(super) fn counts_too_many(&self, ledger: &Ledger<'_, '_>) -> bool {
         let Some(count) = self.devices(ledger).map(i64::from) else {
             return false;
         };
@@ -163,88 +165,36 @@ impl Search<'_> {
         let index = ledger.index;
         let (work, pool) = (self.newcomer.work, self.newcomer.pool);
         let all = index.pools[pool].nodes.len();
-        let able = match site.filter(|site| site.len() < all) {
-            None => place::nodes_able(ledger, work, pool),
+        let outlook = match site.filter(|site| site.len() < all) {
+            None => self.outlook(ledger, count),
             Some(site) => {
                 let fit = |node: &usize| place::fit(index, work, *node, false).is_ok();
-                Rc::new(site.iter().copied().filter(fit).collect())
+                let able: Vec<usize> = site.iter().copied().filter(fit).collect();
+                let domains = self.domains(index, &able);
+                Rc::new(Outlook::of(ledger, &self.herd, &domains, count))
             }
         };
-        let domains = self.domains(index, &able);
-        let mut supply = Supply {
-            count,
-            free: vec![None; index.nodes.len()],
-            sums: vec![0; domains.len()],
-        };
-        for (at, domain) in domains.iter().enumerate() {
-            for &node in domain {
-                let free = devices_free(ledger, node, Sight::Later);
-                supply.free[node] = Some((at, free));
-                supply.sums[at] += i64::from(free.count_ones() / count);
-            }
-        }
-        Some(supply)
-    }
-}
-
-/// Room in workers, were all of a set of victims gone.
-pub(super) struct Supply {
-    count: u32,
-    /// The domain of each node of the site, and what is free on it.
-    free: Vec<Option<(usize, u64)>>,
-    sums: Vec<i64>,
-}
-
-impl Supply {
-    /// Whether some domain may hold so many workers.
-    pub fn may_hold(&self, workers: u32) -> bool {
-        self.sums.iter().any(|&sum| sum >= i64::from(workers))
-    }
-
-    /// Looks again at the nodes of some slots, as the ledger stands.
-    pub fn look_again(&mut self, ledger: &Ledger<'_, '_>, slots: &[Rc<Slot>]) {
-        for slot in slots {
-            let Some((domain, before)) = &mut self.free[slot.node] else {
-                continue;
-            };
-            let now = devices_free(ledger, slot.node, Sight::Later);
-            let before = std::mem::replace(before, now).count_ones() / self.count;
-            self.sums[*domain] += i64::from(now.count_ones() / self.count) - i64::from(before);
-        }
+        Some(Supply::of(outlook))
     }
 
     /// Whether so many workers may still have room if the last step were not taken of a victim that
     /// keeps `before` workers without it.
-    pub fn spares(
+    pub(super) fn spares(
         &self,
         ledger: &Ledger<'_, '_>,
+        supply: &Supply,
         unit: &Unit,
         before: usize,
-        workers: u32,
     ) -> bool {
-        let mut lost = vec![0; self.sums.len()];
         let mut stays: FxHashMap<usize, u64> = FxHashMap::default();
         for slot in &ledger.slots(unit.victim)[unit.keep..before] {
-            *stays.entry(slot.node).or_default() |= devices_of(slot);
+            *stays.entry(slot.node).or_default() |= slot.devices;
         }
-        for (node, devices) in stays {
-            let Some((domain, free)) = self.free[node] else {
-                continue;
-            };
-            let less = free & !devices;
-            lost[domain] += i64::from(free.count_ones() / self.count);
-            lost[domain] -= i64::from(less.count_ones() / self.count);
-        }
-        let mut left = self.sums.iter().zip(lost);
-        left.any(|(sum, lost)| sum - lost >= i64::from(workers))
+        supply.spares(stays, self.newcomer.workers)
     }
-}
-
-pub(super) fn devices_of(slot: &Slot) -> u64 {
-    slot.parts.iter().fold(0, |all, part| all | bit(part.index))
 }
 
 fn held_on(slots: &[Rc<Slot>], node: usize) -> u64 {
     let here = slots.iter().filter(|slot| slot.node == node);
-    here.fold(0, |all, slot| all | devices_of(slot))
+    here.fold(0, |all, slot| all | slot.devices)
 }

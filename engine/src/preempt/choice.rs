@@ -85,25 +85,33 @@ impl Search<'_> {
 
     /// Whether what a team lost was borrowed however it may return: displacing its own
     /// team's lower work would not bring it into the guarantee, from where it would reclaim.
-    /// It holds so much once the step is taken.
-    pub(super) fn stays_out(&self, ledger: &Ledger<'_, '_>, unit: &Unit, held: Amount) -> bool {
+    /// It holds so much once the step is taken, and so much of that is such lower work.
+    pub(super) fn stays_out(
+        &self,
+        ledger: &Ledger<'_, '_>,
+        unit: &Unit,
+        held: Amount,
+        lower: Amount,
+    ) -> bool {
+        let index = ledger.index;
+        let team = index.works[unit.victim].team;
+        held - lower + unit.amount > index.pools[self.newcomer.pool].rows[team].guaranteed
+    }
+
+    /// What a victim could displace of its own team's lower work.
+    pub(super) fn lower(&self, ledger: &Ledger<'_, '_>, victim: usize) -> Amount {
         let index = ledger.index;
         let pool = self.newcomer.pool;
-        let victim = &index.works[unit.victim];
-        let lower = self
-            .herd
-            .team(victim.team)
+        let facts = &index.works[victim];
+        self.herd
+            .team(facts.team)
             .iter()
-            .take_while(|m| m.priority < victim.priority)
-            .filter(|m| {
-                self.rules
-                    .open_to(ledger, unit.victim, m.work, Right::Priority)
-            })
+            .take_while(|m| m.priority < facts.priority)
+            .filter(|m| self.rules.open_to(ledger, victim, m.work, Right::Priority))
             .flat_map(|m| ledger.slots(m.work))
             .filter(|slot| index.nodes[slot.node].pool == pool)
             .map(|slot| slot.amount)
-            .sum::<Amount>();
-        held - lower + unit.amount > index.pools[pool].rows[victim.team].guaranteed
+            .sum()
     }
 
     /// Whether the newcomer is in its team's guarantee as things stand.
@@ -155,7 +163,11 @@ impl Search<'_> {
         };
         let rightful = self.open(ledger, team, &unit, taken)
             && (right == Right::Priority
-                || known.tells(kind, || self.rightful(ledger, team, &unit, spare)));
+                || known.tells(kind).unwrap_or_else(|| {
+                    let found = self.rightful(ledger, team, &unit, spare, known);
+                    known.keep(kind, found);
+                    found
+                }));
         rightful.then_some(unit)
     }
 
@@ -205,17 +217,22 @@ impl Search<'_> {
 
     /// Whether what the hour and the service allow leaves a victim open.
     fn open(&self, ledger: &Ledger<'_, '_>, team: usize, unit: &Unit, taken: &[Unit]) -> bool {
-        let first = !taken.iter().any(|t| t.victim == unit.victim);
-        let evicted = ledger.evicted(team);
-        (!first
-            || self
-                .rules
-                .team_can_lose(ledger.index, self.newcomer.pool, team, evicted))
+        let (pool, evicted) = (self.newcomer.pool, ledger.evicted(team));
+        // Of what was begun the eviction is counted already.
+        let begun = || taken.iter().any(|t| t.victim == unit.victim);
+        (self.rules.team_can_lose(ledger.index, pool, team, evicted) || begun())
             && (unit.keep > 0 || service_can_lose(ledger, unit.victim))
     }
 
     /// Whether a victim of another team may be taken as things stand.
-    fn rightful(&self, ledger: &Ledger<'_, '_>, team: usize, unit: &Unit, spare: bool) -> bool {
+    fn rightful(
+        &self,
+        ledger: &Ledger<'_, '_>,
+        team: usize,
+        unit: &Unit,
+        spare: bool,
+        known: &mut Known,
+    ) -> bool {
         let workers = ledger.slots(unit.victim).len() - unit.keep;
         let less = Held::of(ledger.index, unit.victim, unit.amount, workers as i64);
         // What is guaranteed is not borrowed, and evening out what is borrowed leaves it alone.
@@ -232,7 +249,9 @@ impl Search<'_> {
             }
             _ => {
                 let held = ledger.held(self.newcomer.pool, team).gpu - unit.amount;
-                self.stays_out(ledger, unit, held)
+                let priority = ledger.index.works[unit.victim].priority;
+                let lower = known.lower((team, priority), || self.lower(ledger, unit.victim));
+                self.stays_out(ledger, unit, held, lower)
                     && self.evens_out(ledger, team, self.newcomer.amount, &less)
             }
         }

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use rustc_hash::FxHashMap;
 
 use super::Right;
-use super::herd::{Known, Member, untouched};
+use super::herd::{Known, Member};
 use super::search::{Search, Unit};
 use crate::ledger::{Held, Ledger};
 
@@ -46,10 +46,13 @@ impl Search<'_> {
         &self,
         ledger: &mut Ledger<'_, '_>,
         front: &mut Front,
+        known: &mut Known,
         taken: &[Unit],
         spare: bool,
     ) -> Option<Unit> {
-        let mut known = Known::default();
+        if let Some(last) = taken.last() {
+            known.step(ledger.index, self.rules, last);
+        }
         self.look_again(ledger, front, taken);
         let shrunk = taken.iter().filter(|t| t.keep > 0);
         let shrunk = shrunk.map(|t| (t.victim, t.right));
@@ -64,27 +67,27 @@ impl Search<'_> {
             .find_map(|alike| {
                 let alike = self.even_with(ledger, alike, &mut even);
                 let shrunk = self.shrunk(ledger, &alike, &shrunk);
-                self.next_of(ledger, &alike, shrunk, taken, spare, &mut known)
+                self.next_of(ledger, &alike, shrunk, taken, spare, known)
             })
     }
 
     /// What teams may lose now. Only those of which something may have changed with the last step
-    /// are weighed anew: a victim changes what its team and those above it hold, and that decides of
-    /// others only beside the newcomer, or where a branch of the tree comes into its guarantee.
+    /// are weighed anew: a victim changes what its team and those above it hold. That decides of
+    /// others only where their branch of the tree, which is the victim's too, borrows no more, or
+    /// where the newcomer comes into its guarantee.
     fn look_again(&self, ledger: &mut Ledger<'_, '_>, front: &mut Front, taken: &[Unit]) {
         let inside = self.inside(ledger);
         let Some(last) = taken.last() else {
             *front = self.first_look(ledger, inside);
             return;
         };
-        let index = ledger.index;
-        let tree = |team: usize| index.teams[team].path.last().copied();
-        let loser = index.works[last.victim].team;
-        let own = index.works[self.newcomer.work].team;
-        if tree(loser) == tree(own) || front.inside != inside {
+        if front.inside != inside {
             *front = self.look_at_all(ledger, inside);
             return;
         }
+        let index = ledger.index;
+        let tree = |team: usize| index.teams[team].path.last().copied();
+        let loser = index.works[last.victim].team;
         let alone = last.right != Right::Share || self.borrows(ledger, loser, Right::Share);
         let stale: Vec<usize> = if alone {
             index.teams[loser].path.clone()
@@ -207,7 +210,7 @@ impl Search<'_> {
                     let (rest, right) = &mut ahead[at];
                     let member = rest.next()?;
                     if known.refuses(member, *right)
-                        || !untouched(ledger, member.work)
+                        || !member.untouched(ledger)
                         || !self.is_candidate(ledger, member.work, *right)
                     {
                         continue;

@@ -10,12 +10,13 @@ use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
 
-use super::bound::devices_of;
+use super::search::Unit;
 use super::single::device_least;
-use super::{Right, cost};
+use super::{Right, Rules, cost};
 use crate::index::{Amount, Index};
 use crate::ledger::{Ledger, Sight, Slot, Standing};
 use crate::place::devices_free;
+use crate::world::WithinTeam;
 
 /// One workload as it stood before anything was taken from it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,6 +30,8 @@ pub(crate) struct Member {
     pub keep: usize,
     pub amount: Amount,
     pub team: usize,
+    /// Workers that it had before.
+    workers: usize,
     /// Whether others of the herd may be of its kind.
     kindred: bool,
 }
@@ -46,19 +49,25 @@ impl Member {
         kindred: impl FnOnce(Kind) -> bool,
     ) -> Self {
         let facts = &index.works[work];
-        let keep = keep(slots.len(), facts.row.workers_least() as usize);
+        let keep = keep(slots.len(), facts.stint.least);
         let gone = &slots[keep..];
         let amount = gone.iter().map(|slot| slot.amount).sum();
         Self {
             priority: facts.priority,
             cost: cost(index, work, gone),
-            started: Reverse(facts.row.started.map_or(0, |t| t.timestamp_micros())),
+            started: Reverse(facts.stint.started.map_or(0, |t| t.timestamp_micros())),
             work,
             keep,
             amount,
             team: facts.team,
+            workers: slots.len(),
             kindred: kindred((facts.team, facts.priority, amount)),
         }
+    }
+
+    /// Whether nothing was taken from it since.
+    pub(super) fn untouched(&self, ledger: &Ledger<'_, '_>) -> bool {
+        ledger.slots(self.work).len() == self.workers
     }
 
     /// Its kind, where others of the herd may be of it.
@@ -126,7 +135,7 @@ impl Herd {
             let facts = &index.works[work];
             if !facts.preemptible
                 || ledger.standing(work) != Standing::Running
-                || slots.len() != facts.row.placed.len()
+                || slots.len() != facts.stint.placed
             {
                 continue;
             }
@@ -137,7 +146,7 @@ impl Herd {
                 .sum();
             devices_most = devices_most.max(devices);
             for slot in slots {
-                devices_on[slot.node] |= devices_of(slot);
+                devices_on[slot.node] |= slot.devices;
                 if std::mem::replace(&mut last_on[slot.node], work) != work {
                     counts[slot.node] += 1;
                     pairs.push((slot.node, work));
@@ -262,29 +271,60 @@ impl Herd {
     }
 }
 
-/// Whether steps of other teams are rightful as things stand, by their kind.
+/// What is known of steps of other teams while a set is gathered.
 #[derive(Default)]
-pub(super) struct Known(FxHashMap<Kind, bool>);
+pub(super) struct Known {
+    /// Whether they are rightful as things stand, by their kind.
+    rightful: FxHashMap<Kind, bool>,
+    /// What teams run of lower priority than some work of theirs that work could displace, by
+    /// team and priority.
+    lower: FxHashMap<(usize, i64), Amount>,
+}
 
 impl Known {
+    /// A step was taken.
+    pub fn step(&mut self, index: &Index<'_>, rules: &Rules, unit: &Unit) {
+        self.rightful.clear();
+        let facts = &index.works[unit.victim];
+        let single = facts.stint.placed <= facts.stint.least;
+        // What goes whole to even out shares was open to its own team's work, too.
+        let whole = unit.right == Right::Share && unit.keep == 0 && single;
+        let counted = rules.within_team == WithinTeam::LowerPriority;
+        self.lower.retain(|(team, priority), lower| {
+            if *team == facts.team && counted && *priority > facts.priority {
+                *lower -= unit.amount;
+            }
+            *team != facts.team || whole
+        });
+    }
+
     /// Whether a step is known not to be rightful.
     pub fn refuses(&self, member: &Member, right: Right) -> bool {
-        let known = member.kind().and_then(|kind| self.0.get(&kind));
+        let known = member.kind().and_then(|kind| self.rightful.get(&kind));
         right != Right::Priority && known == Some(&false)
     }
 
-    /// Whether steps of a kind are rightful, found out when it is first asked.
-    pub fn tells(&mut self, kind: Option<Kind>, find: impl FnOnce() -> bool) -> bool {
-        match kind {
-            Some(kind) => *self.0.entry(kind).or_insert_with(find),
-            None => find(),
+    /// Whether steps of a kind are rightful, if that is known.
+    pub fn tells(&self, kind: Option<Kind>) -> Option<bool> {
+        self.rightful.get(&kind?).copied()
+    }
+
+    /// Keeps it in mind.
+    pub fn keep(&mut self, kind: Option<Kind>, rightful: bool) {
+        if let Some(kind) = kind {
+            self.rightful.insert(kind, rightful);
         }
+    }
+
+    /// What a team runs of lower priority, found out when it is first asked.
+    pub fn lower(&mut self, of: (usize, i64), find: impl FnOnce() -> Amount) -> Amount {
+        *self.lower.entry(of).or_insert_with(find)
     }
 }
 
 /// Whether nothing was taken from a workload in this plan.
 pub(super) fn untouched(ledger: &Ledger<'_, '_>, work: usize) -> bool {
-    ledger.slots(work).len() == ledger.index.works[work].row.placed.len()
+    ledger.slots(work).len() == ledger.index.works[work].stint.placed
 }
 
 /// The workers that stay when a workload of so many loses the next: at its least it loses all.

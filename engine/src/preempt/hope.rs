@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::bound::Supply;
+use super::outlook::Supply;
 use super::search::Search;
 use crate::index::{DEVICE, Need};
 use crate::ledger::{Ledger, Sight, Slot, View};

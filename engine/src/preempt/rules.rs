@@ -132,7 +132,7 @@ impl Rules {
 
     /// For how many seconds a workload has run.
     fn ran(&self, index: &Index<'_>, work: usize) -> i64 {
-        let started = index.works[work].row.started;
+        let started = index.works[work].stint.started;
         let ran = started.map_or(0, |started| (index.world.now - started).num_seconds());
         ran.saturating_add(self.later)
     }
@@ -230,7 +230,7 @@ impl Rules {
         facts.preemptible
             && ledger.standing(work) == Standing::Running
             // A plan takes from a workload by one right, which is the one that is told.
-            && (ledger.slots(work).len() == facts.row.placed.len()
+            && (ledger.slots(work).len() == facts.stint.placed
                 || right.is_some() && self.shrunk.get(&work).copied() == right)
             && self.ran(index, work) >= least
             && self

@@ -290,12 +290,19 @@ impl<'a> Search<'a> {
 
     /// Some room, found over the whole pool.
     fn any(&self, ledger: &mut Ledger<'_, '_>) -> Option<Room> {
+        if self.is_roomless(ledger) {
+            return None;
+        }
         let mark = ledger.mark();
         let (units, slots) = self.take_until(ledger, None, false);
         ledger.rollback(mark);
+        let Some(slots) = slots else {
+            self.finds_no_room(ledger);
+            return None;
+        };
         Some(Room {
             victims: victims(&units),
-            slots: slots?,
+            slots,
         })
     }
 

@@ -36,12 +36,13 @@ pub fn alone(world: &World) -> BTreeMap<String, Vec<Bound>> {
     let mut bounds = BTreeMap::new();
     for (work, facts) in index.works.iter().enumerate() {
         let mut in_one = |&pool: &usize| {
-            let verdict = in_pool(&mut cycle, work, pool, &mut memo);
-            let Verdict { code, scope, have } = tightest(&cycle, work, pool, verdict);
+            let told = in_pool(&mut cycle, work, pool, &mut memo);
+            let first = told.verdict.clone();
+            let Verdict { code, scope, have } = tightest(&cycle, work, pool, first);
             Bound {
                 pool: index.pools[pool].row.name.clone(),
                 code,
-                scope,
+                scope: scope.to_string(),
                 need: need(&index, work, Some(pool)),
                 have: MilliGpu::from_milli(index.pools[pool].milli(have.max(0))),
             }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use domain::sharing::SharingMode;
 use rustc_hash::FxHashMap;
@@ -21,8 +22,10 @@ const MEMORY: &str = "too_little_free_memory";
 /// What has been counted, by pool and form: equal workers meet equal nodes.
 #[derive(Default)]
 pub(crate) struct Counted {
-    nodes: FxHashMap<(usize, usize, bool), BTreeMap<String, u64>>,
+    nodes: FxHashMap<(usize, usize, bool), Arc<BTreeMap<String, u64>>>,
     free: FxHashMap<(usize, usize), (i64, i64, i64)>,
+    /// What is free on each node, once somebody has asked.
+    glances: Option<Rc<Vec<Glance>>>,
     /// What is said of the nodes that are out.
     pub(super) out: FxHashMap<(usize, usize), Rc<str>>,
 }
@@ -50,78 +53,138 @@ pub(super) fn of(
     work: usize,
     pool: usize,
     code: Code,
-) -> BTreeMap<String, u64> {
+) -> Arc<BTreeMap<String, u64>> {
     let held = code == Code::HeldForReservation;
     let key = (pool, cycle.index.works[work].form, held);
     if let Some(known) = cycle.counted.nodes.get(&key) {
-        return known.clone();
+        return Arc::clone(known);
     }
-    let counts = count(cycle, work, pool, code);
-    cycle.counted.nodes.insert(key, counts.clone());
+    let counts = Arc::new(count(cycle, work, pool, code));
+    cycle.counted.nodes.insert(key, Arc::clone(&counts));
     counts
 }
 
-fn count(cycle: &Cycle<'_, '_>, work: usize, pool: usize, code: Code) -> BTreeMap<String, u64> {
+/// What is free on a node: to a start, and as if no room were kept for others.
+#[derive(Debug, Clone, Copy)]
+struct Glance {
+    /// Whole devices.
+    whole: (u32, u32),
+    /// The most that is left of a device that is free or given out in parts, and of all such.
+    part: i64,
+    parts: i64,
+    cpus: (i64, i64),
+    memory: (i64, i64),
+}
+
+impl Glance {
+    fn of(cycle: &Cycle<'_, '_>, node: usize) -> Self {
+        let (ledger, now) = (&cycle.ledger, View::Now as usize);
+        let space = &ledger.spaces[node];
+        let (cpus, memory) = host_free(ledger, node, Sight::Start);
+        let parts = || parts_free(cycle, node, Sight::Start);
+        Self {
+            whole: (
+                devices_free(ledger, node, Sight::Start).count_ones(),
+                space.free[now].count_ones(),
+            ),
+            part: parts().max().unwrap_or(i64::MIN),
+            parts: parts().map(|free| free.max(0)).sum(),
+            cpus: (cpus, space.cpus[now]),
+            memory: (memory, space.memory[now]),
+        }
+    }
+}
+
+/// What is free on each node: it is looked at for each form of work.
+fn glances(cycle: &mut Cycle<'_, '_>) -> Rc<Vec<Glance>> {
+    if let Some(known) = &cycle.counted.glances {
+        return Rc::clone(known);
+    }
+    let nodes = 0..cycle.index.nodes.len();
+    let glances: Rc<Vec<Glance>> = Rc::new(nodes.map(|node| Glance::of(cycle, node)).collect());
+    cycle.counted.glances = Some(Rc::clone(&glances));
+    glances
+}
+
+fn count(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize, code: Code) -> BTreeMap<String, u64> {
     let index = cycle.index;
-    let mut counts = BTreeMap::from([("nodes".to_owned(), index.pools[pool].nodes.len() as u64)]);
-    for &node in &index.pools[pool].nodes {
-        let reason = match place::fit(index, work, node, false) {
-            Err(unfit) => Some(unfit.as_str()),
-            Ok(()) => short_of(cycle, work, node).or_else(|| {
+    let nodes = &index.pools[pool].nodes;
+    let glances = glances(cycle);
+    let able = place::nodes_able(&mut cycle.ledger, work, pool);
+    let mut able = able.iter().copied().peekable();
+    let mut counts: Vec<(&str, u64)> = vec![("nodes", nodes.len() as u64)];
+    for &node in nodes {
+        let reason = match able.next_if_eq(&node) {
+            None => match place::fit(index, work, node, false) {
+                Err(unfit) => Some(unfit.as_str()),
+                Ok(()) => None,
+            },
+            Some(_) => short_of(cycle, work, node, &glances[node]).or_else(|| {
                 // There is room, and it is kept for another.
                 (code == Code::HeldForReservation).then_some("held_by_reservation")
             }),
         };
-        if let Some(reason) = reason {
-            *counts.entry(reason.to_owned()).or_default() += 1;
+        let Some(reason) = reason else { continue };
+        match counts.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((reason, 1)),
         }
     }
+    let counts = counts.into_iter();
     counts
+        .map(|(reason, count)| (reason.to_owned(), count))
+        .collect()
 }
 
-fn short_of(cycle: &Cycle<'_, '_>, work: usize, node: usize) -> Option<&'static str> {
+fn short_of(
+    cycle: &Cycle<'_, '_>,
+    work: usize,
+    node: usize,
+    glance: &Glance,
+) -> Option<&'static str> {
     let facts = &cycle.index.works[work];
-    let lacks = |sight: Sight| {
-        let (cpus, memory) = host_free(&cycle.ledger, node, sight);
-        if devices_short(cycle, work, node, sight) {
-            Some(GPUS)
-        } else if cpus < facts.cpus {
-            Some(CPUS)
-        } else if memory < facts.memory {
-            Some(MEMORY)
-        } else {
-            None
-        }
+    let reason = if devices_short(cycle, work, node, glance) {
+        GPUS
+    } else if glance.cpus.0 < facts.cpus {
+        CPUS
+    } else if glance.memory.0 < facts.memory {
+        MEMORY
+    } else {
+        return None;
     };
-    match lacks(Sight::Start) {
-        Some(_) if lacks_only_later(cycle, work, node) => Some("held_by_reservation"),
-        reason => reason,
+    if lacks_only_later(cycle, work, node, glance) {
+        Some("held_by_reservation")
+    } else {
+        Some(reason)
     }
 }
 
 /// Whether only room that is kept for others stands in the way.
-fn lacks_only_later(cycle: &Cycle<'_, '_>, work: usize, node: usize) -> bool {
+fn lacks_only_later(cycle: &Cycle<'_, '_>, work: usize, node: usize, glance: &Glance) -> bool {
     let facts = &cycle.index.works[work];
-    let space = &cycle.ledger.spaces[node];
-    let now = View::Now as usize;
     let devices = match facts.need {
-        Need::Whole(count) => space.free[now].count_ones() >= count,
-        Need::Instances { .. } => !devices_short(cycle, work, node, Sight::Now),
+        Need::Whole(count) => glance.whole.1 >= count,
+        Need::Instances { .. } => !lacks_instances(cycle, work, node, Sight::Now),
         _ => false,
     };
-    devices && space.cpus[now] >= facts.cpus && space.memory[now] >= facts.memory
+    devices && glance.cpus.1 >= facts.cpus && glance.memory.1 >= facts.memory
 }
 
-fn devices_short(cycle: &Cycle<'_, '_>, work: usize, node: usize, sight: Sight) -> bool {
+fn devices_short(cycle: &Cycle<'_, '_>, work: usize, node: usize, glance: &Glance) -> bool {
     match cycle.index.works[work].need {
         Need::Nothing => false,
-        Need::Whole(count) => devices_free(&cycle.ledger, node, sight).count_ones() < count,
-        Need::Part { milli, .. } => !parts_free(cycle, node, sight).any(|free| free >= milli),
-        Need::Instances { count, profile } => cycle
-            .index
-            .profile(profile, node)
-            .is_none_or(|p| instances_free(&cycle.ledger, node, p, sight, count) < count),
+        Need::Whole(count) => glance.whole.0 < count,
+        Need::Part { milli, .. } => glance.part < milli,
+        Need::Instances { .. } => lacks_instances(cycle, work, node, Sight::Start),
     }
+}
+
+fn lacks_instances(cycle: &Cycle<'_, '_>, work: usize, node: usize, sight: Sight) -> bool {
+    let Need::Instances { count, profile } = cycle.index.works[work].need else {
+        return false;
+    };
+    let profile = cycle.index.profile(profile, node);
+    profile.is_none_or(|p| instances_free(&cycle.ledger, node, p, sight, count) < count)
 }
 
 /// What is left of each device that is free or given out in parts.
@@ -161,26 +224,23 @@ fn free_in_all(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize) -> (i64, i64
         return *known;
     }
     let able = place::nodes_able(&mut cycle.ledger, work, pool);
+    let glances = glances(cycle);
     let (mut milli, mut cpus, mut memory) = (0, 0, 0);
     for &node in able.iter() {
-        milli += free_milli(cycle, work, node);
-        let host = host_free(&cycle.ledger, node, Sight::Start);
-        cpus += host.0.max(0);
-        memory += host.1.max(0);
+        let glance = &glances[node];
+        milli += free_milli(cycle, work, node, glance);
+        cpus += glance.cpus.0.max(0);
+        memory += glance.memory.0.max(0);
     }
     cycle.counted.free.insert(key, (milli, cpus, memory));
     (milli, cpus, memory)
 }
 
-fn free_milli(cycle: &Cycle<'_, '_>, work: usize, node: usize) -> i64 {
+fn free_milli(cycle: &Cycle<'_, '_>, work: usize, node: usize, glance: &Glance) -> i64 {
     match cycle.index.works[work].need {
         Need::Nothing => 0,
-        Need::Whole(_) => {
-            i64::from(devices_free(&cycle.ledger, node, Sight::Start).count_ones()) * DEVICE
-        }
-        Need::Part { .. } => parts_free(cycle, node, Sight::Start)
-            .map(|free| free.max(0))
-            .sum(),
+        Need::Whole(_) => i64::from(glance.whole.0) * DEVICE,
+        Need::Part { .. } => glance.parts,
         Need::Instances { .. } => slices_free(&cycle.ledger, node, Sight::Start),
     }
 }

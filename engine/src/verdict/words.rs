@@ -131,7 +131,7 @@ fn binding(
     let scope = &verdict.scope;
     let rules = match scope.strip_prefix("pool ") {
         Some(_) => "policy",
-        None => scope.as_str(),
+        None => scope.as_ref(),
     };
     match verdict.code {
         Code::Suspended => "it is suspended until somebody resumes it".to_owned(),

@@ -210,21 +210,21 @@ fn item(world: &World, row: &JobRow, waiting: &Waiting, others_before: Others) -
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::sync::Arc;
 
     use super::*;
 
     fn waiting(workload: &str, pool: &str, rank: Option<u64>, code: Code) -> Waiting {
         Waiting {
             workload: workload.to_owned(),
-            pool: Some(pool.to_owned()),
+            pool: Some(pool.into()),
             code,
-            scope: String::new(),
-            message: String::new(),
+            scope: "".into(),
+            message: "".into(),
             need: MilliGpu::whole(2),
             need_max: None,
             have: MilliGpu::ZERO,
-            counts: BTreeMap::new(),
+            counts: Arc::default(),
             rank,
             expected_start: None,
             remedies: Vec::new(),

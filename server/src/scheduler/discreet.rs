@@ -18,19 +18,20 @@ pub fn verdict(world: &World, team: &str, waiting: &Waiting) -> Waiting {
     if waiting.code == Code::NeverFits
         && let Some(why) = capable::folder_gone(world, &waiting.workload)
     {
-        told.message = why;
+        told.message = why.into();
     }
     if let Some(array) = held_by_array(waiting) {
         told.message = format!(
             "as many elements of its array run as at_most allows: {} waits for one of them to end",
             waiting.workload
-        );
-        told.scope = format!("array {array}");
+        )
+        .into();
+        told.scope = format!("array {array}").into();
         return told;
     }
     if let Some(words) = hidden(world, team, &waiting.scope) {
-        told.message = told.message.replace(&words, SOMEBODY);
-        told.scope = told.scope.replace(&words, SOMEBODY);
+        told.message = told.message.replace(&words, SOMEBODY).into();
+        told.scope = told.scope.replace(&words, SOMEBODY).into();
     }
     told
 }
@@ -76,7 +77,7 @@ fn line<'w>(world: &'w World, team: &'w str) -> BTreeSet<&'w str> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::sync::Arc;
 
     use domain::{MilliGpu, Timestamp};
     use engine::world::Team;
@@ -95,12 +96,12 @@ mod tests {
             workload: "j".to_owned(),
             pool: None,
             code: Code::OverLimit,
-            scope: scope.to_owned(),
-            message: format!("it needs 1 GPU, and {scope} leaves 0"),
+            scope: scope.into(),
+            message: format!("it needs 1 GPU, and {scope} leaves 0").into(),
             need: MilliGpu::whole(1),
             need_max: None,
             have: MilliGpu::ZERO,
-            counts: BTreeMap::new(),
+            counts: Arc::default(),
             rank: None,
             expected_start: None,
             remedies: Vec::new(),
@@ -111,7 +112,7 @@ mod tests {
     #[test]
     fn another_teams_name_is_not_in_a_verdict() {
         let verdict = told("lend_limit of team speech");
-        assert_eq!(verdict.scope, "lend_limit of another team");
+        assert_eq!(&*verdict.scope, "lend_limit of another team");
         assert!(!verdict.message.contains("speech"), "{}", verdict.message);
     }
 
@@ -119,7 +120,7 @@ mod tests {
     fn the_own_team_and_those_above_it_are_named() {
         let rule = "preemption.within_team of pool h100";
         for scope in ["team vision", "team org", "pool h100", rule] {
-            assert_eq!(told(scope).scope, scope);
+            assert_eq!(&*told(scope).scope, scope);
         }
     }
 }

@@ -81,7 +81,7 @@ impl Told {
                     news.verdicts.push(Verdict {
                         id,
                         code: waiting.code.as_str().to_owned(),
-                        message: waiting.message.clone(),
+                        message: waiting.message.to_string(),
                         whole: serde_json::to_value(&waiting).unwrap_or_default(),
                     });
                     let at = Instant::now();
@@ -110,8 +110,8 @@ impl News {
             self.causes.push(Cause {
                 job_id,
                 code: now.code.as_str().to_owned(),
-                scope: now.scope.clone(),
-                message: now.message.clone(),
+                scope: now.scope.to_string(),
+                message: now.message.to_string(),
                 need_milli: now.need.milli(),
                 have_milli: now.have.milli(),
             });

@@ -9,9 +9,10 @@ use crate::index::Amount;
 use crate::ledger::{Held, Ledger, Sight, Slot, View};
 use crate::place::{self, Query, place};
 use crate::preempt::Right;
-use crate::preempt::bound::Supply;
 use crate::preempt::front::Front;
+use crate::preempt::herd::Known;
 use crate::preempt::hope::Hope;
+use crate::preempt::outlook::Supply;
 use crate::quota;
 
 impl Search<'_> {
@@ -42,13 +43,13 @@ impl Search<'_> {
         if site.is_none() && self.too_many(ledger) {
             return (units, slots);
         }
-        let mut front = Front::default();
+        let (mut front, mut known) = (Front::default(), Known::default());
         // A place is looked for only where there is something for it.
         let mut hope = Hope::of(self, ledger, site);
         while slots.is_none() && units.len() < UNITS_MAX {
             let next = match site {
                 Some(nodes) => self.next_on(ledger, nodes, &units, spare),
-                None => self.next_anywhere(ledger, &mut front, &units, spare),
+                None => self.next_anywhere(ledger, &mut front, &mut known, &units, spare),
             };
             let Some(unit) = next else {
                 break;
@@ -169,7 +170,7 @@ impl Search<'_> {
             let before = before.map_or(ledger.slots(victim).len(), |unit| unit.keep);
             let needed = supply
                 .as_ref()
-                .is_some_and(|s| !s.spares(ledger, &units[at], before, self.newcomer.workers));
+                .is_some_and(|supply| !self.spares(ledger, supply, &units[at], before));
             if needed {
                 continue;
             }
@@ -288,7 +289,7 @@ impl Search<'_> {
                 Right::Share => {
                     *out.entry((team, priority, unit.amount)).or_insert_with(|| {
                         let held = ledger.held(self.newcomer.pool, team).gpu;
-                        self.stays_out(ledger, unit, held)
+                        self.stays_out(ledger, unit, held, self.lower(ledger, unit.victim))
                     }) && *even
                         .entry(team)
                         .or_insert_with(|| self.evens_out(ledger, team, amount, &Held::default()))

@@ -264,7 +264,7 @@ fn answer(
             waiting,
             reservation,
         } => {
-            answer.message = discreet::verdict(world, team, &waiting).message;
+            answer.message = discreet::verdict(world, team, &waiting).message.to_string();
             answer.expected_nodes = reservation.map_or_else(Vec::new, |kept| kept.nodes);
             waiting
         }
@@ -272,7 +272,8 @@ fn answer(
     answer.expected_start = waiting.expected_start;
     answer.waiting = Some(public(world, team, &waiting));
     let estimated = waiting.code != Code::NotYet;
-    (answer, waiting.pool.filter(|_| estimated))
+    let pool = waiting.pool.filter(|_| estimated);
+    (answer, pool.as_deref().map(str::to_owned))
 }
 
 fn changes(slices: Vec<SliceChange>) -> Vec<DryRunSlices> {

@@ -120,7 +120,7 @@ pub async fn explain(app: &App, asker: &Asker, id: JobId) -> Result<Explanation,
     };
     let message = match (&beyond_quota, &waiting, thought.plan.start_of(&asked.name)) {
         (Some(beyond), ..) => beyond.to_string(),
-        (None, Some(waiting), _) => waiting.message.clone(),
+        (None, Some(waiting), _) => waiting.message.to_string(),
         (None, None, Some(_)) => "it starts with the next plan".to_owned(),
         (None, None, None) => job.message,
     };
