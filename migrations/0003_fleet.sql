@@ -50,11 +50,11 @@ CREATE TABLE nodes (
         CONSTRAINT node_reachability CHECK (reachability IN ('ready', 'unreachable', 'lost')),
     -- Certificates of another enrolment are not good any more: a machine installed anew took the name.
     enrolment_id uuid NOT NULL DEFAULT gen_random_uuid(),
-    -- The life of the agent process that speaks for the node, the replica that holds its stream, and
-    -- how many streams there were.
+    -- The life of the agent process that speaks for the node, the replica that holds its connection,
+    -- and how many connections there were.
     incarnation uuid,
     replica uuid,
-    session bigint NOT NULL DEFAULT 0,
+    connection bigint NOT NULL DEFAULT 0,
     -- Noted when what did not survive another boot has ended.
     boot_id text NOT NULL DEFAULT '',
     -- Facts up to this number of this journal are in the database.

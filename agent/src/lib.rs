@@ -17,10 +17,10 @@ pub mod supervise;
 
 mod checksum;
 mod clock;
+mod connection;
 mod files;
 mod lease;
 mod node;
 mod proc;
 mod prune;
 mod runs;
-mod session;

@@ -9,12 +9,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::config::Config;
+use crate::connection::{Connector, Keeper};
 use crate::folders::Folders;
 use crate::inventory::{Machine, NO_ISOLATION};
 use crate::journal::Journal;
 use crate::lease::Lease;
 use crate::node::{self, Node, Parts};
-use crate::session::{Keeper, Session};
 use crate::supervise::cgroup::Cgroups;
 use crate::{gpus, proc, prune};
 
@@ -77,7 +77,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     ) {
         tracing::warn!("the GPUs have not answered yet");
     }
-    let session = Session {
+    let connector = Connector {
         node,
         machine,
         keeper,
@@ -88,7 +88,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let mut terminated = signal(SignalKind::terminate())?;
     let mut interrupted = signal(SignalKind::interrupt())?;
     tokio::select! {
-        () = session.run() => {}
+        () = connector.run() => {}
         ended = reconciler => ended.context("the reconciler failed")?,
         _ = terminated.recv() => {}
         _ = interrupted.recv() => {}

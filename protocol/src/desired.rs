@@ -153,7 +153,7 @@ pub struct Poisoned {
 pub struct DesiredSet {
     /// The leader that decided it.
     pub epoch: Epoch,
-    /// Its place among the sets of the session.
+    /// Its place among the sets of the connection.
     pub revision: u64,
     /// Whether what is not listed is not wanted.
     pub full: bool,

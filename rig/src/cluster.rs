@@ -22,7 +22,7 @@ use crate::server::Server;
 use crate::stage::Stages;
 use crate::{child, leftovers, wait, who};
 
-/// Enrolment, a first session and an inventory, on a machine that is busy building.
+/// Enrolment, a first connection and an inventory, on a machine that is busy building.
 pub const AGENTS_READY_BOUND: Duration = Duration::from_secs(120);
 
 /// What to start, and how.

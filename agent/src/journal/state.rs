@@ -7,7 +7,7 @@ use protocol::desired::Epoch;
 
 use super::record::{Fact, FactKind, Kept, Record, VERSION};
 
-/// Most tombstones kept. A session begins with a full set, so that only what was sent
+/// Most tombstones kept. A connection begins with a full set, so that only what was sent
 /// shortly before an end can come after it: days' worth of ends on a busy node.
 const TOMBSTONES_MAX: usize = 20_000;
 

@@ -17,11 +17,11 @@ use crate::runs::RefusalCode;
 /// What reaches the reconciler.
 #[derive(Debug)]
 pub enum Command {
-    /// A session began.
+    /// A connection began.
     Began,
     /// What the server wants.
     Desired(Box<DesiredSet>),
-    /// The session ended; what was wanted may have changed unseen.
+    /// The connection ended; what was wanted may have changed unseen.
     Ended,
 }
 
@@ -34,9 +34,9 @@ struct Reconciler {
     node: Arc<Node>,
     workers: BTreeMap<AssignmentId, Handle>,
     tasks: JoinSet<AssignmentId>,
-    /// The place of the last set of this session; none before the first full one.
+    /// The place of the last set of this connection; none before the first full one.
     seen: Option<(Epoch, u64)>,
-    /// What was answered about assignments that have ended here, once in a session.
+    /// What was answered about assignments that have ended here, once in a connection.
     answered: BTreeSet<(AssignmentId, Answer)>,
 }
 
@@ -105,7 +105,7 @@ impl Reconciler {
                 return;
             }
             Err(error) => {
-                // The server sends a full set again when the session is renewed.
+                // The server sends a full set again when the connection is renewed.
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
                     "a set is left aside: its epoch cannot be kept"
@@ -270,7 +270,7 @@ impl Reconciler {
         });
     }
 
-    /// Writes an answer. One that cannot be written is given again in the next session.
+    /// Writes an answer. One that cannot be written is given again in the next connection.
     async fn append(&self, entries: Vec<Entry>) {
         if let Err(error) = self.node.journal.append(entries).await {
             tracing::error!(

@@ -29,7 +29,7 @@ const CLEAN_TRIES: u32 = 5;
 /// What is wanted of an assignment now.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Intent {
-    /// Nobody has said anything in this session: leave it as it is, start nothing.
+    /// Nobody has said anything in this connection: leave it as it is, start nothing.
     Unsaid,
     /// Keep it ready.
     Hold,

@@ -55,7 +55,7 @@ async fn a_server_that_has_moved_is_found_where_the_settings_say() {
 }
 
 #[tokio::test]
-async fn a_certificate_is_renewed_while_the_session_goes_on_and_used_in_the_next() {
+async fn a_certificate_is_renewed_while_the_connection_goes_on_and_used_in_the_next() {
     let mut agent = Agent::new().await;
     agent.server.inner().renew_after_seconds = 1;
     agent.enrol_well().await;
@@ -64,15 +64,19 @@ async fn a_certificate_is_renewed_while_the_session_goes_on_and_used_in_the_next
         .server
         .wait("renewals", |inner| (inner.renewals >= 2).then_some(()))
         .await;
-    assert_eq!(agent.server.inner().hellos.len(), 1, "the session went on");
-    agent.server.drop_session();
+    assert_eq!(
+        agent.server.inner().hellos.len(),
+        1,
+        "the connection went on"
+    );
+    agent.server.drop_connection();
     agent
         .server
-        .wait("another session", |inner| {
+        .wait("another connection", |inner| {
             (inner.hellos.len() > 1).then_some(())
         })
         .await;
-    let used = agent.server.inner().session_certificates.clone();
+    let used = agent.server.inner().connection_certificates.clone();
     assert_ne!(used[0], used[1]);
 }
 

@@ -27,7 +27,7 @@ pub struct Inner {
     pub grace_ms: i64,
     /// Whether heartbeats renew the lease.
     pub renew_leases: bool,
-    /// Whether sessions are taken.
+    /// Whether connections are taken.
     pub reachable: bool,
     pub acknowledge: bool,
     /// Whether certificates are handed out that have expired already.
@@ -42,8 +42,8 @@ pub struct Inner {
     pub chunks: Vec<wire::LogChunk>,
     pub heartbeats: u64,
     pub renewals: u64,
-    /// Serial numbers of the certificates that sessions were opened with.
-    pub session_certificates: Vec<Vec<u8>>,
+    /// Serial numbers of the certificates that connections were opened with.
+    pub connection_certificates: Vec<Vec<u8>>,
     to_agent: Option<mpsc::Sender<Result<ToAgent, Status>>>,
 }
 
@@ -108,7 +108,7 @@ impl FakeServer {
                 chunks: Vec::new(),
                 heartbeats: 0,
                 renewals: 0,
-                session_certificates: Vec::new(),
+                connection_certificates: Vec::new(),
                 to_agent: None,
             }),
             changed: Notify::new(),
@@ -136,7 +136,7 @@ impl FakeServer {
         self.fake.inner.lock().expect("no test panicked inside")
     }
 
-    /// Wants exactly these, now and in sessions to come.
+    /// Wants exactly these, now and in connections to come.
     pub async fn desire(&self, assignments: &[wire::Assignment]) {
         self.inner().desired = assignments.to_vec();
         let message = self.inner().desired_set(true, None);
@@ -151,8 +151,8 @@ impl FakeServer {
         }
     }
 
-    /// Ends the session; the agent opens another one unless it is not to.
-    pub fn drop_session(&self) {
+    /// Ends the connection; the agent opens another one unless it is not to.
+    pub fn drop_connection(&self) {
         self.inner().to_agent = None;
     }
 
@@ -234,7 +234,7 @@ impl FakeServer {
             .collect()
     }
 
-    /// Reads a log through the session to its end.
+    /// Reads a log through the connection to its end.
     pub async fn read_log(&self, id: &str, follow: bool) -> Result<String, String> {
         self.read_log_from(id, 0, follow).await
     }
@@ -425,12 +425,12 @@ impl Agents for Service {
         }))
     }
 
-    type SessionStream = ReceiverStream<Result<ToAgent, Status>>;
+    type ConnectionStream = ReceiverStream<Result<ToAgent, Status>>;
 
-    async fn session(
+    async fn connection(
         &self,
         request: Request<Streaming<FromAgent>>,
-    ) -> Result<Response<Self::SessionStream>, Status> {
+    ) -> Result<Response<Self::ConnectionStream>, Status> {
         let certificate = request
             .peer_certs()
             .and_then(|certs| certs.first().map(|c| c.to_vec()))
@@ -448,7 +448,7 @@ impl Agents for Service {
             let mut inner = self.0.lock();
             inner.inventories.extend(hello.inventory.clone());
             inner.hellos.push(hello);
-            inner.session_certificates.push(certificate);
+            inner.connection_certificates.push(certificate);
             inner.to_agent = Some(to_agent.clone());
             let welcome = to_agent::Message::Welcome(wire::Welcome {
                 node_name: "n1".to_owned(),
@@ -463,7 +463,7 @@ impl Agents for Service {
         }
         self.0.changed.notify_waiters();
         let fake = Arc::clone(&self.0);
-        // Holds no sender of its own: the stream ends when the test lets go of the session.
+        // Holds no sender of its own: the stream ends when the test lets go of the connection.
         let weak = to_agent.downgrade();
         drop(to_agent);
         tokio::spawn(async move {

@@ -31,7 +31,7 @@ async fn with_both_policies() -> (Agent, wire::Assignment, wire::Assignment, i64
 async fn when_the_lease_ends_work_that_is_to_stop_is_stopped_and_the_rest_goes_on() {
     let (agent, stop, keep, stop_pid, keep_pid) = with_both_policies().await;
     agent.server.inner().reachable = false;
-    agent.server.drop_session();
+    agent.server.drop_connection();
     until("the work that is to stop has ended", || !alive(stop_pid)).await;
     assert!(alive(keep_pid));
     agent.server.inner().reachable = true;
@@ -58,7 +58,7 @@ async fn a_long_grace_of_a_stop_does_not_outlive_the_lease() {
         })
         .await;
     agent.server.inner().reachable = false;
-    agent.server.drop_session();
+    agent.server.drop_connection();
     until("the work that was being stopped has ended", || {
         !alive(stop_pid)
     })
@@ -71,10 +71,10 @@ async fn a_long_grace_of_a_stop_does_not_outlive_the_lease() {
 #[tokio::test]
 async fn a_partition_shorter_than_the_lease_changes_nothing() {
     let (agent, stop, keep, stop_pid, keep_pid) = with_both_policies().await;
-    agent.server.drop_session();
+    agent.server.drop_connection();
     agent
         .server
-        .wait("another session", |inner| {
+        .wait("another connection", |inner| {
             (inner.hellos.len() > 1).then_some(())
         })
         .await;
@@ -126,16 +126,16 @@ async fn nothing_starts_without_a_lease_and_a_word_of_the_present_session() {
         })
         .await;
     assert_eq!(agent.server.story(&job.id), ["accepted"]);
-    // The session is lost and found; the server has thought otherwise meanwhile.
+    // The connection is lost and found; the server has thought otherwise meanwhile.
     {
         let mut inner = agent.server.inner();
         inner.desired = vec![wanted(&job, wire::Want::Hold)];
         inner.renew_leases = true;
     }
-    agent.server.drop_session();
+    agent.server.drop_connection();
     agent
         .server
-        .wait("another session", |inner| {
+        .wait("another connection", |inner| {
             (inner.hellos.len() > 1).then_some(())
         })
         .await;

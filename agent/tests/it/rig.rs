@@ -52,7 +52,7 @@ impl Agent {
         }
     }
 
-    /// An agent that runs and has a session.
+    /// An agent that runs and has a connection.
     pub async fn running() -> Self {
         let mut agent = Self::enrolled().await;
         agent.start().await;
@@ -99,13 +99,13 @@ impl Agent {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// Starts the agent and waits for its session.
+    /// Starts the agent and waits for its connection.
     pub async fn start(&mut self) {
-        let sessions = self.server.inner().hellos.len();
+        let connections = self.server.inner().hellos.len();
         self.launch();
         self.server
-            .wait("a session", |inner| {
-                (inner.hellos.len() > sessions).then_some(())
+            .wait("a connection", |inner| {
+                (inner.hellos.len() > connections).then_some(())
             })
             .await;
     }

@@ -1,4 +1,4 @@
-//! Admits connections up to a bound: who comes after that is closed at once, and comes again.
+//! Admits TCP connections up to a bound: who comes after that is closed at once, and comes again.
 
 use std::io;
 use std::pin::Pin;
@@ -11,11 +11,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_stream::{Stream, StreamExt};
 use tonic::transport::server::{Connected, TcpConnectInfo, TcpIncoming};
 
-/// Connections of one port at a time: some for each of 10,000 nodes, below what a process may
+/// TCP connections of one port at a time: some for each of 10,000 nodes, below what a process may
 /// open by default where that was raised for it.
 const CONNECTIONS_MAX: usize = 16_384;
 
-/// The connections of a port.
+/// The TCP connections of a port.
 pub fn incoming(listener: TcpListener) -> impl Stream<Item = io::Result<Admitted>> {
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     TcpIncoming::from(listener)
@@ -35,7 +35,7 @@ pub fn incoming(listener: TcpListener) -> impl Stream<Item = io::Result<Admitted
         })
 }
 
-/// A connection that counts as long as it is open.
+/// A TCP connection that counts as long as it is open.
 pub struct Admitted {
     stream: TcpStream,
     _permit: OwnedSemaphorePermit,

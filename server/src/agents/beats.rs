@@ -20,7 +20,7 @@ const BATCH_MAX: usize = 1_024;
 pub struct Heartbeat {
     /// Whose it is.
     pub beat: Beat,
-    /// Its number in its session.
+    /// Its number in its connection.
     pub number: u64,
     /// What becomes of it.
     pub answer: mpsc::Sender<Answer>,
@@ -36,7 +36,7 @@ pub enum Answer {
         /// Whether the node counts as ready.
         ready: bool,
     },
-    /// Another session speaks for the node now, or nobody may.
+    /// Another connection speaks for the node now, or nobody may.
     Superseded,
 }
 
@@ -70,7 +70,7 @@ async fn write(app: App, mut waiting: mpsc::Receiver<Heartbeat>) {
                         },
                         None => Answer::Superseded,
                     };
-                    // A session that is full or gone gets its next beat answered.
+                    // A connection that is full or gone gets its next beat answered.
                     let _ = heartbeat.answer.try_send(answer);
                 }
             }

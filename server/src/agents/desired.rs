@@ -2,7 +2,7 @@
 //!
 //! A message is bounded, whatever a node holds. A full set that does not fit names what follows,
 //! so that nothing is taken for unwanted, and the rest comes as differences: each message can be
-//! taken by itself, and a session that breaks in between begins with a full set again.
+//! taken by itself, and a connection that breaks in between begins with a full set again.
 
 use std::collections::BTreeMap;
 
@@ -62,7 +62,7 @@ pub struct Wanted {
     pub wants: BTreeMap<AssignmentId, Want>,
 }
 
-/// What a session has told its node so far.
+/// What a connection has told its node so far.
 #[derive(Debug, Default)]
 pub struct Told {
     revision: u64,

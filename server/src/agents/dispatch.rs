@@ -1,4 +1,4 @@
-//! The sender of desired sets: woken by a hint and by a timer, it hands each session what its node is to hold.
+//! The sender of desired sets: woken by a hint and by a timer, it hands each connection what its node is to hold.
 
 use std::collections::BTreeMap;
 
@@ -24,12 +24,12 @@ pub async fn run(shared: Shared) {
 }
 
 async fn dispatch(shared: &Shared) -> Result<(), sqlx::Error> {
-    // Before anything is read: what is read then was so after these sessions were opened.
-    let sessions = shared.sessions.open_nodes();
-    if sessions.is_empty() {
+    // Before anything is read: what is read then was so after these connections were opened.
+    let connections = shared.connections.open_nodes();
+    if connections.is_empty() {
         return Ok(());
     }
-    let nodes: Vec<NodeId> = sessions.iter().map(|(node, _)| *node).collect();
+    let nodes: Vec<NodeId> = connections.iter().map(|(node, _)| *node).collect();
     let mut tx = shared.app.db.begin_system().await?;
     let epoch = epochs::current(&mut tx).await?;
     let marks = desired::marks(&mut tx, &nodes).await?;
@@ -46,9 +46,9 @@ async fn dispatch(shared: &Shared) -> Result<(), sqlx::Error> {
             wanted.wants.insert(mark.id, Want::of(mark));
         }
     }
-    for (node, number) in sessions {
+    for (node, number) in connections {
         if let Some(wanted) = wanted.remove(&node) {
-            shared.sessions.want(node, number, wanted);
+            shared.connections.want(node, number, wanted);
         }
     }
     Ok(())

@@ -293,15 +293,15 @@ pub async fn renew(
     })
 }
 
-/// Lets a session begin with a certificate that is good now, of a node that is not retired.
+/// Lets a connection begin with a certificate that is good now, of a node that is not retired.
 /// Returns the node and how long the certificate stays good.
-pub async fn check_session(
+pub async fn check_connection(
     app: &App,
     authority: &Authority,
     peer: Option<&[u8]>,
 ) -> Result<(NodeCertificate, std::time::Duration), EnrolError> {
     let peer = peer.ok_or_else(|| {
-        EnrolError::Denied("a session needs the node's certificate: enrol first".into())
+        EnrolError::Denied("a connection needs the node's certificate: enrol first".into())
     })?;
     let certificate = authority.check_node(peer)?;
     let mut tx = app.db.begin_system().await?;

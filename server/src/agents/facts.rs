@@ -31,7 +31,7 @@ pub struct Source {
     pub journal: JournalId,
 }
 
-/// Facts of one session, brought into order.
+/// Facts of one connection, brought into order.
 #[derive(Debug)]
 pub struct InOrder {
     last: u64,
@@ -100,8 +100,8 @@ impl InOrder {
 /// Why facts were not applied.
 #[derive(Debug, thiserror::Error)]
 pub enum FactError {
-    /// Another session speaks for the node now.
-    #[error("another session speaks for the node")]
+    /// Another connection speaks for the node now.
+    #[error("another connection speaks for the node")]
     Superseded,
     /// The database is away: try again.
     #[error("the database does not answer")]
@@ -149,7 +149,7 @@ async fn apply_or_pass_over(app: &App, source: &Source, fact: &Fact) -> Result<(
     try_apply_nothing(app, source, fact.number).await
 }
 
-/// Notes a fact as known without applying it, if this session may still say so.
+/// Notes a fact as known without applying it, if this connection may still say so.
 async fn try_apply_nothing(app: &App, source: &Source, number: u64) -> Result<(), FactError> {
     let noted = async {
         let mut tx = app.db.begin_system().await?;

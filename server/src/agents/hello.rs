@@ -1,4 +1,4 @@
-//! The beginning of a session: the node's voice passes to it, and what it holds is looked at.
+//! The beginning of a connection: the node's voice passes to it, and what it holds is looked at.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use crate::store::events::{self, Actor, NewEvent, Subject};
 use crate::store::nodes::{self, NodeRow, Voice};
 use crate::store::{Tx, assignments};
 
-/// What a session knows of its node once it has begun.
+/// What a connection knows of its node once it has begun.
 #[derive(Debug)]
 pub struct Begun {
     /// The node's name.
@@ -26,13 +26,13 @@ pub struct Begun {
     pub last_fact: u64,
     /// Facts up to this number were outstanding as it began.
     pub outstanding: u64,
-    /// What the node holds as its session begins, until it says that it has let go.
+    /// What the node holds as its connection begins, until it says that it has let go.
     pub held: BTreeSet<AssignmentId>,
     /// What becomes of that which it does not hold.
     pub losses: Losses,
 }
 
-/// Why a session did not begin.
+/// Why a connection did not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum HelloError {
     /// The node is retired, unknown, or enrolled anew by another machine.
@@ -49,7 +49,7 @@ impl From<sqlx::Error> for HelloError {
     }
 }
 
-/// Begins a session: its word on the node counts from now on. What the node has lost is ended
+/// Begins a connection: its word on the node counts from now on. What the node has lost is ended
 /// later, by [`Losses`], when all that it had yet to say was heard.
 pub async fn begin(
     app: &App,
@@ -75,7 +75,8 @@ pub async fn begin(
         last_fact,
         ..before.clone()
     };
-    let session = nodes::begin_session(&mut tx, node_id, &voice, &hello.agent_version).await?;
+    let connection =
+        nodes::begin_connection(&mut tx, node_id, &voice, &hello.agent_version).await?;
     inventory::apply(&mut tx, node_id, &actor, &hello.inventory).await?;
     tx.commit().await?;
 
@@ -91,7 +92,7 @@ pub async fn begin(
         held: hello.held.iter().map(|held| held.assignment).collect(),
         losses: Losses {
             node_id,
-            session,
+            connection,
             boot_id: hello.boot_id.clone(),
             // Of a machine that was restarted the charges have ended already.
             last_heartbeat_at: node.last_heartbeat_at.filter(|_| !rebooted),

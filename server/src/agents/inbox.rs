@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 /// what is not acknowledged.
 const FACTS_MAX: usize = 4_096;
 
-/// The inbox of one session.
+/// The inbox of one connection.
 #[derive(Debug, Default)]
 pub struct Inbox {
     waiting: Mutex<Waiting>,

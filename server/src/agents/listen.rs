@@ -1,4 +1,4 @@
-//! The ports of agents and replicas: TLS by our own authority, bounded connections and messages.
+//! The ports of agents and replicas: TLS by our own authority, bounded TCP connections and messages.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -18,23 +18,23 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::admit::incoming;
 use super::authority::Authority;
-use super::sessions::Sessions;
-use super::{Shared, beats, dispatch, enrol, replicas, session};
+use super::connections::Connections;
+use super::{Shared, beats, connection, dispatch, enrol, replicas};
 use crate::app::App;
 use crate::store;
 
 /// Largest message that an agent may send, in bytes: thousands of facts, or a piece of a log.
 const RECEIVED_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// A connection that has not finished its handshake by then is closed.
+/// A TCP connection that has not finished its handshake by then is closed.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often a silent connection is asked whether it is there, and how long it may take to say so.
+/// How often a silent TCP connection is asked whether it is there, and how long it may take to say so.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Streams on one connection: a session, a renewal, and some room.
+/// Calls on one TCP connection: the connection of a node, a renewal, and some room.
 const STREAMS_MAX: u32 = 16;
 /// Messages that wait for a node to take them.
 const OUTBOX_MAX: usize = 64;
-/// Calls of other replicas on one connection: logs that are read at a time.
+/// Calls of other replicas on one TCP connection: logs that are read at a time.
 const REPLICA_STREAMS_MAX: u32 = 1_024;
 
 /// The ports that were opened, and what serves them.
@@ -70,7 +70,7 @@ pub async fn start(app: App, over: CancellationToken) -> anyhow::Result<Listenin
         beats: beats::start(app.clone(), over.clone()),
         app: app.clone(),
         authority: authority.clone(),
-        sessions: Arc::new(Sessions::default()),
+        connections: Arc::new(Connections::default()),
         refusals: Arc::default(),
         over: over.clone(),
     };
@@ -174,21 +174,21 @@ impl Agents for Service {
         Ok(Response::new(reply))
     }
 
-    type SessionStream =
+    type ConnectionStream =
         Pin<Box<dyn tokio_stream::Stream<Item = Result<wire::ToAgent, Status>> + Send>>;
 
-    async fn session(
+    async fn connection(
         &self,
         request: Request<Streaming<wire::FromAgent>>,
-    ) -> Result<Response<Self::SessionStream>, Status> {
+    ) -> Result<Response<Self::ConnectionStream>, Status> {
         let peer = peer(&request);
         let (certificate, good_for) =
-            enrol::check_session(&self.0.app, &self.0.authority, peer.as_deref()).await?;
+            enrol::check_connection(&self.0.app, &self.0.authority, peer.as_deref()).await?;
         let (outbox, messages) = mpsc::channel(OUTBOX_MAX);
         let shared = self.0.clone();
         let inbound = request.into_inner();
         tokio::spawn(async move {
-            session::serve(&shared, certificate, good_for, inbound, outbox).await;
+            connection::serve(&shared, certificate, good_for, inbound, outbox).await;
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(messages))))
     }

@@ -1,4 +1,4 @@
-//! Logs that are being read through one session: what was asked of the node, and for whom.
+//! Logs that are being read through one connection: what was asked of the node, and for whom.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use tokio::sync::mpsc::error::TrySendError;
 
 use crate::app::links::{LogPiece, LogRequest};
 
-/// Most logs that are read through one session at a time; more are refused. An agent reads no more.
+/// Most logs that are read through one connection at a time; more are refused. An agent reads no more.
 const READS_MAX: usize = 64;
 
 /// The reads under way, by the number that the node knows them by.

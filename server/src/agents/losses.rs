@@ -18,17 +18,17 @@ use crate::store::events::{self, Actor, NewEvent, Subject};
 use crate::store::nodes::{self, NodeRow};
 use crate::store::{self, jobs};
 
-/// What a session has to end as it begins. It is found by what there is, not by what changed: a
-/// crash in between is made good by the next session.
+/// What a connection has to end as it begins. It is found by what there is, not by what changed: a
+/// crash in between is made good by the next connection.
 #[derive(Debug, Clone)]
 pub struct Losses {
     /// The node.
     pub node_id: NodeId,
-    /// The session's number; what another session has heard since counts more.
-    pub session: i64,
+    /// The connection's number; what another connection has heard since counts more.
+    pub connection: i64,
     /// The kernel's boot, noted when its losses are committed.
     pub boot_id: String,
-    /// The last heartbeat before the session.
+    /// The last heartbeat before the connection.
     pub last_heartbeat_at: Option<Timestamp>,
     /// Why the node does not have it, in words.
     pub message: String,
@@ -40,7 +40,7 @@ pub enum Settled {
     /// What was lost has ended, but for these workers, the end of whose jobs was refused. The
     /// node must not be told of them: it would begin them anew.
     Done(BTreeSet<AssignmentId>),
-    /// Another session speaks for the node.
+    /// Another connection speaks for the node.
     Superseded,
 }
 
@@ -63,7 +63,7 @@ impl Losses {
             return Ok(Settled::Superseded);
         };
         let mut tx = app.db.begin_system().await?;
-        let noted = nodes::note_boot(&mut tx, self.node_id, self.session, &self.boot_id).await?;
+        let noted = nodes::note_boot(&mut tx, self.node_id, self.connection, &self.boot_id).await?;
         if noted {
             self.note_refused(&mut tx, &refused, actor).await?;
         }
@@ -142,7 +142,7 @@ impl Losses {
         }
     }
 
-    /// Ends what a job has lost on the node; whether the session still speaks for it.
+    /// Ends what a job has lost on the node; whether the connection still speaks for it.
     async fn end(
         &self,
         app: &App,
@@ -177,7 +177,7 @@ impl Losses {
         // The job first, as everywhere; then the node: is it still ours to speak for?
         jobs::lock(&mut tx, job).await?;
         nodes::lock(&mut tx, self.node_id).await?;
-        if nodes::voice(&mut tx, self.node_id).await?.session != self.session {
+        if nodes::voice(&mut tx, self.node_id).await?.connection != self.connection {
             return Ok(false);
         }
         lose_workers(&mut tx, &app.config.timers, job, &loss, actor).await?;
@@ -214,7 +214,7 @@ impl Losses {
 enum Ended {
     /// All has ended but for these.
     All(Lost),
-    /// Another session speaks for the node.
+    /// Another connection speaks for the node.
     Superseded,
 }
 

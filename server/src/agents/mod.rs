@@ -1,8 +1,10 @@
-//! The listener for agents: enrolment, sessions, desired sets and facts.
+//! The listener for agents: enrolment, connections, desired sets and facts.
 
 mod admit;
 pub mod authority;
 mod beats;
+mod connection;
+mod connections;
 pub mod desired;
 mod dispatch;
 pub mod enrol;
@@ -16,8 +18,6 @@ mod losses;
 mod models;
 mod refusals;
 mod replicas;
-mod session;
-mod sessions;
 mod writer;
 
 use std::sync::Arc;
@@ -28,17 +28,17 @@ use tokio_util::sync::CancellationToken;
 use crate::app::App;
 use authority::Authority;
 use beats::Heartbeat;
+use connections::Connections;
 use refusals::Refusals;
-use sessions::Sessions;
 
 pub use listen::{Listening, start};
 
-/// What all sessions of this replica share. Cheap to clone.
+/// What all connections of this replica share. Cheap to clone.
 #[derive(Clone)]
 struct Shared {
     app: App,
     authority: Authority,
-    sessions: Arc<Sessions>,
+    connections: Arc<Connections>,
     beats: mpsc::Sender<Heartbeat>,
     refusals: Arc<Refusals>,
     over: CancellationToken,

@@ -11,12 +11,12 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use super::Shared;
+use super::connection::{Outbox, send};
 use super::facts::{self, FactError, InOrder, Source};
 use super::hello::{self, Begun};
 use super::inbox::Inbox;
 use super::inventory;
 use super::losses::{Losses, Settled};
-use super::session::{Outbox, send};
 use crate::store::nodes;
 
 /// How long a missing fact is waited for. Within a stream nothing overtakes, so that it was let
@@ -27,11 +27,11 @@ const RETRY_EVERY: Duration = Duration::from_millis(500);
 /// Between tries to end work whose end was refused: rarely, since a person has to mend something.
 const REFUSED_EVERY: Duration = Duration::from_secs(30);
 
-/// One session's writer.
+/// One connection's writer.
 pub struct Writer {
     shared: Shared,
     source: Source,
-    session: u64,
+    connection: u64,
     outbox: Outbox,
     inbox: Arc<Inbox>,
     order: InOrder,
@@ -67,11 +67,11 @@ struct Missing {
 }
 
 impl Writer {
-    /// The writer of a session that has begun, by its number in this replica.
+    /// The writer of a connection that has begun, by its number in this replica.
     pub fn new(
         shared: Shared,
         source: Source,
-        session: u64,
+        connection: u64,
         begun: Begun,
         outbox: Outbox,
         inbox: Arc<Inbox>,
@@ -79,7 +79,7 @@ impl Writer {
         Self {
             shared,
             source,
-            session,
+            connection,
             outbox,
             inbox,
             order: InOrder::after(begun.last_fact),
@@ -92,7 +92,7 @@ impl Writer {
         }
     }
 
-    /// Runs until the session cannot go on, and says why.
+    /// Runs until the connection cannot go on, and says why.
     pub async fn run(mut self) -> Status {
         loop {
             if let Err(status) = self.work().await {
@@ -163,8 +163,8 @@ impl Writer {
         };
         self.settled = true;
         self.shared
-            .sessions
-            .open(source.node_id, self.session, refused.clone());
+            .connections
+            .open(source.node_id, self.connection, refused.clone());
         self.refused = Refused::of(refused);
         app.wake.agents.notify_one();
         if self.look {
@@ -300,5 +300,5 @@ impl Writer {
 }
 
 fn superseded() -> Status {
-    Status::aborted("another session speaks for the node")
+    Status::aborted("another connection speaks for the node")
 }

@@ -64,17 +64,20 @@ pub struct Links {
 }
 
 impl Links {
-    /// Adds the stream of a node under its session's number.
-    pub fn add(&self, node: NodeId, session: u64) -> mpsc::Receiver<LogRequest> {
+    /// Adds the stream of a node under its connection's number.
+    pub fn add(&self, node: NodeId, connection: u64) -> mpsc::Receiver<LogRequest> {
         let (sender, receiver) = mpsc::channel(REQUESTS_WAITING_MAX);
-        self.lock().insert(node, (session, sender));
+        self.lock().insert(node, (connection, sender));
         receiver
     }
 
-    /// Forgets a session's stream; a newer session's stays.
-    pub fn remove(&self, node: NodeId, session: u64) {
+    /// Forgets a connection's stream; a newer one's stays.
+    pub fn remove(&self, node: NodeId, connection: u64) {
         let mut nodes = self.lock();
-        if nodes.get(&node).is_some_and(|(held, _)| *held == session) {
+        if nodes
+            .get(&node)
+            .is_some_and(|(held, _)| *held == connection)
+        {
             nodes.remove(&node);
         }
     }

@@ -4,7 +4,7 @@ use domain::ids::{IncarnationId, NodeId, ReplicaId};
 
 use super::Tx;
 
-/// A session whose heartbeat is to be written.
+/// A connection whose heartbeat is to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Beat {
     /// The node.
@@ -22,7 +22,7 @@ pub struct Renewed {
     pub ready: bool,
 }
 
-/// Renews the leases of nodes whose voice is still the given session's; returns those.
+/// Renews the leases of nodes whose voice is still the given connection's; returns those.
 pub async fn renew(
     tx: &mut Tx,
     replica: ReplicaId,

@@ -164,8 +164,8 @@ pub struct Voice {
     pub journal_id: Option<JournalId>,
     /// Facts up to this number are known.
     pub last_fact: i64,
-    /// Rises with each session.
-    pub session: i64,
+    /// Rises with each connection.
+    pub connection: i64,
     /// The enrolment whose certificates are good.
     pub enrolment_id: EnrolmentId,
 }
@@ -175,7 +175,7 @@ pub async fn voice(tx: &mut Tx, id: NodeId) -> Result<Voice, sqlx::Error> {
     sqlx::query_as!(
         Voice,
         r#"SELECT incarnation AS "incarnation: IncarnationId", replica AS "replica: ReplicaId", boot_id,
-                  journal_id AS "journal_id: JournalId", last_fact, session, enrolment_id AS "enrolment_id: EnrolmentId"
+                  journal_id AS "journal_id: JournalId", last_fact, connection, enrolment_id AS "enrolment_id: EnrolmentId"
            FROM nodes WHERE id = $1"#,
         id as NodeId,
     )
@@ -183,9 +183,9 @@ pub async fn voice(tx: &mut Tx, id: NodeId) -> Result<Voice, sqlx::Error> {
     .await
 }
 
-/// Gives a node's voice to the session that says hello, and numbers it. Of which boot it is is
+/// Gives a node's voice to the connection that says hello, and numbers it. Of which boot it is is
 /// noted by [`note_boot`], once what did not survive has ended.
-pub async fn begin_session(
+pub async fn begin_connection(
     tx: &mut Tx,
     id: NodeId,
     voice: &Voice,
@@ -196,9 +196,9 @@ pub async fn begin_session(
          SET heard_before_life_at = CASE WHEN incarnation IS DISTINCT FROM $2 THEN last_heartbeat_at
                                          ELSE heard_before_life_at END,
              incarnation = $2, replica = $3, journal_id = $4, last_fact = $5, agent_version = $6,
-             session = session + 1, version = version + 1
+             connection = connection + 1, version = version + 1
          WHERE id = $1
-         RETURNING session",
+         RETURNING connection",
         id as NodeId,
         voice.incarnation as Option<IncarnationId>,
         voice.replica as Option<ReplicaId>,
@@ -220,17 +220,17 @@ pub async fn heard_before_life(tx: &mut Tx, id: NodeId) -> Result<Option<Timesta
     .await
 }
 
-/// Notes the kernel's boot that a session speaks of; false when another session speaks by now.
+/// Notes the kernel's boot that a connection speaks of; false when another connection speaks by now.
 pub async fn note_boot(
     tx: &mut Tx,
     id: NodeId,
-    session: i64,
+    connection: i64,
     boot_id: &str,
 ) -> Result<bool, sqlx::Error> {
     let done = sqlx::query!(
-        "UPDATE nodes SET boot_id = $3 WHERE id = $1 AND session = $2",
+        "UPDATE nodes SET boot_id = $3 WHERE id = $1 AND connection = $2",
         id as NodeId,
-        session,
+        connection,
         boot_id,
     )
     .execute(&mut **tx)
@@ -247,7 +247,7 @@ pub async fn enrol_anew(
 ) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "UPDATE nodes
-         SET enrolment_id = $2, incarnation = NULL, replica = NULL, session = session + 1, version = version + 1
+         SET enrolment_id = $2, incarnation = NULL, replica = NULL, connection = connection + 1, version = version + 1
          WHERE id = $1",
         id as NodeId,
         enrolment as EnrolmentId,
@@ -257,7 +257,7 @@ pub async fn enrol_anew(
     Ok(())
 }
 
-/// Notes that facts up to `to` of a journal are known; false when another session has the
+/// Notes that facts up to `to` of a journal are known; false when another connection has the
 /// node's voice by now, or knew them.
 pub async fn advance_facts(
     tx: &mut Tx,

@@ -1,4 +1,4 @@
-//! Agents over real mTLS: enrolment, certificates, sessions, desired sets and facts.
+//! Agents over real mTLS: enrolment, certificates, connections, desired sets and facts.
 
 use domain::ids::{AssignmentId, AttemptId};
 use domain::state::{JobState, Reachability};
@@ -47,8 +47,8 @@ async fn a_name_is_one_machines_while_it_answers(owner: PgPool) {
     let first = Machine::join(&fleet, &ports, "n1").await;
     let again = Machine::join(&fleet, &ports, "n1").await;
     assert_eq!(first.node, again.node, "a machine that was installed anew");
-    let mut session = again.connect(1).await;
-    session.beat().await;
+    let mut connection = again.connect(1).await;
+    connection.beat().await;
     ready(&fleet, "n1").await;
     let new = serde_json::from_value(json!({ "pool": "h100" })).expect("a pool");
     let token = nodes::create_join_token(&ports.app, &fleet.root(), new)
@@ -59,26 +59,26 @@ async fn a_name_is_one_machines_while_it_answers(owner: PgPool) {
 }
 
 #[sqlx::test(migrations = "../migrations")]
-async fn a_session_needs_a_certificate_that_is_good_now(owner: PgPool) {
+async fn a_connection_needs_a_certificate_that_is_good_now(owner: PgPool) {
     let fleet = Fleet::new(owner.clone()).await;
     let ports = machine::open(&fleet.app).await;
     let machine = Machine::join(&fleet, &ports, "n1").await;
     let (_, messages) = tokio::sync::mpsc::channel(1);
     let stream = tokio_stream::wrappers::ReceiverStream::new(messages);
-    let refused = machine.stranger().await.session(stream).await.err();
+    let refused = machine.stranger().await.connection(stream).await.err();
     assert_eq!(refused.map(|s| s.code()), Some(Code::PermissionDenied));
 
     // Retired: its certificate is good, and still it may not.
-    let mut session = machine.connect(1).await;
-    session.beat().await;
+    let mut connection = machine.connect(1).await;
+    connection.beat().await;
     intent(&fleet, "n1", NodeWish::Retire).await;
-    session
+    connection
         .send(wire::from_agent::Message::Heartbeat(wire::Heartbeat {
             number: 9,
             at_micros: 0,
         }))
         .await;
-    assert_eq!(session.ended().await.code(), Code::Aborted);
+    assert_eq!(connection.ended().await.code(), Code::Aborted);
     let refused = machine.call().await.err();
     assert_eq!(refused.map(|s| s.code()), Some(Code::PermissionDenied));
     ports.app.wake.all();
@@ -149,9 +149,9 @@ async fn a_hello_brings_the_machine_into_view_and_a_heartbeat_makes_it_ready(own
     let fleet = Fleet::new(owner).await;
     let ports = machine::open(&fleet.app).await;
     let machine = Machine::join(&fleet, &ports, "n1").await;
-    let mut session = machine.connect(8).await;
-    assert!(session.desired().await.full, "the first set is whole");
-    session.beat().await;
+    let mut connection = machine.connect(8).await;
+    assert!(connection.desired().await.full, "the first set is whole");
+    connection.beat().await;
     let node = ready(&fleet, "n1").await;
     assert_eq!(node.devices.len(), 8);
     assert_eq!(node.devices[0].model, "H100-80GB");
@@ -168,8 +168,8 @@ async fn a_gang_runs_when_all_its_nodes_have_taken_it_and_not_before(owner: PgPo
         Machine::join(&fleet, &ports, "n2").await,
     );
     let (mut one, mut two) = (one.connect(1).await, two.connect(1).await);
-    for session in [&mut one, &mut two] {
-        session.beat().await;
+    for connection in [&mut one, &mut two] {
+        connection.beat().await;
     }
     ready(&fleet, "n1").await;
     ready(&fleet, "n2").await;
@@ -266,12 +266,12 @@ async fn facts_that_come_twice_and_reversed_give_the_same_end(owner: PgPool) {
     let fleet = Fleet::new(owner.clone()).await;
     let ports = machine::open(&fleet.app).await;
     let machine = Machine::join(&fleet, &ports, "n1").await;
-    let mut session = machine.connect(1).await;
-    session.beat().await;
+    let mut connection = machine.connect(1).await;
+    connection.beat().await;
     ready(&fleet, "n1").await;
     let job = fleet.submit(1).await;
     fleet.turn().await;
-    let ids = ids_of(&session.wanted(wire::Want::Hold).await);
+    let ids = ids_of(&connection.wanted(wire::Want::Hold).await);
     let facts = vec![
         fact(1, ids, accepted()),
         fact(2, ids, started()),
@@ -279,9 +279,9 @@ async fn facts_that_come_twice_and_reversed_give_the_same_end(owner: PgPool) {
         fact(4, ids, released()),
     ];
     for fact in facts.iter().rev() {
-        session.report(vec![fact.clone(), fact.clone()]).await;
+        connection.report(vec![fact.clone(), fact.clone()]).await;
     }
-    session.report_known(facts.clone(), 4).await;
+    connection.report_known(facts.clone(), 4).await;
     assert_eq!(fleet.job(job.id).await.state, JobState::Succeeded);
     let segments = sqlx::query!(
         r#"SELECT kind, ended_at IS NOT NULL AS "closed!" FROM usage_segments ORDER BY started_at, kind DESC"#
@@ -300,14 +300,14 @@ async fn facts_that_come_twice_and_reversed_give_the_same_end(owner: PgPool) {
         .expect("a number");
     assert_eq!(attempts, 1);
 
-    // And again in another session of the same journal: everything is known.
+    // And again in another connection of the same journal: everything is known.
     let mut again = machine.connect(1).await;
     again.report_known(facts, 4).await;
     assert_eq!(fleet.job(job.id).await.state, JobState::Succeeded);
 }
 
 #[sqlx::test(migrations = "../migrations")]
-async fn the_newest_session_speaks_for_a_node(owner: PgPool) {
+async fn the_newest_connection_speaks_for_a_node(owner: PgPool) {
     let fleet = Fleet::new(owner).await;
     let ports = machine::open(&fleet.app).await;
     let machine = Machine::join(&fleet, &ports, "n1").await;
@@ -324,9 +324,9 @@ async fn a_node_that_holds_what_has_ended_is_not_ready_until_it_has_let_go(owner
     let ports = machine::open(&fleet.app).await;
     let machine = Machine::join(&fleet, &ports, "n1").await;
     let orphan = (AssignmentId::new(), AttemptId::new());
-    let mut session = machine.connect_holding(1, &[orphan]).await;
-    session.beat().await;
-    session.beat().await;
+    let mut connection = machine.connect_holding(1, &[orphan]).await;
+    connection.beat().await;
+    connection.beat().await;
     assert_ne!(node(&fleet, "n1").await.reachability, Reachability::Ready);
     let events = nodes::events(
         &fleet.app,
@@ -342,10 +342,10 @@ async fn a_node_that_holds_what_has_ended_is_not_ready_until_it_has_let_go(owner
             .iter()
             .any(|e| e.to == "orphan" && e.reason == "unknown")
     );
-    session
+    connection
         .report_known(vec![fact(1, orphan, released())], 1)
         .await;
-    session.beat().await;
+    connection.beat().await;
     ready(&fleet, "n1").await;
 }
 
@@ -354,16 +354,16 @@ async fn a_device_that_vanishes_is_failed_and_its_work_goes_elsewhere(owner: PgP
     let fleet = Fleet::new(owner).await;
     let ports = machine::open(&fleet.app).await;
     let machine = Machine::join(&fleet, &ports, "n1").await;
-    let mut session = machine.connect(2).await;
-    session.beat().await;
+    let mut connection = machine.connect(2).await;
+    connection.beat().await;
     ready(&fleet, "n1").await;
     let job = fleet.submit(2).await;
     fleet.turn().await;
-    let ids = ids_of(&session.wanted(wire::Want::Hold).await);
-    session
+    let ids = ids_of(&connection.wanted(wire::Want::Hold).await);
+    connection
         .report_known(vec![fact(1, ids, accepted()), fact(2, ids, started())], 2)
         .await;
-    session
+    connection
         .send(wire::from_agent::Message::Inventory(inventory("n1", 1)))
         .await;
     machine::eventually("the device is failed", async || {
@@ -374,9 +374,9 @@ async fn a_device_that_vanishes_is_failed_and_its_work_goes_elsewhere(owner: PgP
         .await
         .outcome()
         .expect("reconciled");
-    let stop = session.wanted(wire::Want::Stop).await;
+    let stop = connection.wanted(wire::Want::Stop).await;
     assert_eq!(stop.stop_reason, "node_lost");
-    session
+    connection
         .report_known(vec![fact(3, ids, killed()), fact(4, ids, released())], 4)
         .await;
     let job = fleet.job(job.id).await;
@@ -389,18 +389,18 @@ async fn what_ran_on_a_machine_that_was_restarted_is_lost_and_queues_again(owner
     let fleet = Fleet::new(owner).await;
     let ports = machine::open(&fleet.app).await;
     let mut machine = Machine::join(&fleet, &ports, "n1").await;
-    let mut session = machine.connect(1).await;
-    session.beat().await;
+    let mut connection = machine.connect(1).await;
+    connection.beat().await;
     ready(&fleet, "n1").await;
     let job = fleet.submit(1).await;
     fleet.turn().await;
-    let ids = ids_of(&session.wanted(wire::Want::Hold).await);
-    session
+    let ids = ids_of(&connection.wanted(wire::Want::Hold).await);
+    connection
         .report_known(vec![fact(1, ids, accepted()), fact(2, ids, started())], 2)
         .await;
     machine.boot = "boot-2".into();
-    let mut session = machine.connect(1).await;
-    session.beat().await;
+    let mut connection = machine.connect(1).await;
+    connection.beat().await;
     machine::eventually("the job is queued again", async || {
         fleet.job(job.id).await.state == JobState::Queued
     })
@@ -411,18 +411,18 @@ async fn what_ran_on_a_machine_that_was_restarted_is_lost_and_queues_again(owner
 }
 
 #[sqlx::test(migrations = "../migrations")]
-async fn a_message_that_is_malformed_ends_the_session_by_name(owner: PgPool) {
+async fn a_message_that_is_malformed_ends_the_connection_by_name(owner: PgPool) {
     let fleet = Fleet::new(owner).await;
     let ports = machine::open(&fleet.app).await;
     let machine = Machine::join(&fleet, &ports, "n1").await;
-    let mut session = machine.connect(1).await;
-    session.beat().await;
+    let mut connection = machine.connect(1).await;
+    connection.beat().await;
     let mut twice = inventory("n1", 2);
     twice.devices[1].uuid = twice.devices[0].uuid.clone();
-    session
+    connection
         .send(wire::from_agent::Message::Inventory(twice))
         .await;
-    let ended = session.ended().await;
+    let ended = connection.ended().await;
     assert_eq!(ended.code(), Code::InvalidArgument);
     assert!(
         ended.message().contains("device.uuid"),

@@ -46,10 +46,10 @@ async fn the_place_of_a_lost_machine_may_be_taken_and_its_certificate_is_good_no
     let fleet = Fleet::new(owner).await;
     let ports = machine::open(&fleet.app).await;
     let former = Machine::join(&fleet, &ports, "n1").await;
-    let mut session = former.connect(1).await;
-    session.beat().await;
+    let mut connection = former.connect(1).await;
+    connection.beat().await;
     ready(&fleet, "n1").await;
-    drop(session);
+    drop(connection);
     clock.pass_ms(LEASE_MS + 1).await;
     reconcile(&fleet).await;
     assert_eq!(
@@ -75,17 +75,21 @@ async fn the_place_of_a_lost_machine_may_be_taken_and_its_certificate_is_good_no
         .await
         .expect("it is vacant");
     assert_eq!(anew.node, former.node);
-    let session = former.call().await.err().expect("refused");
-    assert_eq!(session.code(), Code::PermissionDenied);
-    assert!(session.message().contains("another machine has enrolled"));
+    let connection = former.call().await.err().expect("refused");
+    assert_eq!(connection.code(), Code::PermissionDenied);
+    assert!(
+        connection
+            .message()
+            .contains("another machine has enrolled")
+    );
     let renewal = wire::RenewRequest {
         csr_der: former.signing_request(),
         expired_certificate_der: Vec::new(),
     };
     let renewed = former.client().await.renew(renewal).await.err();
     assert_eq!(renewed.map(|s| s.code()), Some(Code::PermissionDenied));
-    let mut session = anew.connect(1).await;
-    session.beat().await;
+    let mut connection = anew.connect(1).await;
+    connection.beat().await;
     ready(&fleet, "n1").await;
 }
 

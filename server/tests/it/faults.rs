@@ -12,7 +12,7 @@ use sqlx::PgPool;
 use super::agents::{ids_of, intent, node, ready};
 use super::fleet::{Fleet, told_to_end};
 use super::machine::{
-    self, Machine, Ports, Session, accepted, exited, fact, killed, released, started,
+    self, Connection, Machine, Ports, accepted, exited, fact, killed, released, started,
 };
 use super::simulated::Clock;
 
@@ -25,7 +25,7 @@ pub struct Running {
     pub clock: Clock,
     pub ports: Ports,
     pub machine: Machine,
-    pub session: Session,
+    pub connection: Connection,
     pub job: domain::ids::JobId,
     pub ids: (domain::ids::AssignmentId, domain::ids::AttemptId),
 }
@@ -36,13 +36,13 @@ pub async fn running(owner: PgPool, spec: serde_json::Value) -> Running {
     let fleet = Fleet::new(owner).await;
     let ports = machine::open(&fleet.app).await;
     let machine = Machine::join(&fleet, &ports, "n1").await;
-    let mut session = machine.connect(1).await;
-    session.beat().await;
+    let mut connection = machine.connect(1).await;
+    connection.beat().await;
     ready(&fleet, "n1").await;
     let job = fleet.submit_spec(spec).await.expect("accepted").id;
     fleet.turn().await;
-    let ids = ids_of(&session.wanted(wire::Want::Hold).await);
-    session
+    let ids = ids_of(&connection.wanted(wire::Want::Hold).await);
+    connection
         .report_known(vec![fact(1, ids, accepted()), fact(2, ids, started())], 2)
         .await;
     assert_eq!(fleet.job(job).await.state, JobState::Running);
@@ -51,7 +51,7 @@ pub async fn running(owner: PgPool, spec: serde_json::Value) -> Running {
         clock,
         ports,
         machine,
-        session,
+        connection,
         job,
         ids,
     }
@@ -99,7 +99,7 @@ async fn a_partition_shorter_than_the_lease_changes_nothing(owner: PgPool) {
     on.clock.pass_ms(LEASE_MS - 1_000).await;
     on.reconcile().await;
     assert_eq!(on.reachability().await, Reachability::Ready);
-    on.session.beat().await;
+    on.connection.beat().await;
     on.clock.pass_ms(LEASE_MS - 1_000).await;
     on.reconcile().await;
     assert_eq!(on.reachability().await, Reachability::Ready);
@@ -170,8 +170,8 @@ async fn work_that_stops_is_placed_again_after_lease_grace_and_margin_and_not_be
 }
 
 /// The first, whole set lists nothing: what the node holds is not wanted.
-async fn back_is_told_nothing(session: &mut Session) -> bool {
-    let set = session.desired().await;
+async fn back_is_told_nothing(connection: &mut Connection) -> bool {
+    let set = connection.desired().await;
     set.full && set.assignments.is_empty()
 }
 
@@ -258,15 +258,15 @@ async fn an_end_that_was_on_its_way_beats_the_time_limit_and_a_cancel_stands(own
     .await;
     // It ends well by itself while the stop is on its way: it is done.
     on.clock.pass_ms(30_000).await;
-    on.session.beat().await;
+    on.connection.beat().await;
     on.clock.pass_ms(570_000).await;
     background::reconcile(&on.fleet.app, false)
         .await
         .outcome()
         .expect("reconciled");
-    let stop = on.session.wanted(wire::Want::Stop).await;
+    let stop = on.connection.wanted(wire::Want::Stop).await;
     assert_eq!(stop.stop_reason, "time_limit");
-    on.session
+    on.connection
         .report_known(
             vec![fact(3, on.ids, exited(0)), fact(4, on.ids, released())],
             4,
@@ -331,8 +331,8 @@ async fn a_time_limit_ends_what_runs_into_it(owner: PgPool) {
         .await
         .outcome()
         .expect("reconciled");
-    on.session.wanted(wire::Want::Stop).await;
-    on.session
+    on.connection.wanted(wire::Want::Stop).await;
+    on.connection
         .report_known(
             vec![fact(3, on.ids, killed()), fact(4, on.ids, released())],
             4,
@@ -348,7 +348,7 @@ async fn a_time_limit_ends_what_runs_into_it(owner: PgPool) {
         "not before its back-off is over"
     );
     on.clock.pass_ms(10_000).await;
-    on.session.beat().await;
+    on.connection.beat().await;
     on.fleet.turn().await;
     assert_eq!(on.state().await, JobState::Starting);
 }

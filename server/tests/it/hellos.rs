@@ -1,4 +1,4 @@
-//! What a node has, and has yet to say, as its session begins: what it lost is ended after it was
+//! What a node has, and has yet to say, as its connection begins: what it lost is ended after it was
 //! heard, and never run twice.
 
 use domain::ids::IncarnationId;
@@ -18,7 +18,7 @@ use super::machine::{
 #[sqlx::test(migrations = "../migrations")]
 async fn an_end_that_the_journal_kept_over_a_restart_of_the_machine_stands(owner: PgPool) {
     let mut on = running(owner.clone(), stop_job()).await;
-    drop(on.session);
+    drop(on.connection);
     on.clock.pass_ms(20_000).await;
     on.machine.boot = "boot-2".into();
     let mut back = on.machine.connect_with(1, &[], (3, 5)).await;
@@ -48,7 +48,7 @@ async fn an_end_that_the_journal_kept_over_a_restart_of_the_machine_stands(owner
 }
 
 #[sqlx::test(migrations = "../migrations")]
-async fn what_a_restart_lost_is_ended_also_when_the_first_session_after_it_broke(owner: PgPool) {
+async fn what_a_restart_lost_is_ended_also_when_the_first_connection_after_it_broke(owner: PgPool) {
     let mut on = running(owner, stop_job()).await;
     on.machine.boot = "boot-2".into();
     let mut broken = on.machine.connect_with(1, &[], (3, 5)).await;
@@ -68,10 +68,10 @@ async fn what_a_restart_lost_is_ended_also_when_the_first_session_after_it_broke
 async fn work_that_ended_while_no_agent_ran_is_charged_up_to_the_last_heartbeat(owner: PgPool) {
     let mut on = running(owner.clone(), stop_job()).await;
     on.clock.pass_ms(30_000).await;
-    on.session.beat().await;
-    drop(on.session);
+    on.connection.beat().await;
+    drop(on.connection);
     on.clock.pass_ms(600_000).await;
-    // A new life of the agent on the same boot; its first session breaks after it has beaten.
+    // A new life of the agent on the same boot; its first connection breaks after it has beaten.
     let life = IncarnationId::new();
     let connect = async || on.machine.connect_as(life, 1, &[on.ids], (3, 5)).await;
     connect().await.beat().await;
@@ -110,11 +110,11 @@ async fn a_job_whose_end_is_refused_keeps_its_node_from_nothing_else(owner: PgPo
     let fleet = Fleet::new(owner.clone()).await;
     let ports = machine::open(&fleet.app).await;
     let mut machine = Machine::join(&fleet, &ports, "n1").await;
-    let mut session = machine.connect(2).await;
-    session.beat().await;
+    let mut connection = machine.connect(2).await;
+    connection.beat().await;
     ready(&fleet, "n1").await;
     let (poison, other) = (fleet.running(1).await, fleet.running(1).await);
-    drop(session);
+    drop(connection);
     let refusal = format!(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
          CREATE TRIGGER refuse BEFORE UPDATE ON assignments FOR EACH ROW
@@ -133,7 +133,7 @@ async fn a_job_whose_end_is_refused_keeps_its_node_from_nothing_else(owner: PgPo
         r#"SELECT count(*) AS "n!" FROM events WHERE to_state = 'end_refused'"#
     );
     assert_eq!(told.fetch_one(&owner).await.expect("a number"), 1);
-    // The next session makes it good, once what refused it is mended.
+    // The next connection makes it good, once what refused it is mended.
     run_sql(&owner, "DROP TRIGGER refuse ON assignments".to_owned()).await;
     let mut again = machine.connect_with(2, &[], (1, 1)).await;
     again.beat().await;
@@ -155,7 +155,7 @@ async fn work_whose_end_the_database_lost_is_queued_again(owner: PgPool) {
     let on = running(owner, stop_job()).await;
     // It reported up to fact 4, the end, and that was acknowledged; then the database was
     // restored to a state that has 2.
-    drop(on.session);
+    drop(on.connection);
     let mut back = on.machine.connect_with(1, &[], (5, 5)).await;
     back.beat().await;
     machine::eventually("the job is queued again", async || {
@@ -185,14 +185,14 @@ async fn work_whose_end_the_database_lost_is_queued_again(owner: PgPool) {
 #[sqlx::test(migrations = "../migrations")]
 async fn work_that_its_node_refuses_to_run_a_second_time_is_queued_again(owner: PgPool) {
     let mut on = running(owner, stop_job()).await;
-    on.session
+    on.connection
         .report_known(
             vec![fact(3, on.ids, refused("it has ended here before"))],
             3,
         )
         .await;
-    on.session.wanted(wire::Want::Stop).await;
-    on.session
+    on.connection.wanted(wire::Want::Stop).await;
+    on.connection
         .report_known(vec![fact(4, on.ids, released())], 4)
         .await;
     let job = on.fleet.job(on.job).await;
@@ -207,7 +207,7 @@ async fn work_that_its_node_refuses_to_run_a_second_time_is_queued_again(owner: 
 #[sqlx::test(migrations = "../migrations")]
 async fn a_journal_that_was_lost_means_that_nothing_is_run_a_second_time(owner: PgPool) {
     let mut on = running(owner, stop_job()).await;
-    drop(on.session);
+    drop(on.connection);
     on.machine.journal = domain::ids::JournalId::new();
     let mut back = on.machine.connect_with(1, &[], (1, 1)).await;
     back.beat().await;
@@ -229,21 +229,23 @@ async fn heartbeats_are_heard_while_facts_wait_for_a_row(owner: PgPool) {
     let last = 302;
     let flood = async {
         for number in 3..=last {
-            on.session
+            on.connection
                 .report(vec![fact(number, on.ids, started())])
                 .await;
         }
-        on.session.beat().await;
+        on.connection.beat().await;
     };
     tokio::time::timeout(PATIENCE, flood)
         .await
         .expect("the stream is read on");
     tx.rollback().await.expect("unlocked");
-    on.session.report_known(Vec::new(), last).await;
+    on.connection.report_known(Vec::new(), last).await;
 }
 
 #[sqlx::test(migrations = "../migrations")]
-async fn a_fact_that_is_passed_over_is_not_known_to_a_session_that_was_superseded(owner: PgPool) {
+async fn a_fact_that_is_passed_over_is_not_known_to_a_connection_that_was_superseded(
+    owner: PgPool,
+) {
     let mut on = running(owner.clone(), stop_job()).await;
     for statement in [
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$",
@@ -255,8 +257,8 @@ async fn a_fact_that_is_passed_over_is_not_known_to_a_session_that_was_supersede
             .await
             .expect("prepared");
     }
-    on.session.report(vec![fact(3, on.ids, exited(0))]).await;
-    assert_eq!(on.session.ended().await.code(), Code::Aborted);
+    on.connection.report(vec![fact(3, on.ids, exited(0))]).await;
+    assert_eq!(on.connection.ended().await.code(), Code::Aborted);
 }
 
 #[sqlx::test(migrations = "../migrations")]
@@ -265,8 +267,8 @@ async fn a_full_set_that_is_too_large_for_one_message_comes_in_several(owner: Pg
     let fleet = Fleet::new(owner).await;
     let ports = machine::open(&fleet.app).await;
     let machine = Machine::join(&fleet, &ports, "n1").await;
-    let mut session = machine.connect(20).await;
-    session.beat().await;
+    let mut connection = machine.connect(20).await;
+    connection.beat().await;
     ready(&fleet, "n1").await;
     for _ in 0..JOBS {
         let spec = json!({

@@ -14,12 +14,12 @@ use tokio_util::sync::CancellationToken;
 use super::agents::{ids_of, ready};
 use super::feed::begun;
 use super::fleet::Fleet;
-use super::machine::{self, Machine, Ports, Session, accepted, fact, started};
+use super::machine::{self, Connection, Machine, Ports, accepted, fact, started};
 
 struct Logged {
     fleet: Fleet,
     ports: Ports,
-    session: Session,
+    connection: Connection,
     job: JobId,
 }
 
@@ -28,19 +28,19 @@ async fn logged(owner: PgPool) -> Logged {
     let fleet = Fleet::new(owner).await;
     let ports = machine::open(&fleet.app).await;
     let machine = Machine::join(&fleet, &ports, "n1").await;
-    let mut session = machine.connect(1).await;
-    session.beat().await;
+    let mut connection = machine.connect(1).await;
+    connection.beat().await;
     ready(&fleet, "n1").await;
     let job = fleet.submit(1).await.id;
     fleet.turn().await;
-    let ids = ids_of(&session.wanted(wire::Want::Hold).await);
-    session
+    let ids = ids_of(&connection.wanted(wire::Want::Hold).await);
+    connection
         .report_known(vec![fact(1, ids, accepted()), fact(2, ids, started())], 2)
         .await;
     Logged {
         fleet,
         ports,
-        session,
+        connection,
         job,
     }
 }
@@ -85,12 +85,12 @@ async fn a_log_is_read_from_an_offset_as_it_was_written(owner: PgPool) {
         )
         .await
     });
-    let request = on.session.log_request().await;
+    let request = on.connection.log_request().await;
     assert_eq!((request.offset, request.follow), (3, false));
-    on.session
+    on.connection
         .send(chunk(request.request, 3, b"lo\xff\n", false))
         .await;
-    on.session
+    on.connection
         .send(chunk(request.request, 7, b"<b>", true))
         .await;
     assert_eq!(read.await.expect("read"), b"lo\xff\n<b>");
@@ -103,22 +103,22 @@ async fn a_reader_that_falls_behind_asks_again_where_it_stopped(owner: PgPool) {
         let (app, asker, job) = (on.fleet.app.clone(), on.fleet.ada(), on.job);
         tokio::spawn(async move { logs::open(&app, &asker, job, ask(0, true)).await })
     };
-    let first = on.session.log_request().await;
+    let first = on.connection.log_request().await;
     let line = vec![b'x'; 1_024];
     for at in 0..200 {
-        on.session
+        on.connection
             .send(chunk(first.request, at * 1_024, &line, false))
             .await;
     }
     // The node's stream does not wait for the reader: it is told to stop, and beats go on.
-    assert_eq!(on.session.log_cancel().await, first.request);
-    on.session.beat().await;
+    assert_eq!(on.connection.log_cancel().await, first.request);
+    on.connection.beat().await;
     let reader = opened.await.expect("opened").expect("opened");
     let read = tokio::spawn(read_all(reader));
-    let second = on.session.log_request().await;
+    let second = on.connection.log_request().await;
     assert!(second.offset > 0 && second.offset % 1_024 == 0);
     assert!(second.offset < 200 * 1_024);
-    on.session
+    on.connection
         .send(chunk(second.request, second.offset, b"rest", true))
         .await;
     let all = read.await.expect("read");
@@ -141,8 +141,8 @@ async fn a_node_that_reads_no_more_logs_is_told_by_a_status(owner: PgPool) {
     let mut on = logged(owner).await;
     let (app, asker, job) = (on.fleet.app.clone(), on.fleet.ada(), on.job);
     let opened = tokio::spawn(async move { logs::open(&app, &asker, job, ask(0, true)).await });
-    let request = on.session.log_request().await;
-    on.session.send(busy(request.request)).await;
+    let request = on.connection.log_request().await;
+    on.connection.send(busy(request.request)).await;
     let refused = opened.await.expect("opened").err();
     assert!(
         matches!(&refused, Some(AppError::LogBusy { node, .. }) if node == "n1"),
@@ -158,8 +158,8 @@ async fn one_person_reads_so_many_logs_at_once(owner: PgPool) {
     for _ in 0..app.config.limits.logs_per_person {
         let (app, asker, job) = (app.clone(), on.fleet.ada(), on.job);
         let opened = tokio::spawn(async move { logs::open(&app, &asker, job, ask(0, true)).await });
-        let request = on.session.log_request().await;
-        on.session
+        let request = on.connection.log_request().await;
+        on.connection
             .send(chunk(request.request, 0, b"a", false))
             .await;
         readers.push(opened.await.expect("opened").expect("a reader"));
@@ -180,8 +180,10 @@ async fn one_person_reads_so_many_logs_at_once(owner: PgPool) {
     readers.pop();
     let (asker, job) = (on.fleet.ada(), on.job);
     let opened = tokio::spawn(async move { logs::open(&app, &asker, job, ask(0, true)).await });
-    let request = on.session.log_request().await;
-    on.session.send(chunk(request.request, 0, b"b", true)).await;
+    let request = on.connection.log_request().await;
+    on.connection
+        .send(chunk(request.request, 0, b"b", true))
+        .await;
     assert!(opened.await.expect("opened").is_ok());
 }
 
@@ -190,12 +192,12 @@ async fn a_reader_that_goes_away_is_told_to_the_node(owner: PgPool) {
     let mut on = logged(owner).await;
     let (app, asker, job) = (on.fleet.app.clone(), on.fleet.ada(), on.job);
     let opened = tokio::spawn(async move { logs::open(&app, &asker, job, ask(0, true)).await });
-    let request = on.session.log_request().await;
-    on.session
+    let request = on.connection.log_request().await;
+    on.connection
         .send(chunk(request.request, 0, b"a", false))
         .await;
     drop(opened.await.expect("opened").expect("opened"));
-    assert_eq!(on.session.log_cancel().await, request.request);
+    assert_eq!(on.connection.log_cancel().await, request.request);
 }
 
 #[sqlx::test(migrations = "../migrations")]
@@ -220,8 +222,8 @@ async fn a_log_is_read_through_the_replica_that_holds_the_nodes_stream(owner: Pg
         )
         .await
     });
-    let request = on.session.log_request().await;
-    on.session
+    let request = on.connection.log_request().await;
+    on.connection
         .send(chunk(request.request, 0, b"from afar", true))
         .await;
     assert_eq!(read.await.expect("read"), b"from afar");
@@ -302,8 +304,8 @@ async fn a_followed_log_breaks_off_as_soon_as_its_reader_leaves_the_team(owner: 
         let app = app.clone();
         tokio::spawn(async move { logs::open(&app, &session.asker, job, ask(0, true)).await })
     };
-    let request = on.session.log_request().await;
-    on.session
+    let request = on.connection.log_request().await;
+    on.connection
         .send(chunk(request.request, 0, b"a", false))
         .await;
     let mut reader = opened.await.expect("opened").expect("opened");

@@ -136,12 +136,16 @@ impl Machine {
     }
 
     /// Says hello with so many devices, and nothing held.
-    pub async fn connect(&self, gpus: u32) -> Session {
+    pub async fn connect(&self, gpus: u32) -> Connection {
         self.connect_holding(gpus, &[]).await
     }
 
     /// Says hello with what it holds; of its facts none was acknowledged.
-    pub async fn connect_holding(&self, gpus: u32, held: &[(AssignmentId, AttemptId)]) -> Session {
+    pub async fn connect_holding(
+        &self,
+        gpus: u32,
+        held: &[(AssignmentId, AttemptId)],
+    ) -> Connection {
         let facts = (1, self.next_fact.load(Ordering::Relaxed));
         self.connect_with(gpus, held, facts).await
     }
@@ -153,20 +157,20 @@ impl Machine {
         gpus: u32,
         held: &[(AssignmentId, AttemptId)],
         (first_fact, next_fact): (u64, u64),
-    ) -> Session {
+    ) -> Connection {
         let life = IncarnationId::new();
         self.connect_as(life, gpus, held, (first_fact, next_fact))
             .await
     }
 
-    /// The same in a life of the agent process that may have had sessions before.
+    /// The same in a life of the agent process that may have had connections before.
     pub async fn connect_as(
         &self,
         life: IncarnationId,
         gpus: u32,
         held: &[(AssignmentId, AttemptId)],
         (first_fact, next_fact): (u64, u64),
-    ) -> Session {
+    ) -> Connection {
         let hello = wire::Hello {
             agent_version: "test".into(),
             incarnation: life.to_string(),
@@ -185,21 +189,21 @@ impl Machine {
             first_fact,
             next_fact,
         };
-        let mut session = self.call().await.expect("the call is taken");
-        session.send(from_agent::Message::Hello(hello)).await;
-        session
+        let mut connection = self.call().await.expect("the call is taken");
+        connection.send(from_agent::Message::Hello(hello)).await;
+        connection
     }
 
     /// Opens a stream and says nothing yet.
-    pub async fn call(&self) -> Result<Session, Status> {
+    pub async fn call(&self) -> Result<Connection, Status> {
         let (out, messages) = mpsc::channel(64);
         let inbound = self
             .client()
             .await
-            .session(ReceiverStream::new(messages))
+            .connection(ReceiverStream::new(messages))
             .await?
             .into_inner();
-        Ok(Session {
+        Ok(Connection {
             out,
             inbound,
             beats: 0,
@@ -215,7 +219,7 @@ impl Machine {
 }
 
 /// A stream to the server.
-pub struct Session {
+pub struct Connection {
     out: mpsc::Sender<wire::FromAgent>,
     inbound: Streaming<wire::ToAgent>,
     beats: u64,
@@ -223,7 +227,7 @@ pub struct Session {
     passed_over: VecDeque<to_agent::Message>,
 }
 
-impl Session {
+impl Connection {
     /// Sends a message.
     pub async fn send(&mut self, message: from_agent::Message) {
         self.out
@@ -278,7 +282,7 @@ impl Session {
             }
         }
         loop {
-            let message = self.receive().await.expect("the session goes on");
+            let message = self.receive().await.expect("the connection goes on");
             if let Some(found) = wanted(&message) {
                 return found;
             }

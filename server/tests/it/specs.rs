@@ -33,14 +33,14 @@ async fn what_cannot_be_read_is_stopped_by_name_and_the_nodes_other_work_goes_on
     let fleet = Fleet::new(owner.clone()).await;
     let ports = machine::open(&fleet.app).await;
     let machine = Machine::join(&fleet, &ports, "n1").await;
-    let mut session = machine.connect(2).await;
-    session.beat().await;
+    let mut connection = machine.connect(2).await;
+    connection.beat().await;
     ready(&fleet, "n1").await;
     let jobs = [fleet.submit(1).await.id, fleet.submit(1).await.id];
     fleet.turn().await;
     let mut held = Vec::new();
     while held.len() < 2 {
-        held.extend(session.desired().await.assignments.iter().map(ids_of));
+        held.extend(connection.desired().await.assignments.iter().map(ids_of));
     }
     let facts = vec![
         fact(1, held[0], accepted()),
@@ -48,11 +48,11 @@ async fn what_cannot_be_read_is_stopped_by_name_and_the_nodes_other_work_goes_on
         fact(3, held[1], accepted()),
         fact(4, held[1], started()),
     ];
-    session.report_known(facts, 4).await;
+    connection.report_known(facts, 4).await;
     write(&owner, jobs[0], "from_the_future", json!(1)).await;
-    drop(session);
-    let mut session = machine.connect_holding(2, &held).await;
-    let set = session.desired().await;
+    drop(connection);
+    let mut connection = machine.connect_holding(2, &held).await;
+    let set = connection.desired().await;
     assert!(set.full);
     let of = |job: JobId| {
         let mut all = set.assignments.iter();
@@ -65,7 +65,7 @@ async fn what_cannot_be_read_is_stopped_by_name_and_the_nodes_other_work_goes_on
     assert_eq!(stopped.want(), wire::Want::Stop);
     assert_eq!(stopped.stop_reason, "invalid");
     let ids = ids_of(stopped);
-    session
+    connection
         .report_known(vec![fact(5, ids, killed()), fact(6, ids, released())], 6)
         .await;
     let ended = fleet.job(jobs[0]).await;

@@ -13,22 +13,22 @@ use tonic::{Status, Streaming};
 use super::Shared;
 use super::authority::NodeCertificate;
 use super::beats::{self, Answer, Heartbeat};
+use super::connections::Entry;
 use super::desired::Told;
 use super::facts::Source;
 use super::hello::{self, Begun, HelloError};
 use super::inbox::Inbox;
 use super::logs::Reads;
-use super::sessions::Entry;
 use super::writer::Writer;
 use crate::app::links::LogRequest;
 use crate::store::events::Actor;
 use crate::store::leases::Beat;
 
-/// A node says hello at once, or its connection is of no use.
+/// A node says hello at once, or its stream is of no use.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// A node that takes nothing for so long is not served any more; it connects again.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often a session looks after what no message announces: readers that left, desired sets
+/// How often a connection looks after what no message announces: readers that left, desired sets
 /// that could not be read.
 const SWEEP_EVERY: Duration = Duration::from_millis(500);
 /// Answers to heartbeats that wait to be sent; there is one for each that a node has on its way.
@@ -48,9 +48,9 @@ pub async fn serve(
     let node = certificate.node_id;
     let ended = hold(shared, &certificate, good_for, &mut inbound, &outbox).await;
     match &ended {
-        Ok(()) => tracing::info!(node.id = %node, "session ended by the node"),
+        Ok(()) => tracing::info!(node.id = %node, "connection ended by the node"),
         Err(status) => {
-            tracing::info!(node.id = %node, reason = status.message(), "session ended");
+            tracing::info!(node.id = %node, reason = status.message(), "connection ended");
         }
     }
     if let Err(status) = ended {
@@ -72,15 +72,15 @@ async fn hold(
         .map_err(refuse_hello)?;
     tracing::info!(
         node.id = %node, node = %begun.name, agent = %hello.agent_version, held = hello.held.len(),
-        "session began"
+        "connection began"
     );
-    let entry = shared.sessions.add(node, shared.over.child_token());
+    let entry = shared.connections.add(node, shared.over.child_token());
     let number = entry.number;
     let requests = shared.app.links.add(node, number);
-    let (session, writer) = Session::new(shared, node, &hello, begun, entry, outbox.clone());
-    let held = session.run(writer, inbound, requests, good_for).await;
+    let (connection, writer) = Connection::new(shared, node, &hello, begun, entry, outbox.clone());
+    let held = connection.run(writer, inbound, requests, good_for).await;
     shared.app.links.remove(node, number);
-    shared.sessions.remove(node, number);
+    shared.connections.remove(node, number);
     held
 }
 
@@ -99,7 +99,7 @@ fn refuse_hello(error: HelloError) -> Status {
     match error {
         HelloError::Unwelcome => Status::permission_denied(error.to_string()),
         HelloError::Lifecycle(error) => {
-            tracing::warn!(%error, "a session could not begin");
+            tracing::warn!(%error, "a connection could not begin");
             Status::unavailable("the control plane cannot answer now: try again")
         }
     }
@@ -109,7 +109,7 @@ fn malformed(error: protocol::Malformed) -> Status {
     Status::invalid_argument(error.to_string())
 }
 
-struct Session<'a> {
+struct Connection<'a> {
     shared: &'a Shared,
     name: String,
     beat: Beat,
@@ -124,7 +124,7 @@ struct Session<'a> {
     heard: Instant,
 }
 
-impl<'a> Session<'a> {
+impl<'a> Connection<'a> {
     fn new(
         shared: &'a Shared,
         node: NodeId,
@@ -149,7 +149,7 @@ impl<'a> Session<'a> {
             outbox.clone(),
             Arc::clone(&inbox),
         );
-        let session = Self {
+        let connection = Self {
             shared,
             name,
             beat: Beat {
@@ -165,7 +165,7 @@ impl<'a> Session<'a> {
             inbox,
             heard: Instant::now(),
         };
-        (session, writer)
+        (connection, writer)
     }
 
     /// Runs until the node, the server or the certificate's time ends it. What a message waits
@@ -181,13 +181,13 @@ impl<'a> Session<'a> {
         let mut writer = tokio::spawn(writer.run());
         let ended = tokio::select! {
             () = over.cancelled() => {
-                Err(Status::aborted("another session speaks for the node, or the server stops"))
+                Err(Status::aborted("another connection speaks for the node, or the server stops"))
             }
             () = tokio::time::sleep(good_for) => {
                 Err(Status::unauthenticated("the certificate has expired: renew it and connect again"))
             }
             ended = &mut writer => {
-                Err(ended.unwrap_or_else(|_| Status::internal("the session's writer failed")))
+                Err(ended.unwrap_or_else(|_| Status::internal("the connection's writer failed")))
             }
             ended = self.steer(inbound, &mut requests) => ended,
         };
@@ -276,7 +276,7 @@ impl<'a> Session<'a> {
 
     async fn answer(&self, answered: Answer) -> Result<(), Status> {
         match answered {
-            Answer::Superseded => Err(Status::aborted("another session speaks for the node")),
+            Answer::Superseded => Err(Status::aborted("another connection speaks for the node")),
             Answer::Renewed { number, ready } => {
                 if !ready {
                     self.inbox.ask_look();

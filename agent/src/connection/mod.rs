@@ -1,7 +1,7 @@
 //! The one long stream to the server: kept up, with what must be said and what was asked.
 
-mod connection;
 mod heartbeats;
+mod hold;
 mod logs;
 mod renewal;
 
@@ -23,8 +23,8 @@ const BACKOFF: Duration = Duration::from_millis(200);
 /// them, each at a time of its own, do not fall over it.
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
-/// What a session needs.
-pub struct Session {
+/// What a connection needs.
+pub struct Connector {
     /// The node.
     pub node: Arc<Node>,
     /// What it tells of itself.
@@ -39,20 +39,20 @@ pub struct Session {
     pub commands: mpsc::Sender<Command>,
 }
 
-impl Session {
-    /// Keeps a session up for ever.
+impl Connector {
+    /// Keeps a connection up for ever.
     pub async fn run(self) {
         let mut wait = BACKOFF;
         loop {
             let error = match self.keeper.renew_if_due().await {
-                Ok(()) => connection::hold(&self, &mut wait).await,
+                Ok(()) => hold::hold(&self, &mut wait).await,
                 Err(error) => error.into(),
             };
             // The reconciler lives as long as we do.
             let _ = self.commands.send(Command::Ended).await;
             tracing::warn!(
                 error = format!("{error:#}"),
-                "no session with the server; trying again"
+                "no connection with the server; trying again"
             );
             tokio::time::sleep(jittered(wait)).await;
             wait = (wait * 2).min(BACKOFF_MAX);

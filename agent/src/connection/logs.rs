@@ -20,7 +20,7 @@ const STREAMS_MAX: usize = 64;
 /// How often a log that is being written is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The streams of one session. Dropping it ends them.
+/// The streams of one connection. Dropping it ends them.
 pub struct Streams {
     node: Arc<Node>,
     out: mpsc::Sender<FromAgent>,
@@ -55,7 +55,7 @@ impl Streams {
                     error: refusal.to_owned(),
                     ..LogChunk::default()
                 };
-                // The session may have ended meanwhile.
+                // The connection may have ended meanwhile.
                 let _ = out.send(message(end)).await;
             }
         });

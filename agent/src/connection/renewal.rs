@@ -67,7 +67,7 @@ impl Keeper {
         }
     }
 
-    /// Renews for ever, also while a session is up.
+    /// Renews for ever, also while a connection is up.
     pub async fn run(self: Arc<Self>) {
         let mut wait = RETRY;
         loop {

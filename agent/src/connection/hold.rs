@@ -1,4 +1,4 @@
-//! One session, from its hello to its loss.
+//! One connection, from its hello to its loss.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ use tonic::Streaming;
 
 use super::heartbeats::Heartbeats;
 use super::logs::Streams;
-use super::{BACKOFF, Session};
+use super::{BACKOFF, Connector};
 use crate::clock;
 use crate::inventory::inventory;
 use crate::node::Command;
@@ -33,25 +33,25 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 const FACTS_AT_ONCE: usize = 256;
 /// Unacknowledged facts are sent again after so long.
 const RESEND: Duration = Duration::from_secs(30);
-/// Heartbeats that may go unanswered before the session is given up.
+/// Heartbeats that may go unanswered before the connection is given up.
 const SILENT_HEARTBEATS_MAX: u32 = 3;
-/// Shortest silence that ends a session: a busy server may pause for seconds.
+/// Shortest silence that ends a connection: a busy server may pause for seconds.
 const SILENCE_MIN: Duration = Duration::from_secs(5);
 /// Fastest heartbeat that is believed.
 const HEARTBEAT_MIN: Duration = Duration::from_millis(20);
 
-/// Holds a session until it is lost, and says why. Resets the wait once it was up.
-pub async fn hold(session: &Session, wait: &mut Duration) -> anyhow::Error {
-    match connect_and_hold(session, wait).await {
-        Ok(()) => anyhow::anyhow!("the server ended the session"),
+/// Holds a connection until it is lost, and says why. Resets the wait once it was up.
+pub async fn hold(connector: &Connector, wait: &mut Duration) -> anyhow::Error {
+    match connect_and_hold(connector, wait).await {
+        Ok(()) => anyhow::anyhow!("the server ended the connection"),
         Err(error) => error,
     }
 }
 
-async fn connect_and_hold(session: &Session, wait: &mut Duration) -> anyhow::Result<()> {
-    let identity = session.keeper.identity().await;
+async fn connect_and_hold(connector: &Connector, wait: &mut Duration) -> anyhow::Result<()> {
+    let identity = connector.keeper.identity().await;
     let unreachable = || format!("{} cannot be reached", identity.server());
-    // Bounded as a whole: each step of a connection may hang in its own way.
+    // Bounded as a whole: each step of connecting may hang in its own way.
     let channel = tokio::time::timeout(ANSWER_TIMEOUT, identity.endpoint()?.connect())
         .await
         .with_context(unreachable)?
@@ -68,8 +68,8 @@ async fn connect_and_hold(session: &Session, wait: &mut Duration) -> anyhow::Res
         ReceiverStream::new(logs),
         |_: &mut ()| PollNext::Left,
     );
-    send(&out, from_agent::Message::Hello(hello(session))).await?;
-    let answer = tokio::time::timeout(ANSWER_TIMEOUT, client.session(outgoing));
+    send(&out, from_agent::Message::Hello(hello(connector))).await?;
+    let answer = tokio::time::timeout(ANSWER_TIMEOUT, client.connection(outgoing));
     let mut incoming = answer
         .await
         .context("the server did not answer the hello")??
@@ -78,20 +78,20 @@ async fn connect_and_hold(session: &Session, wait: &mut Duration) -> anyhow::Res
     tracing::info!(
         node.name = welcome.node_name,
         server = identity.server(),
-        "session with the server"
+        "connection with the server"
     );
-    session
+    connector
         .node
         .kill_grace_ms
         .store(welcome.kill_grace_ms.max(0), Ordering::Relaxed);
-    session.commands.send(Command::Began).await?;
+    connector.commands.send(Command::Began).await?;
     *wait = BACKOFF;
 
     let mut connection = Connection {
-        session,
+        connector,
         out,
         heartbeats: Heartbeats::default(),
-        streams: Streams::new(Arc::clone(&session.node), log_out),
+        streams: Streams::new(Arc::clone(&connector.node), log_out),
         sent_up_to: 0,
         acknowledged_at: Instant::now(),
         heard_at: Instant::now(),
@@ -99,15 +99,15 @@ async fn connect_and_hold(session: &Session, wait: &mut Duration) -> anyhow::Res
     connection.run(&welcome, incoming).await
 }
 
-fn hello(session: &Session) -> Hello {
-    let node = &session.node;
-    let inventory = inventory(node, &session.machine);
+fn hello(connector: &Connector) -> Hello {
+    let node = &connector.node;
+    let inventory = inventory(node, &connector.machine);
     // In one look: what is not held any more has its end among the facts up to `next_fact`.
     let state = node.journal.state();
     Hello {
         agent_version: env!("CARGO_PKG_VERSION").to_owned(),
-        incarnation: session.incarnation.to_string(),
-        boot_id: session.boot_id.clone(),
+        incarnation: connector.incarnation.to_string(),
+        boot_id: connector.boot_id.clone(),
         journal_id: state.journal_id.clone(),
         epoch: state.epoch.map(Into::into),
         inventory: Some(inventory),
@@ -124,12 +124,12 @@ async fn read_welcome(incoming: &mut Streaming<ToAgent>) -> anyhow::Result<Welco
     match first.and_then(|first| first.message) {
         Some(to_agent::Message::Welcome(welcome)) => Ok(welcome),
         Some(_) => bail!("the server began with something else than a welcome"),
-        None => bail!("the server ended the session at once"),
+        None => bail!("the server ended the connection at once"),
     }
 }
 
 struct Connection<'a> {
-    session: &'a Session,
+    connector: &'a Connector,
     out: mpsc::Sender<FromAgent>,
     heartbeats: Heartbeats,
     streams: Streams,
@@ -144,7 +144,7 @@ impl Connection<'_> {
         welcome: &Welcome,
         mut incoming: Streaming<ToAgent>,
     ) -> anyhow::Result<()> {
-        let node = &self.session.node;
+        let node = &self.connector.node;
         let beat = Duration::from_millis(u64::try_from(welcome.heartbeat_ms).unwrap_or_default());
         let mut tick = tokio::time::interval(beat.max(HEARTBEAT_MIN));
         // After a pause one heartbeat says as much as the missed ones.
@@ -171,7 +171,7 @@ impl Connection<'_> {
                 }
                 changed = gpus.changed() => {
                     changed.context("no GPUs are read any more")?;
-                    let now = inventory(node, &self.session.machine);
+                    let now = inventory(node, &self.connector.machine);
                     send(&self.out, from_agent::Message::Inventory(now)).await?;
                 }
             }
@@ -185,7 +185,7 @@ impl Connection<'_> {
         };
         send(&self.out, from_agent::Message::Heartbeat(heartbeat)).await?;
         if self.acknowledged_at.elapsed() > RESEND
-            && !self.session.node.journal.state().facts.is_empty()
+            && !self.connector.node.journal.state().facts.is_empty()
         {
             self.sent_up_to = 0;
             self.acknowledged_at = Instant::now();
@@ -197,7 +197,7 @@ impl Connection<'_> {
     async fn send_facts(&mut self) -> anyhow::Result<()> {
         loop {
             let facts = self
-                .session
+                .connector
                 .node
                 .journal
                 .facts_after(self.sent_up_to, FACTS_AT_ONCE);
@@ -218,7 +218,7 @@ impl Connection<'_> {
             Some(to_agent::Message::LeaseRenewed(renewed)) => self.renew_lease(&renewed),
             Some(to_agent::Message::Desired(set)) => {
                 let set = DesiredSet::try_from(set).context("a desired set is malformed")?;
-                self.session
+                self.connector
                     .commands
                     .send(Command::Desired(Box::new(set)))
                     .await?;
@@ -239,13 +239,18 @@ impl Connection<'_> {
         let Some(sent_at_ms) = self.heartbeats.answered(renewed.heartbeat) else {
             return;
         };
-        if let Err(error) = self.session.node.lease.renew(sent_at_ms, renewed.lease_ms) {
+        if let Err(error) = self
+            .connector
+            .node
+            .lease
+            .renew(sent_at_ms, renewed.lease_ms)
+        {
             tracing::error!(%error, "the lease cannot be written; jobs will be stopped at its end");
         }
     }
 
     fn acknowledge(&mut self, acknowledged: &FactsAcknowledged) {
-        let journal = &self.session.node.journal;
+        let journal = &self.connector.node.journal;
         let progress = {
             let state = journal.state();
             state.journal_id == acknowledged.journal_id
@@ -266,5 +271,5 @@ async fn send(out: &mpsc::Sender<FromAgent>, message: from_agent::Message) -> an
     tokio::time::timeout(ANSWER_TIMEOUT, out.send(message))
         .await
         .context("the way to the server is blocked")?
-        .context("the session is over")
+        .context("the connection is over")
 }

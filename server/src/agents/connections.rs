@@ -1,4 +1,4 @@
-//! The sessions that this replica holds: one for each node, the newest.
+//! The connections that this replica holds: one for each node, the newest.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
@@ -10,9 +10,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::desired::Wanted;
 
-/// The sessions by node.
+/// The connections by node.
 #[derive(Debug, Default)]
-pub struct Sessions {
+pub struct Connections {
     numbers: AtomicU64,
     nodes: Mutex<HashMap<NodeId, Handle>>,
 }
@@ -26,19 +26,19 @@ struct Handle {
     wanted: watch::Sender<Option<Wanted>>,
 }
 
-/// A session's own end of its entry.
+/// A connection's own end of its entry.
 #[derive(Debug)]
 pub struct Entry {
-    /// Its number, higher than that of every session before it.
+    /// Its number, higher than that of every connection before it.
     pub number: u64,
-    /// Cancelled when another session takes the node over, or the server stops.
+    /// Cancelled when another connection takes the node over, or the server stops.
     pub over: CancellationToken,
     /// What its node is to hold.
     pub wanted: watch::Receiver<Option<Wanted>>,
 }
 
-impl Sessions {
-    /// Adds a session; an older one of the same node is over with that.
+impl Connections {
+    /// Adds a connection; an older one of the same node is over with that.
     pub fn add(&self, node: NodeId, over: CancellationToken) -> Entry {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
         let (sender, wanted) = watch::channel(None);
@@ -52,7 +52,7 @@ impl Sessions {
         if let Some(older) = nodes.insert(node, handle) {
             older.over.cancel();
         }
-        metrics::gauge!("allotment_agent_sessions").set(count(&nodes));
+        metrics::gauge!("allotment_agent_connections").set(count(&nodes));
         Entry {
             number,
             over,
@@ -60,7 +60,7 @@ impl Sessions {
         }
     }
 
-    /// Forgets a session; a newer one of the same node stays.
+    /// Forgets a connection; a newer one of the same node stays.
     pub fn remove(&self, node: NodeId, number: u64) {
         let mut nodes = self.lock();
         if nodes
@@ -69,10 +69,10 @@ impl Sessions {
         {
             nodes.remove(&node);
         }
-        metrics::gauge!("allotment_agent_sessions").set(count(&nodes));
+        metrics::gauge!("allotment_agent_connections").set(count(&nodes));
     }
 
-    /// Lets a session be told what its node is to hold: what had not survived there is ended, so
+    /// Lets a connection be told what its node is to hold: what had not survived there is ended, so
     /// that what is read from now on asks nothing of the node a second time. Of what is `withheld`
     /// that is not so: its end was refused.
     pub fn open(&self, node: NodeId, number: u64, withheld: BTreeSet<AssignmentId>) {
@@ -85,7 +85,7 @@ impl Sessions {
         }
     }
 
-    /// The nodes that may be told what to hold, with the numbers of their sessions.
+    /// The nodes that may be told what to hold, with the numbers of their connections.
     pub fn open_nodes(&self) -> Vec<(NodeId, u64)> {
         let nodes = self.lock();
         let open = nodes.iter().filter(|(_, handle)| handle.open.is_some());
@@ -94,8 +94,8 @@ impl Sessions {
         open
     }
 
-    /// Hands a session what its node is to hold; the session is woken if that differs. What was
-    /// read for an older session of the node is not for a newer one.
+    /// Hands a connection what its node is to hold; the connection is woken if that differs. What was
+    /// read for an older connection of the node is not for a newer one.
     pub fn want(&self, node: NodeId, number: u64, mut wanted: Wanted) {
         let nodes = self.lock();
         if let Some(handle) = nodes.get(&node).filter(|handle| handle.number == number) {
@@ -130,19 +130,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_newer_session_ends_the_older_and_outlives_its_removal() {
-        let sessions = Sessions::default();
+    fn a_newer_connection_ends_the_older_and_outlives_its_removal() {
+        let connections = Connections::default();
         let node = NodeId::new();
-        let older = sessions.add(node, CancellationToken::new());
-        let newer = sessions.add(node, CancellationToken::new());
+        let older = connections.add(node, CancellationToken::new());
+        let newer = connections.add(node, CancellationToken::new());
         assert!(older.over.is_cancelled());
-        sessions.remove(node, older.number);
-        sessions.open(node, older.number, BTreeSet::new());
-        assert!(sessions.open_nodes().is_empty());
-        sessions.open(node, newer.number, BTreeSet::new());
-        assert_eq!(sessions.open_nodes(), vec![(node, newer.number)]);
+        connections.remove(node, older.number);
+        connections.open(node, older.number, BTreeSet::new());
+        assert!(connections.open_nodes().is_empty());
+        connections.open(node, newer.number, BTreeSet::new());
+        assert_eq!(connections.open_nodes(), vec![(node, newer.number)]);
         assert!(!newer.over.is_cancelled());
-        sessions.remove(node, newer.number);
-        assert!(sessions.open_nodes().is_empty());
+        connections.remove(node, newer.number);
+        assert!(connections.open_nodes().is_empty());
     }
 }

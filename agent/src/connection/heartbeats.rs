@@ -7,7 +7,7 @@ use crate::clock;
 /// Most heartbeats that are remembered; older ones renew nothing any more.
 const UNANSWERED_MAX: usize = 64;
 
-/// The heartbeats of one session.
+/// The heartbeats of one connection.
 #[derive(Debug, Default)]
 pub struct Heartbeats {
     last: u64,
