@@ -182,7 +182,7 @@ mod tests {
             "reason     signal",
             "ended      2026-11-30T13:16:27Z",
             "attempts   2",
-            "cost       CNY 1.2345",
+            "cost       ¥1.23",
             "worker 0     n1 #3 exclusive 1",
         ] {
             assert!(lines.contains(words), "{words} in {lines}");
