@@ -7,6 +7,7 @@
 
 mod changed;
 
+use domain::FieldError;
 use domain::Timestamp;
 use domain::ids::{PoolId, TeamId};
 use domain::name::Name;
@@ -295,13 +296,11 @@ pub async fn restore(
         .await?
         .ok_or_else(|| AppError::not_found("policy version", id))?;
     let Some(state) = row.after else {
-        return Err(AppError::Conflict {
-            code: RefusalCode::ItWasRemoved,
-            message: format!(
-                "version {id} is the removal of {}: go back to one before it",
-                row.object
-            ),
-        });
+        return Err(AppError::conflict(
+            RefusalCode::ItWasRemoved,
+            format!("version {id} is the removal of {}", row.object),
+            FieldError::new("policy_version", id, "go back to one before it"),
+        ));
     };
     let by = By {
         restored_version: Some(row.version),

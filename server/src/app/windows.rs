@@ -1,6 +1,7 @@
 //! Weekly windows: quotas and weights of a pool that hold for some hours of the week, in a time
 //! zone, in place of those that hold else.
 
+use domain::FieldError;
 use domain::Timestamp;
 use domain::ids::{PoolId, WindowId};
 use domain::name::Name;
@@ -13,7 +14,7 @@ use super::idempotency::{self, Answer, Repeat};
 use super::page::{self, Page, PageAsk};
 use super::quotas::{self, NewQuota, tree::Promises};
 use super::versions::{self, By, Expected, Object, PolicyNoun};
-use super::{App, AppError, Asker, RefusalCode, pools};
+use super::{App, AppError, Asker, RefusalCode, change, pools};
 use crate::store::windows::{self as rows, WindowQuota as QuotaRow};
 use crate::store::{self, Tx};
 
@@ -49,7 +50,7 @@ pub struct Window {
 }
 
 /// What a team has while a window is open, in place of its quota.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WindowQuota {
     /// The team.
@@ -91,19 +92,29 @@ pub struct NewWindow {
 #[serde(deny_unknown_fields)]
 pub struct WindowPatch {
     /// The days on which it opens.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub days: Option<Vec<Day>>,
     /// When it opens.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub from: Option<TimeOfDay>,
     /// When it closes.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub to: Option<TimeOfDay>,
     /// Whose clocks are meant.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub time_zone: Option<Zone>,
     /// What holds meanwhile, in place of all that held before.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub quotas: Option<Vec<WindowQuota>>,
 }
 
 /// A window as its versions keep it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct WindowForm {
     days: Vec<Day>,
     from: TimeOfDay,
@@ -125,6 +136,14 @@ impl From<&rows::Window> for WindowForm {
 }
 
 impl WindowForm {
+    /// The same window with its days and teams in one order, in which two are compared.
+    fn in_order(&self) -> Self {
+        let mut same = self.clone();
+        same.days.sort_unstable();
+        same.quotas.sort_by(|a, b| a.team.cmp(&b.team));
+        same
+    }
+
     fn weekly(&self) -> Weekly {
         Weekly {
             days: self.days.clone(),
@@ -246,8 +265,15 @@ pub(super) async fn set(
     expected: Expected,
     form: &WindowForm,
 ) -> Result<(), AppError> {
-    check(form)?;
     let pool_id = lock(tx, pool).await?;
+    if let Expected::Version(version) = expected {
+        let row = find(tx, pool_id, name).await?;
+        let before = WindowForm::from(&row);
+        if change::leaves((version, row.version), &before.in_order(), &form.in_order())? {
+            return Ok(());
+        }
+    }
+    check(form)?;
     let quotas = quota_rows(tx, &form.quotas).await?;
     let weekly = form.weekly();
     let (id, before, version) = match expected {
@@ -279,10 +305,11 @@ pub(super) fn check_count(windows: usize) -> Result<(), AppError> {
     if windows <= WINDOWS_MAX {
         return Ok(());
     }
-    Err(AppError::Conflict {
-        code: RefusalCode::TooManyWindows,
-        message: format!("a pool has at most {WINDOWS_MAX} windows: remove one first"),
-    })
+    Err(AppError::conflict(
+        RefusalCode::TooManyWindows,
+        format!("a pool has at most {WINDOWS_MAX} windows"),
+        FieldError::new("windows", windows, "remove one first"),
+    ))
 }
 
 fn object(pool_id: PoolId, pool: &Name, name: &Name, version: i64) -> Object {

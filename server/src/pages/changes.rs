@@ -20,7 +20,7 @@ use crate::app::authorise::{Action, Target, authorise, may};
 use crate::app::idempotency::Repeat;
 use crate::app::page::{Page, PageAsk};
 use crate::app::versions::{self, Expected, PolicyVersion, VersionFilter};
-use crate::app::{App, AppError, RefusalCode};
+use crate::app::{App, AppError};
 use crate::front::fields::read_query;
 
 /// Changes beside what they are of: enough for the last days.
@@ -206,11 +206,7 @@ pub async fn restore_version(
             Ok(Redirect::to(&format!("{back}{mark}done=restored")).into_response())
         }
         Err(error @ (AppError::Stale { .. } | AppError::AlreadyThere { .. })) => {
-            Err(AppError::Conflict {
-                code: RefusalCode::ChangedMeanwhile,
-                message: error.to_string(),
-            }
-            .into())
+            Err(AppError::changed_meanwhile(error.to_string()).into())
         }
         Err(error) => Err(error.into()),
     }
