@@ -69,7 +69,11 @@ impl Explain {
             ("TIMES", "stretches"),
             ("SECONDS", "seconds"),
         ];
-        table::print(&stretches, &columns, "it has waited for nothing")?;
+        table::print(
+            &stretches,
+            &columns,
+            "nothing is known yet that it waits for",
+        )?;
         if stretches.is_empty() {
             return Ok(());
         }

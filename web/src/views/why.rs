@@ -283,7 +283,7 @@ impl Wait {
             return beyond.next(t);
         }
         if let Some(since) = self.stopped_since() {
-            return t.say("why.stopped").nest("at", shell.moment(&since));
+            return t.say("why.stopped").nest("at", moment(&since));
         }
         match &self.expected_start {
             Some(at) if self.kept_time() => t.say("why.begins").nest("at", moment(at)),
