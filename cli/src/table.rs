@@ -6,7 +6,8 @@ use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 
 use domain::MilliGpu;
-use serde::Serialize;
+use domain::money::Money;
+use serde::{Deserialize as _, Serialize};
 use serde_json::Value;
 
 use crate::failure::Failure;
@@ -111,11 +112,20 @@ pub fn amount(value: &Value) -> Option<MilliGpu> {
     serde_json::from_value(value.clone()).ok()
 }
 
-/// An amount with its currency.
+/// An amount with its currency, as pages write it.
 pub fn money(value: &Value) -> String {
-    match (value["amount"].as_str(), value["currency"].as_str()) {
-        (Some(amount), Some(currency)) => format!("{currency} {amount}"),
-        _ => "unpriced".into(),
+    written(value, Money::written)
+}
+
+/// The same of a price.
+pub fn price(value: &Value) -> String {
+    written(value, Money::written_finely)
+}
+
+fn written(value: &Value, write: impl Fn(&Money) -> String) -> String {
+    match Money::deserialize(value) {
+        Ok(money) => write(&money),
+        Err(_) => "unpriced".into(),
     }
 }
 
@@ -142,8 +152,13 @@ mod tests {
     fn money_without_a_price_is_unpriced() {
         assert_eq!(text(&json!({"amount": null, "currency": null})), "unpriced");
         assert_eq!(
-            text(&json!({"amount": "1.2345", "currency": "CNY"})),
-            "CNY 1.2345"
+            text(&json!({"amount": "41.1000", "currency": "CNY"})),
+            "¥41.10"
+        );
+        let small = json!({"amount": "0.0015", "currency": "CNY"});
+        assert_eq!(
+            (text(&small), price(&small)),
+            ("¥0.0015".into(), "¥0.0015".into())
         );
     }
 }

@@ -4,6 +4,7 @@ use rust_decimal::{Decimal, RoundingStrategy};
 use serde::{Deserialize, Serialize};
 
 use crate::FieldError;
+use crate::quantity::{MINUS, grouped};
 
 /// Decimals of an amount as it is billed.
 pub const BILLED_DECIMALS: u32 = 2;
@@ -25,6 +26,17 @@ impl Currency {
     /// The code as text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// What stands before an amount: its sign, or its code where it has none of its own.
+    fn sign(&self) -> String {
+        match self.as_str() {
+            "CNY" => "¥".into(),
+            "EUR" => "€".into(),
+            "USD" => "$".into(),
+            "GBP" => "£".into(),
+            other => format!("{other}\u{a0}"),
+        }
     }
 }
 
@@ -69,6 +81,47 @@ pub struct Money {
     pub amount: Decimal,
     /// The currency.
     pub currency: Currency,
+}
+
+impl Money {
+    /// The amount as people read it: to the cent, and to four decimals where it is less than one.
+    pub fn written(&self) -> String {
+        self.to_decimals(if self.less_than_a_cent() {
+            SHOWN_DECIMALS
+        } else {
+            BILLED_DECIMALS
+        })
+    }
+
+    /// A price, or an amount that stands by others of less than a cent: with as many decimals as it
+    /// has, at most four.
+    pub fn written_finely(&self) -> String {
+        self.to_decimals(SHOWN_DECIMALS)
+    }
+
+    /// Whether it is something, and less than a cent.
+    pub fn less_than_a_cent(&self) -> bool {
+        !self.amount.is_zero() && self.amount.abs() < Decimal::new(1, BILLED_DECIMALS)
+    }
+
+    /// With the currency's sign, and no zeros after the cents.
+    fn to_decimals(&self, most: u32) -> String {
+        let mut rounded = round(self.amount, most).normalize();
+        if rounded.scale() < BILLED_DECIMALS {
+            rounded.rescale(BILLED_DECIMALS);
+        }
+        let digits = rounded.abs().to_string();
+        let (whole, decimals) = digits.split_once('.').unwrap_or((&digits, ""));
+        let whole = whole
+            .parse::<i64>()
+            .map_or_else(|_| whole.to_owned(), grouped);
+        let sign = if rounded.is_sign_negative() && !rounded.is_zero() {
+            MINUS
+        } else {
+            ""
+        };
+        format!("{sign}{}{whole}.{decimals}", self.currency.sign())
+    }
 }
 
 /// Amounts as they travel: digits, a point and digits, and nothing else that a reader of decimals
@@ -152,6 +205,32 @@ mod tests {
         }
         let refused = serde_json::from_str::<Money>(r#"{"amount": "1e1", "currency": "CNY"}"#);
         assert!(refused.is_err_and(|e| e.to_string().contains("such as \"41.10\"")));
+    }
+
+    #[test]
+    fn money_is_written_to_the_cent_and_finer_only_where_that_is_nothing() {
+        let money = |amount: &str, currency: &str| Money {
+            amount: dec(amount),
+            currency: currency.parse().expect("a currency"),
+        };
+        for (amount, written, finely) in [
+            ("0", "¥0.00", "¥0.00"),
+            ("41.1000", "¥41.10", "¥41.10"),
+            ("1284.505", "¥1,284.51", "¥1,284.505"),
+            ("-6.275", "\u{2212}¥6.28", "\u{2212}¥6.275"),
+            ("1.2345", "¥1.23", "¥1.2345"),
+            ("0.0012", "¥0.0012", "¥0.0012"),
+            ("0.0050", "¥0.005", "¥0.005"),
+            ("0.01", "¥0.01", "¥0.01"),
+            ("0.00001", "¥0.00", "¥0.00"),
+            ("-0.00001", "¥0.00", "¥0.00"),
+        ] {
+            let money = money(amount, "CNY");
+            assert_eq!(money.written(), written, "{amount}");
+            assert_eq!(money.written_finely(), finely, "{amount}");
+        }
+        assert_eq!(money("8.2", "JPY").written(), "JPY\u{a0}8.20");
+        assert_eq!(money("8.2", "EUR").written(), "€8.20");
     }
 
     fn dec(text: &str) -> Decimal {

@@ -15,6 +15,24 @@ pub const DEVICES_PER_NODE_MAX: u32 = 64;
 /// fleet, and far below what sums and products of 64-bit integers can bear.
 pub const AMOUNT_MAX: i64 = 10_000_000;
 
+/// The sign of what is less than nothing, as people read it.
+pub const MINUS: &str = "\u{2212}";
+/// Digits between two separators in a long number.
+const GROUP: usize = 3;
+
+/// A whole number as people read it, with a comma at every third digit.
+pub fn grouped(n: i64) -> String {
+    let digits = n.unsigned_abs().to_string();
+    let mut out = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(GROUP) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    if n < 0 { format!("{MINUS}{out}") } else { out }
+}
+
 macro_rules! milli {
     ($(#[$meta:meta])* $name:ident, $field:literal) => {
         $(#[$meta])*

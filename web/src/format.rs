@@ -3,14 +3,12 @@
 use std::borrow::Borrow;
 
 use chrono::{DateTime, Datelike, Utc};
-use domain::money::{BILLED_DECIMALS, Money, SHOWN_DECIMALS};
-use domain::quantity::MILLI;
-use rust_decimal::Decimal;
+use domain::money::Money;
+pub use domain::quantity::grouped;
+use domain::quantity::{MILLI, MINUS};
 
 use crate::messages::{Messages, Phrase, Whole};
 
-/// Digits between two separators in a long number.
-const GROUP: usize = 3;
 /// From this many GPU-seconds on, work is told in hours.
 const SECONDS_PER_HOUR: i64 = 3600;
 
@@ -78,19 +76,6 @@ impl Size {
     }
 }
 
-/// A whole number with a comma at every third digit.
-pub fn grouped(n: i64) -> String {
-    let digits = n.unsigned_abs().to_string();
-    let mut out = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(GROUP) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    if n < 0 { format!("\u{2212}{out}") } else { out }
-}
-
 /// An amount of GPUs, in thousandths, as a number: at most three decimals, no trailing zeros.
 pub fn amount(milli: impl Whole) -> String {
     let milli = milli.whole();
@@ -100,7 +85,7 @@ pub fn amount(milli: impl Whole) -> String {
         return whole;
     }
     let sign = if milli < 0 && milli > -MILLI {
-        "\u{2212}"
+        MINUS
     } else {
         ""
     };
@@ -110,53 +95,10 @@ pub fn amount(milli: impl Whole) -> String {
     )
 }
 
-/// Money as a bill writes it: the currency's sign, two decimals, four when it is less than a cent.
-pub fn money(money: &Money) -> String {
-    written(money, less_than_a_cent(money))
-}
-
-fn less_than_a_cent(money: &Money) -> bool {
-    !money.amount.is_zero() && money.amount.abs() < Decimal::new(1, 2)
-}
-
-/// Whether any of these is less than a cent, so that all of their column need four decimals.
+/// Whether any of these is less than a cent, so that all of their column are written finely.
 pub fn tells_small<'a>(costs: impl IntoIterator<Item = &'a Cost>) -> bool {
     let mut priced = costs.into_iter().filter_map(|cost| cost.priced.as_ref());
-    priced.any(less_than_a_cent)
-}
-
-/// Money with two decimals, or with four where it stands by something `small`.
-fn written(money: &Money, small: bool) -> String {
-    let places = if small {
-        SHOWN_DECIMALS
-    } else {
-        BILLED_DECIMALS
-    };
-    let rounded = domain::money::round(money.amount, places);
-    let digits = format!("{:.*}", places as usize, rounded.abs());
-    let (whole, cents) = digits.split_once('.').unwrap_or((&digits, ""));
-    let whole = whole
-        .parse::<i64>()
-        .map_or_else(|_| whole.to_owned(), grouped);
-    let sign = if rounded.is_sign_negative() && !rounded.is_zero() {
-        "\u{2212}"
-    } else {
-        ""
-    };
-    format!(
-        "{sign}{}{whole}.{cents}",
-        currency_sign(money.currency.as_str())
-    )
-}
-
-fn currency_sign(code: &str) -> String {
-    match code {
-        "CNY" => "¥".into(),
-        "EUR" => "€".into(),
-        "USD" => "$".into(),
-        "GBP" => "£".into(),
-        other => format!("{other}\u{a0}"),
-    }
+    priced.any(Money::less_than_a_cent)
 }
 
 impl Messages {
@@ -248,7 +190,12 @@ impl Messages {
 
     /// Money, as a bill writes it.
     pub fn money(&self, value: &Money) -> String {
-        money(value)
+        value.written()
+    }
+
+    /// A price.
+    pub fn price(&self, value: &Money) -> String {
+        value.written_finely()
     }
 
     /// What something cost; what has no price says so.
@@ -256,13 +203,20 @@ impl Messages {
         self.billed(cost, tells_small([cost]))
     }
 
-    /// The same in a column, whose amounts all have four decimals where one is `small`.
+    /// The same in a column, whose amounts are all written finely where one is `small`.
     pub fn billed(&self, cost: &Cost, small: bool) -> Phrase {
+        let written = |value: &Money| {
+            if small {
+                value.written_finely()
+            } else {
+                value.written()
+            }
+        };
         match (&cost.priced, cost.unpriced) {
-            (Some(value), false) => Phrase::literal(&written(value, small)),
+            (Some(value), false) => Phrase::literal(&written(value)),
             (Some(value), true) => self
                 .say("cost.partly_unpriced")
-                .with("money", written(value, small)),
+                .with("money", written(value)),
             (None, true) => self.say("cost.unpriced"),
             (None, false) => Phrase::literal("–"),
         }
@@ -317,13 +271,6 @@ mod tests {
 
     use super::*;
 
-    fn yuan(amount: Decimal) -> String {
-        money(&Money {
-            amount,
-            currency: "CNY".parse().unwrap(),
-        })
-    }
-
     #[test]
     fn amounts_have_at_most_three_decimals_and_no_trailing_zeros() {
         let t = Messages::english();
@@ -355,14 +302,6 @@ mod tests {
         assert_eq!(shown(4_320), "1 h 12 min");
         assert_eq!(shown(3 * 86_400 + 2 * 3_600 + 59), "3 d 2 h");
         assert_eq!(shown(3_600 + 5), "1 h");
-    }
-
-    #[test]
-    fn money_rounds_half_away_from_zero_and_shows_less_than_a_cent() {
-        assert_eq!(yuan(Decimal::new(1_284_505, 3)), "¥1,284.51");
-        assert_eq!(yuan(Decimal::new(-6_275, 3)), "\u{2212}¥6.28");
-        assert_eq!(yuan(Decimal::new(12, 4)), "¥0.0012");
-        assert_eq!(yuan(Decimal::ZERO), "¥0.00");
     }
 
     #[test]

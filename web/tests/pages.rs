@@ -412,7 +412,7 @@ fn a_mode_that_is_refused_is_told_by_its_words() {
 }
 
 #[test]
-fn the_amounts_of_a_bill_have_as_many_decimals_as_its_smallest() {
+fn the_amounts_of_a_bill_are_written_as_finely_as_its_smallest() {
     use rust_decimal::Decimal;
     let cost = |amount| {
         web::format::Cost::priced(domain::money::Money {
@@ -423,9 +423,9 @@ fn the_amounts_of_a_bill_have_as_many_decimals_as_its_smallest() {
     let mut job = samples::job();
     job.costs.truncate(1);
     job.costs[0].cost = cost(Decimal::new(12, 4));
-    job.cost = cost(Decimal::new(125, 2));
+    job.cost = cost(Decimal::new(12_545, 4));
     let html = job.render().unwrap();
-    assert!(html.contains("¥0.0012</td>") && html.contains("¥1.2500</td>"));
+    assert!(html.contains("¥0.0012</td>") && html.contains("¥1.2545</td>"));
     assert!(html.contains("its start counts too"));
 }
 

@@ -18,6 +18,20 @@ fn a_waiting_job_says_why() {
 }
 
 #[test]
+fn a_job_that_waits_while_nothing_is_planned_says_so_and_since_when() {
+    let mut viewed = samples::waiting_job();
+    viewed.why = web::views::Why::Waits(Box::new(web::views::Wait {
+        code: "planning_stopped".into(),
+        scope: Some("2026-11-29T14:00:00.5Z".into()),
+        ..web::views::Wait::default()
+    }));
+    let html = viewed.render().unwrap();
+    assert!(html.contains("Planning is stopped, because every plan fails"));
+    assert!(html.contains("It is stopped since <b><time datetime=\"2026-11-29T14:00:00Z\""));
+    assert!(!html.contains("has not looked at it"));
+}
+
+#[test]
 fn what_would_start_it_sooner_is_a_press_away() {
     let html = samples::waiting_job().render().unwrap();
     assert!(html.contains("&amp;gpus=2\">"), "{html}");

@@ -110,7 +110,7 @@ fn lines(answer: &Value) -> Vec<String> {
         let each = if array { " for each" } else { "" };
         lines.push(format!(
             "price      {} per hour{each}",
-            table::money(&answer["cost_per_hour"])
+            table::price(&answer["cost_per_hour"])
         ));
     }
     lines
@@ -196,7 +196,7 @@ mod tests {
                 "changes    n1 #0: switched to mig, remove 1g.10gb at 5, cut 3g.40gb at 4",
                 "displaces  2 jobs that hold 3.5 GPUs, 1 of them of your own teams; 60 GPU-seconds of their work are lost",
                 "moves      3 jobs to other places",
-                "price      CNY 82.2000 per hour",
+                "price      ¥82.20 per hour",
             ]
         );
     }

@@ -69,7 +69,11 @@ impl Explain {
             ("TIMES", "stretches"),
             ("SECONDS", "seconds"),
         ];
-        table::print(&stretches, &columns, "it has waited for nothing")?;
+        table::print(
+            &stretches,
+            &columns,
+            "nothing is known yet that it waits for",
+        )?;
         if stretches.is_empty() {
             return Ok(());
         }
@@ -182,7 +186,7 @@ mod tests {
             "reason     signal",
             "ended      2026-11-30T13:16:27Z",
             "attempts   2",
-            "cost       CNY 1.2345",
+            "cost       ¥1.23",
             "worker 0     n1 #3 exclusive 1",
         ] {
             assert!(lines.contains(words), "{words} in {lines}");

@@ -186,6 +186,14 @@ impl Job {
 
 /// A row without its reason where that is the word of its state once more.
 fn said_once(mut row: Value, state: &str) -> Value {
+    if let Some(changes) = row["data"]["changes"].as_object() {
+        let said = changes.iter().map(|(key, change)| {
+            let (from, to) = (text(&change["from"]), text(&change["to"]));
+            format!("{key} from {from} to {to}")
+        });
+        let said: Vec<String> = said.collect();
+        row["reason"] = json!(format!("changed {}", said.join(", ")));
+    }
     if row["reason"] == row[state] {
         row["reason"] = json!("");
     }

@@ -160,7 +160,7 @@ mod tests {
                 "running",
                 reason,
                 "271.25",
-                "CNY 12.3300",
+                "¥12.33",
                 "2026-11-30T13:16:27Z",
             ])],
             numbers: vec![false, false, false, false, false, false, true, false, false],

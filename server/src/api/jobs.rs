@@ -23,6 +23,7 @@ use crate::app::idempotency::Answer;
 use crate::app::jobs::{
     self, Attempt, Batch, Event, Job, JobFilter, JobPatch, JobWish, Part, Waits,
 };
+use crate::app::lists::read_list;
 use crate::app::page::{Page, PageAsk};
 use crate::app::{App, AppError};
 
@@ -229,8 +230,7 @@ async fn list_job_elements(
 
 /// States, separated by commas.
 fn read_states(text: Option<&str>) -> Result<Vec<JobState>, FieldError> {
-    let states = text.into_iter().flat_map(|text| text.split(','));
-    states.map(str::parse).collect()
+    read_list("state", text, str::parse)
 }
 
 /// What happened to a job, the first thing first.

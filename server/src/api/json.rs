@@ -34,7 +34,11 @@ pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, AppError> {
     let error = fault.into_inner();
     if error.classify() != Category::Data {
         let field = if path.is_empty() { "body" } else { &path };
-        return Err(unreadable(field, text, &error));
+        // Where a word is asked for, a value of another kind is told as if it were no JSON.
+        return Err(match serde_json::from_str::<Value>(text) {
+            Ok(whole) => AppError::Invalid(no_word::<T>(whole, field)),
+            Err(_) => unreadable(field, text, &error),
+        });
     }
     let mut whole = serde_json::from_str::<Value>(text).unwrap_or(Value::Null);
     let fault = fault_in(&whole, &path, &error);
@@ -48,6 +52,29 @@ pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, AppError> {
         Some(fault_in(&whole, &path, &wrong.into_inner()))
     });
     Err(AppError::Invalid(takes(fault, tried)))
+}
+
+/// A value that is no word where one is asked for. Which there are its parser says of a word that
+/// is none of them.
+fn no_word<T: DeserializeOwned>(mut whole: Value, field: &str) -> FieldError {
+    const NO_WORD: &str = "/";
+    let pointer: String = field
+        .split(['.', '[', ']'])
+        .filter(|part| !part.is_empty())
+        .map(|part| format!("/{part}"))
+        .collect();
+    let held = whole
+        .pointer_mut(&pointer)
+        .map(|held| std::mem::replace(held, NO_WORD.into()));
+    let value = held.map_or_else(|| "a value".to_owned(), |held| held.to_string());
+    let tried = serde_path_to_error::deserialize::<_, T>(&whole).err();
+    let tried = tried.map(|wrong| {
+        let path = wrong.path().to_string();
+        fault_in(&whole, &path, &wrong.into_inner())
+    });
+    let tried = tried.filter(|tried| tried.field == field && !tried.missing);
+    let remedy = tried.map_or_else(|| "a string".to_owned(), |tried| tried.remedy);
+    FieldError::new(field, value, remedy)
 }
 
 fn fault_in(whole: &Value, path: &str, error: &serde_json::Error) -> FieldError {
@@ -231,6 +258,16 @@ mod tests {
                 }
                 other => panic!("{text}: {other:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn a_value_that_is_no_word_is_told_the_words_that_there_are() {
+        for (value, told) in [("null", "null"), ("5", "5"), ("[]", "[]")] {
+            let text = format!(r#"{{"name": "a", "command": ["true"], "kind": {value}}}"#);
+            let (field, value, remedy) = fault(&text);
+            assert_eq!((field.as_str(), value.as_str()), ("kind", told));
+            assert!(remedy.contains("interactive"), "{remedy}");
         }
     }
 

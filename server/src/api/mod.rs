@@ -1,5 +1,7 @@
 //! REST under /api/v1: handlers read the request, call `app`, and write the answer.
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
@@ -17,6 +19,7 @@ pub mod classes;
 pub mod events;
 pub mod evictions;
 pub mod extract;
+mod gate;
 pub mod jobs;
 pub mod json;
 pub mod logs;
@@ -65,10 +68,12 @@ pub fn document() -> OpenApi {
 
 /// The API, to be nested under [`PREFIX`].
 pub fn router(app: App) -> Router {
-    let (router, _) = operations().split_for_parts();
+    let (router, document) = operations().split_for_parts();
+    let operations = Arc::new(gate::Operations::of(&document));
     router
         .fallback(|| async { StatusCode::NOT_FOUND })
         .layer(CatchPanicLayer::custom(problem::answer_panic))
+        .layer(from_fn_with_state((app.clone(), operations), gate::judge))
         .layer(from_fn_with_state(app.clone(), problem::render))
         .with_state(app)
 }

@@ -106,7 +106,10 @@ impl IntoResponse for AppError {
         let mut response = status.into_response();
         let headers = response.headers_mut();
         match &self {
-            Self::Invalid(field) | Self::Unreadable(field) | Self::Impossible { field, .. } => {
+            Self::Invalid(field)
+            | Self::Unreadable(field)
+            | Self::Impossible { field, .. }
+            | Self::Conflict { field, .. } => {
                 problem = problem.with(field.clone());
             }
             Self::Exceeded(excess) => problem = problem.with(excess.fault()),

@@ -44,7 +44,7 @@ impl UsageQuery {
         Ok(UsageAsk {
             from: self.from,
             to: self.to,
-            by: parse_grouping(self.group_by.as_deref().unwrap_or(""))?,
+            by: parse_grouping(self.group_by.as_deref())?,
         })
     }
 }

@@ -147,7 +147,11 @@ pub async fn list(
 ) -> Result<Page<AuditEntry>, AppError> {
     authorise(asker, Action::ListAudit, Target::Platform)?;
     let before: Option<i64> = ask.after("audit")?;
-    if let Some(object) = filter.object.as_deref().filter(|o| o.contains('\0')) {
+    if let Some(object) = filter
+        .object
+        .as_deref()
+        .filter(|o| o.is_empty() || o.contains('\0'))
+    {
         return Err(AppError::invalid("object", object, "such as team/vision"));
     }
     let mut tx = app.db.begin_person(&asker.scope()).await?;

@@ -8,7 +8,7 @@ use domain::MilliGpu;
 use domain::Timestamp;
 use domain::ids::{BookingId, PoolId, TeamId};
 use domain::name::Name;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use super::authorise::{Action, Target, authorise};
@@ -17,7 +17,7 @@ use super::page::{self, Page, PageAsk};
 use super::policy_diff::BookingDraft;
 use super::quotas::tree::Promises;
 use super::versions::{self, By, Expected, Object, PolicyNoun};
-use super::{App, AppError, Asker, pools};
+use super::{App, AppError, Asker, change, pools};
 use crate::store::bookings::{self as rows, Fields};
 use crate::store::teams::TreeTeam;
 use crate::store::{self, Tx};
@@ -93,21 +93,30 @@ pub struct NewBooking {
 #[serde(deny_unknown_fields)]
 pub struct BookingPatch {
     /// The team that it is for.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub team: Option<Name>,
     /// How much, beyond the team's guarantee.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub gpus: Option<MilliGpu>,
     /// When it begins.
-    #[serde(default, deserialize_with = "domain::time::read")]
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[serde(default, deserialize_with = "time")]
+    #[schema(value_type = Option<String>, format = DateTime, nullable = false)]
     pub from: Option<Timestamp>,
     /// When it ends.
-    #[serde(default, deserialize_with = "domain::time::read")]
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[serde(default, deserialize_with = "time")]
+    #[schema(value_type = Option<String>, format = DateTime, nullable = false)]
     pub to: Option<Timestamp>,
 }
 
+/// A time that is changed, which is not null.
+fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
+    domain::time::read(deserializer).map(Some)
+}
+
 /// A booking as its versions keep it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct BookingForm {
     team: Name,
     gpus: MilliGpu,
@@ -276,6 +285,12 @@ pub(super) async fn set(
     form: &BookingForm,
 ) -> Result<(), AppError> {
     let pool_id = pools::find(tx, pool).await?.id;
+    if let Expected::Version(version) = expected {
+        let row = find(tx, pool_id, name).await?;
+        if change::leaves((version, row.version), &BookingForm::from(&row), form)? {
+            return Ok(());
+        }
+    }
     check(form.gpus, (form.from, form.to), store::clock(tx).await?)?;
     let team_id = team(tx, pool_id, pool, &form.team).await?;
     let fields = Fields {

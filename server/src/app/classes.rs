@@ -1,5 +1,6 @@
 //! Priority classes: a named priority, and whether its work may be preempted.
 
+use domain::FieldError;
 use domain::name::Name;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -9,7 +10,7 @@ use super::idempotency::{self, Answer, Repeat};
 use super::page::{self, Page, PageAsk};
 use super::policy_diff::ClassDraft;
 use super::versions::{self, By, Expected, Object, PolicyNoun};
-use super::{App, AppError, Asker, RefusalCode};
+use super::{App, AppError, Asker, RefusalCode, change};
 use crate::store::{self, Tx};
 
 /// The class of work that names none; it is always there.
@@ -61,8 +62,12 @@ pub struct NewClass {
 #[serde(deny_unknown_fields)]
 pub struct ClassPatch {
     /// Higher goes first within a team.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub priority: Option<i32>,
     /// Whether its work may be preempted.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub preemptible: Option<bool>,
 }
 
@@ -127,7 +132,7 @@ pub async fn update(
 }
 
 /// A class as its versions keep it.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ClassForm {
     priority: i32,
     preemptible: bool,
@@ -175,6 +180,9 @@ pub(super) async fn set(
         }
         Expected::Version(version) => {
             let row = find(tx, name).await?;
+            if change::leaves((version, row.version), &ClassForm::from(&row), &form)? {
+                return Ok(());
+            }
             if !store::classes::update(tx, name.as_str(), version, priority, preemptible).await? {
                 return Err(stale(tx, name, version).await);
             }
@@ -208,10 +216,11 @@ pub async fn delete(
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let before = find(&mut tx, name).await?;
     if name.as_str() == DEFAULT_CLASS {
-        return Err(AppError::Conflict {
-            code: RefusalCode::ClassInUse,
-            message: format!("{name} is the class of work that names none: it stays"),
-        });
+        return Err(AppError::conflict(
+            RefusalCode::ClassInUse,
+            format!("{name} is the class of work that names none"),
+            FieldError::new("class", name, "it stays"),
+        ));
     }
     let version = version.unwrap_or(before.version);
     let deleted = store::classes::delete(&mut tx, name.as_str(), version)
@@ -257,10 +266,11 @@ pub(super) fn check_priority(priority: i32) -> Result<(), AppError> {
 
 fn in_use(error: sqlx::Error, name: &Name) -> AppError {
     if matches!(store::violated(&error), Some("job_class" | "array_class")) {
-        return AppError::Conflict {
-            code: RefusalCode::ClassInUse,
-            message: format!("jobs name the class {name}: it stays, so that their history does"),
-        };
+        return AppError::conflict(
+            RefusalCode::ClassInUse,
+            format!("jobs name the class {name}"),
+            FieldError::new("class", name, "it stays, so that their history does"),
+        );
     }
     error.into()
 }

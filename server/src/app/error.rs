@@ -53,12 +53,14 @@ pub enum AppError {
         name: String,
     },
     /// It contradicts the present state: 409, which is told.
-    #[error("{message}")]
+    #[error("{message}: {}", .field.remedy)]
     Conflict {
         /// For what, such as that a name is taken.
         code: RefusalCode,
-        /// What is in the way and what to do.
+        /// What is in the way.
         message: String,
+        /// Where it is in the way, what is there, and what to do.
+        field: FieldError,
     },
     /// If-Match names another version: 412.
     #[error("version {given} is not the present one, which is {present}: read it again and repeat")]
@@ -151,6 +153,32 @@ impl AppError {
         Self::Invalid(FieldError::new(field, value, remedy))
     }
 
+    /// Something that contradicts the present state: what is in the way, where, and what to do.
+    pub fn conflict(code: RefusalCode, message: impl Into<String>, field: FieldError) -> Self {
+        Self::Conflict {
+            code,
+            message: message.into(),
+            field,
+        }
+    }
+
+    /// Something that is in another state than the one in which `remedy` can be done.
+    pub fn wrong_state(
+        code: RefusalCode,
+        message: impl Into<String>,
+        state: impl std::fmt::Display,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self::conflict(code, message, FieldError::new("state", state, remedy))
+    }
+
+    /// What was read is not what is there any more.
+    pub fn changed_meanwhile(message: impl Into<String>) -> Self {
+        let remedy = "read it again and repeat";
+        let field = FieldError::new("version", "an earlier one", remedy);
+        Self::conflict(RefusalCode::ChangedMeanwhile, message, field)
+    }
+
     /// Something that is not there, or not to be seen.
     pub fn not_found(what: &'static str, name: impl std::fmt::Display) -> Self {
         Self::NotFound {
@@ -169,10 +197,11 @@ impl AppError {
         name: &Name,
     ) -> Self {
         if crate::store::violated(&error) == Some(constraint) {
-            return Self::Conflict {
-                code: RefusalCode::NameTaken,
-                message: format!("a {noun} {name} is there already: choose another name"),
-            };
+            return Self::conflict(
+                RefusalCode::NameTaken,
+                format!("a {noun} {name} is there already"),
+                FieldError::new("name", name, "choose another name"),
+            );
         }
         error.into()
     }
@@ -186,10 +215,16 @@ impl From<FieldError> for AppError {
 
 impl From<IllegalStep> for AppError {
     fn from(error: IllegalStep) -> Self {
-        Self::Conflict {
-            code: RefusalCode::IllegalStep,
-            message: error.to_string(),
-        }
+        let remedy = format!(
+            "a {} in a state that has a step to {}",
+            error.what, error.to
+        );
+        Self::wrong_state(
+            RefusalCode::IllegalStep,
+            error.to_string(),
+            error.from,
+            remedy,
+        )
     }
 }
 
@@ -208,10 +243,9 @@ impl From<LifecycleError> for AppError {
         match error {
             LifecycleError::Database(error) => error.into(),
             LifecycleError::Illegal(error) => error.into(),
-            LifecycleError::Missed(_) | LifecycleError::Held(_) => Self::Conflict {
-                code: RefusalCode::ChangedMeanwhile,
-                message: format!("{error}: read it again and repeat"),
-            },
+            LifecycleError::Missed(_) | LifecycleError::Held(_) => {
+                Self::changed_meanwhile(error.to_string())
+            }
         }
     }
 }

@@ -12,6 +12,7 @@
 //! together with the key, and of the key, too, only a hash is kept: who reads the table has
 //! nothing to try passwords against as long as keys are random.
 
+use domain::FieldError;
 use domain::ids::UserId;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -135,9 +136,12 @@ async fn replay<T: DeserializeOwned>(
     // A new statement: the one that waited does not see the row it waited for.
     let row = store::idempotency::find(tx, asker, &key.route, &key.kept)
         .await?
-        .ok_or_else(|| AppError::Conflict {
-            code: RefusalCode::KeyExpired,
-            message: "the key was cleared away at this moment: send the request again".into(),
+        .ok_or_else(|| {
+            AppError::conflict(
+                RefusalCode::KeyExpired,
+                "the key was cleared away at this moment",
+                FieldError::new("Idempotency-Key", &key.key, "send the request again"),
+            )
         })?;
     if row.body_hash != key.body_hash {
         return Err(AppError::invalid(

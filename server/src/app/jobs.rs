@@ -35,6 +35,10 @@ pub(crate) use view::rust_decimal_number;
 pub use view::{Job, PlacedDevice, PlacedWorker};
 pub use waits::{Wait, WaitCause, Waits, waits};
 
+/// The code of why a job waits while nothing is planned. It is no verdict of the engine, which is what
+/// fails then.
+pub(crate) const PLANNING_STOPPED: &str = "planning_stopped";
+
 /// What a list of jobs is cut to.
 #[derive(Debug, Clone, Default)]
 pub struct JobFilter {

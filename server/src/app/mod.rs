@@ -13,15 +13,18 @@ pub mod audit;
 pub mod authorise;
 pub mod bookings;
 pub mod browsers;
+mod change;
 pub mod classes;
 pub mod clock;
 pub mod error;
 pub mod evictions;
 pub mod feed;
+pub mod gate;
 pub mod holdings;
 pub mod idempotency;
 pub mod jobs;
 pub mod links;
+pub mod lists;
 pub mod logs;
 pub mod nodes;
 pub mod page;
@@ -148,7 +151,8 @@ impl App {
     }
 }
 
-/// Tells a field that is null from one that is absent, for changes in which absent means "stays".
+/// Reads a field of a change, in which absent means "stays" and is told from null: where null has a
+/// meaning the field is an option of an option, and else null is refused.
 pub fn some<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     T: serde::Deserialize<'de>,

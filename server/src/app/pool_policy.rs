@@ -19,33 +19,56 @@ pub struct NewPool {
     /// Its name.
     pub name: domain::name::Name,
     /// Whether new work starts.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub state: Option<PoolState>,
     /// Which node is preferred.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub strategy: Option<Strategy>,
     /// The modes in which its devices are given out.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub sharing: Option<Vec<SharingMode>>,
     /// Most sharers of one device in time slices.
     #[serde(default, deserialize_with = "time_slices")]
+    #[schema(nullable = false)]
     pub time_slices: Option<u32>,
     /// Whether several teams may share a device by MPS.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub mps_across_teams: Option<bool>,
     /// Whether devices are cut into MIG instances.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub mig_mode: Option<MigMode>,
     /// What may pass a blocked head.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub backfill: Option<Backfill>,
     /// What a workload counts for in quota.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub charge: Option<Charge>,
     /// Whether work that may not be preempted may borrow.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub non_preemptible_borrowing: Option<bool>,
     /// Points of priority that an hour of waiting adds.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub ageing_per_hour: Option<Points>,
     /// Fair share with memory of the past; null is without.
     #[serde(default, deserialize_with = "super::some")]
     #[schema(value_type = Option<i64>)]
     pub usage_half_life_seconds: Option<Option<i64>>,
     /// Whether guarantees must stay formable in whole nodes.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub whole_node_guarantees: Option<bool>,
     /// Who may displace whom.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub preemption: Option<PreemptionPatch>,
 }
 
@@ -99,33 +122,56 @@ impl NewPool {
 #[serde(deny_unknown_fields)]
 pub struct PolicyPatch {
     /// Whether new work starts.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub state: Option<PoolState>,
     /// Which node is preferred.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub strategy: Option<Strategy>,
     /// The modes in which its devices are given out.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub sharing: Option<Vec<SharingMode>>,
     /// Most sharers of one device in time slices.
     #[serde(default, deserialize_with = "time_slices")]
+    #[schema(nullable = false)]
     pub time_slices: Option<u32>,
     /// Whether several teams may share a device by MPS.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub mps_across_teams: Option<bool>,
     /// Whether devices are cut into MIG instances.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub mig_mode: Option<MigMode>,
     /// What may pass a blocked head.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub backfill: Option<Backfill>,
     /// What a workload counts for in quota.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub charge: Option<Charge>,
     /// Whether work that may not be preempted may borrow.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub non_preemptible_borrowing: Option<bool>,
     /// Points of priority that an hour of waiting adds.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub ageing_per_hour: Option<Points>,
     /// Fair share with memory of the past; null is without.
     #[serde(default, deserialize_with = "super::some")]
     #[schema(value_type = Option<i64>)]
     pub usage_half_life_seconds: Option<Option<i64>>,
     /// Whether guarantees must stay formable in whole nodes.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub whole_node_guarantees: Option<bool>,
     /// Who may displace whom.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub preemption: Option<PreemptionPatch>,
 }
 
@@ -134,18 +180,28 @@ pub struct PolicyPatch {
 #[serde(deny_unknown_fields)]
 pub struct PreemptionPatch {
     /// Inside a team.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub within_team: Option<WithinTeam>,
     /// By a team that takes its guarantee back.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub reclaim: Option<Reclaim>,
     /// Whether one borrower may displace another to even out shares.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub across_borrowers: Option<bool>,
     /// Protects a workload that has run for less.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub min_runtime_seconds: Option<i64>,
     /// When set, in place of the former for reclaim.
     #[serde(default, deserialize_with = "super::some")]
     #[schema(value_type = Option<i64>)]
     pub min_runtime_reclaim_seconds: Option<Option<i64>>,
     /// How long a workload waits before it may displace others.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub delay_seconds: Option<i64>,
     /// Preemptions that one workload may suffer in 24 hours; null is any number.
     #[serde(default, deserialize_with = "preemptions")]
@@ -156,34 +212,34 @@ pub struct PreemptionPatch {
     #[schema(value_type = Option<u32>)]
     pub max_per_team_hour: Option<Option<u32>>,
     /// How long a victim has to leave.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub grace_seconds: Option<i64>,
     /// Whether running preemptible work may move to make room.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub consolidate: Option<bool>,
 }
 
 /// Reads a whole number by the bounds of its key, not by those of its type.
-fn within<'de, D: Deserializer<'de>>(
-    deserializer: D,
-    range: RangeInclusive<u32>,
-) -> Result<Option<u32>, D::Error> {
-    let Some(number) = Option::<i64>::deserialize(deserializer)? else {
-        return Ok(None);
-    };
+fn within<E: serde::de::Error>(number: i64, range: RangeInclusive<u32>) -> Result<u32, E> {
     let fits = u32::try_from(number).ok().filter(|n| range.contains(n));
-    fits.map(Some).ok_or_else(|| {
+    fits.ok_or_else(|| {
         let remedy = format!("a whole number from {} to {}", range.start(), range.end());
-        serde::de::Error::custom(FieldError::new("number", number, remedy))
+        E::custom(FieldError::new("number", number, remedy))
     })
 }
 
 fn time_slices<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
-    within(deserializer, TIME_SLICES)
+    within(i64::deserialize(deserializer)?, TIME_SLICES).map(Some)
 }
 
 fn preemptions<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Option<u32>>, D::Error> {
-    within(deserializer, PREEMPTIONS).map(Some)
+    let number = Option::<i64>::deserialize(deserializer)?;
+    let number = number.map(|number| within(number, PREEMPTIONS));
+    number.transpose().map(Some)
 }
 
 /// Sets the fields that a patch has.

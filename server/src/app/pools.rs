@@ -17,7 +17,7 @@ use super::page::{self, Page, PageAsk};
 pub use super::pool_policy::{NewPool, PolicyPatch};
 use super::promises::Overpromised;
 use super::versions::{self, By, Expected, Object, PolicyNoun};
-use super::{App, AppError, Asker, promises, questions};
+use super::{App, AppError, Asker, change, promises, questions};
 use crate::store::{self, Tx};
 
 /// A pool.
@@ -155,6 +155,9 @@ pub(super) async fn set(
         }
         Expected::Version(version) => {
             let row = find(tx, name).await?;
+            if change::leaves((version, row.version), &kept_policy(&row)?, policy)? {
+                return Ok(());
+            }
             if !store::pools::update(tx, row.id, version, &kept).await? {
                 return Err(AppError::Stale {
                     given: version.to_string(),

@@ -1,5 +1,6 @@
 //! Prices: one per pool and sharing mode from a time on; added, never changed.
 
+use domain::FieldError;
 use domain::Timestamp;
 use domain::ids::{JobId, PriceId};
 use domain::money::Money;
@@ -134,27 +135,31 @@ pub async fn create(
     if let Some(rated) = store::prices::rated_until(tx, pool.id, new.mode).await?
         && effective_from < rated
     {
-        return Err(AppError::Conflict {
-            code: RefusalCode::AlreadyRated,
-            message: format!(
-                "use of pool {} in mode {} is rated until {}: choose a later effective_from",
-                new.pool,
-                new.mode,
-                domain::time::format(rated)
+        let rated = domain::time::format(rated);
+        return Err(AppError::conflict(
+            RefusalCode::AlreadyRated,
+            format!(
+                "use of pool {} in mode {} is rated until {rated}",
+                new.pool, new.mode
             ),
-        });
+            at_time(effective_from, format!("{rated} or later")),
+        ));
     }
     if store::prices::changes_known_cost(tx, pool.id, new.mode, effective_from).await? {
-        return Err(AppError::Conflict {
-            code: RefusalCode::AlreadyUsed,
-            message: format!(
+        return Err(AppError::conflict(
+            RefusalCode::AlreadyUsed,
+            format!(
                 "effective_from is {}, and use of pool {} in mode {} has a price since then, by which people \
-                 were shown its cost: choose an effective_from that is not in the past",
+                 were shown its cost",
                 domain::time::format(effective_from),
                 new.pool,
                 new.mode,
             ),
-        });
+            at_time(
+                effective_from,
+                "choose an effective_from that is not in the past",
+            ),
+        ));
     }
     let price = store::prices::NewPrice {
         id: PriceId::new(),
@@ -167,7 +172,7 @@ pub async fn create(
     };
     let created_at = store::prices::insert(tx, &price)
         .await
-        .map_err(|error| taken(error, &new))?;
+        .map_err(|error| taken(error, &new, effective_from))?;
     let price = Price {
         id: price.id,
         pool: new.pool,
@@ -226,15 +231,22 @@ fn trimmed(amount: Decimal) -> Decimal {
     normal
 }
 
-fn taken(error: sqlx::Error, new: &NewPrice) -> AppError {
+/// What stands in the way of a price that begins then.
+fn at_time(effective_from: Timestamp, remedy: impl Into<String>) -> FieldError {
+    let given = domain::time::format(effective_from);
+    FieldError::new("effective_from", given, remedy)
+}
+
+fn taken(error: sqlx::Error, new: &NewPrice, effective_from: Timestamp) -> AppError {
     if store::violated(&error) == Some("price_taken") {
-        return AppError::Conflict {
-            code: RefusalCode::PriceTaken,
-            message: format!(
-                "pool {} in mode {} has a price from that time on: choose another effective_from",
+        return AppError::conflict(
+            RefusalCode::PriceTaken,
+            format!(
+                "pool {} in mode {} has a price from that time on",
                 new.pool, new.mode
             ),
-        };
+            at_time(effective_from, "choose another effective_from"),
+        );
     }
     error.into()
 }

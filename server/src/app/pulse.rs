@@ -25,7 +25,8 @@ impl Pulse {
         };
     }
 
-    /// Notes that the loop turns and starts nothing, since its plan was refused: no beat.
+    /// Notes that the loop turns and starts nothing, since its plan was refused: no beat, and until
+    /// the next one it is not ready.
     pub fn plan_was_refused(&self) {
         self.lock().refused = true;
     }

@@ -6,6 +6,7 @@ pub(super) mod warning;
 
 use std::collections::BTreeMap;
 
+use domain::FieldError;
 use domain::MilliGpu;
 use domain::ids::{PoolId, TeamId};
 use domain::name::Name;
@@ -17,7 +18,7 @@ use super::authorise::{Action, Target, authorise};
 use super::idempotency::{self, Answer, Repeat};
 use super::page::{self, Page, PageAsk};
 use super::versions::{self, By, Expected, Object, PolicyNoun};
-use super::{App, AppError, Asker, RefusalCode, pools, questions, teams};
+use super::{App, AppError, Asker, RefusalCode, change, pools, questions, teams};
 use crate::store::quotas::{Amounts, OfTeam};
 use crate::store::teams::TreeTeam;
 use crate::store::{self, Tx};
@@ -271,13 +272,19 @@ pub(super) async fn set(
         .map(|row| ((row.pool_id, row.team_id), row))
         .collect();
     let mut quotas = Vec::with_capacity(changes.len());
-    for change in changes {
+    for (index, change) in changes.iter().enumerate() {
         let team = tree.iter().find(|node| node.name == change.team);
         let team = team.ok_or_else(|| AppError::not_found("team", &change.team))?;
         let pool = pools_changed[&change.pool];
-        let row = write(tx, by, change, (team, pool), rows.get(&(pool, team.id)))
-            .await
-            .map_err(|error| named(by, change, error))?;
+        let row = write(
+            tx,
+            by,
+            (index, change),
+            (team, pool),
+            rows.get(&(pool, team.id)),
+        )
+        .await
+        .map_err(|error| named(by, (index, change), error))?;
         rows.insert((pool, team.id), row);
         quotas.push(shown(
             &change.team,
@@ -294,30 +301,34 @@ pub(super) async fn set(
 }
 
 /// A refusal of one of many, by its name: there is no header that it could be about.
-fn named(by: &By<'_>, change: &Change, error: AppError) -> AppError {
-    let what = match error {
+fn named(by: &By<'_>, (index, change): (usize, &Change), error: AppError) -> AppError {
+    let (what, given) = match error {
         AppError::Stale { given, present } if by.action == Action::PutQuotas => {
-            format!("has version {present}, not {given}")
+            (format!("has version {present}, not {given}"), given)
         }
         AppError::AlreadyThere { present } if by.action == Action::PutQuotas => {
-            format!("is there already, with version {present}")
+            let what = format!("is there already, with version {present}");
+            (what, "null".to_owned())
         }
         other => return other,
     };
-    AppError::Conflict {
-        code: RefusalCode::QuotaChanged,
-        message: format!(
-            "the quota of team {} in pool {} {what}: read it again and repeat",
-            change.team, change.pool
+    let of = format!("the quota of team {} in pool {}", change.team, change.pool);
+    AppError::conflict(
+        RefusalCode::QuotaChanged,
+        format!("{of} {what}"),
+        FieldError::new(
+            format!("quotas[{index}].version"),
+            given,
+            "read it again and repeat",
         ),
-    }
+    )
 }
 
 /// Writes one row, if it still is what was expected.
 async fn write(
     tx: &mut Tx,
     by: &By<'_>,
-    change: &Change,
+    (index, change): (usize, &Change),
     (team, pool): (&TreeTeam, PoolId),
     present: Option<&OfTeam>,
 ) -> Result<OfTeam, AppError> {
@@ -328,20 +339,24 @@ async fn write(
                 present: row.version,
             });
         }
-        (Expected::Version(_), None) => {
-            return Err(AppError::Conflict {
-                code: RefusalCode::NotThereYet,
-                message: format!(
-                    "team {} has no quota in pool {} yet: send If-None-Match: *",
+        (Expected::Version(version), None) => {
+            return Err(AppError::conflict(
+                RefusalCode::NotThereYet,
+                format!(
+                    "team {} has no quota in pool {} yet",
                     change.team, change.pool
                 ),
-            });
+                if by.action == Action::PutQuotas {
+                    FieldError::new(format!("quotas[{index}].version"), version, "null")
+                } else {
+                    FieldError::new("If-Match", version, "send If-None-Match: *")
+                },
+            ));
         }
-        (Expected::Version(given), Some(row)) if given != row.version => {
-            return Err(AppError::Stale {
-                given: given.to_string(),
-                present: row.version,
-            });
+        (Expected::Version(given), Some(row))
+            if change::leaves((given, row.version), &row.amounts, &amounts)? =>
+        {
+            return Ok(*row);
         }
         (Expected::Nothing, None) => store::quotas::insert(tx, team.id, pool, amounts).await?,
         (Expected::Version(version), Some(_)) => {

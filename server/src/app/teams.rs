@@ -1,5 +1,6 @@
 //! Teams: the tree of tenants, made by administrators; who belongs to a team is its owners' affair.
 
+use domain::FieldError;
 use domain::Timestamp;
 use domain::ids::{TeamId, UserId};
 use domain::name::Name;
@@ -12,7 +13,7 @@ use super::audit::Change;
 use super::authorise::{Action, Target, authorise};
 use super::idempotency::{self, Answer, Repeat};
 use super::page::{self, Page, PageAsk};
-use super::{App, AppError, Asker, RefusalCode, audit, quotas};
+use super::{App, AppError, Asker, RefusalCode, audit, change, quotas};
 use crate::store::teams::TreeTeam;
 use crate::store::{self, Tx};
 
@@ -58,6 +59,8 @@ pub struct NewTeam {
 #[serde(deny_unknown_fields)]
 pub struct TeamPatch {
     /// Its name.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub name: Option<Name>,
     /// The team above it; null moves it to the root.
     #[serde(default, deserialize_with = "super::some")]
@@ -144,6 +147,10 @@ pub async fn update(
         Some(Some(parent)) => Some(parent_for(&mut tx, parent).await?),
     };
     let new_name = patch.name.unwrap_or_else(|| name.clone());
+    let was = (&before.name, before.parent_id);
+    if change::leaves((version, before.version), &was, &(&new_name, parent))? {
+        return Ok(shown(asker, before));
+    }
     if parent != before.parent_id {
         let mut tree = store::teams::tree(&mut tx).await?;
         for node in tree.iter_mut().filter(|node| node.id == before.id) {
@@ -254,13 +261,15 @@ pub async fn add_member(
         return Ok(answer);
     }
     let (before, since) = join(&mut work.tx, asker, &row, person.id, new.role).await?;
-    let change = Change {
-        team_id: Some(row.id),
-        before: before.map(|role| json!({"role": role})),
-        after: Some(json!({"role": new.role})),
-        ..Change::of(Action::AddMember, format!("member/{team}/{}", new.user))
-    };
-    audit::record(&mut work.tx, asker, change).await?;
+    if before != Some(new.role) {
+        let change = Change {
+            team_id: Some(row.id),
+            before: before.map(|role| json!({"role": role})),
+            after: Some(json!({"role": new.role})),
+            ..Change::of(Action::AddMember, format!("member/{team}/{}", new.user))
+        };
+        audit::record(&mut work.tx, asker, change).await?;
+    }
     let member = Member {
         user: person.name,
         display_name: person.display_name,
@@ -370,13 +379,11 @@ async fn check_owned_without(
     if stays {
         return Ok(());
     }
-    Err(AppError::Conflict {
-        code: RefusalCode::LastOwner,
-        message: format!(
-            "you are the last owner of team {}: make somebody else its owner first",
-            team.name
-        ),
-    })
+    Err(AppError::conflict(
+        RefusalCode::LastOwner,
+        format!("you are the last owner of team {}", team.name),
+        FieldError::new("user", &asker.name, "make somebody else its owner first"),
+    ))
 }
 
 /// A team under which another may stand: one without work of its own, since work belongs to leaves.
@@ -388,12 +395,13 @@ async fn parent_for(tx: &mut Tx, name: &Name) -> Result<TeamId, AppError> {
         other => other,
     })?;
     if store::teams::has_live_work(tx, parent.id).await? {
-        return Err(AppError::Conflict {
-            code: RefusalCode::TeamHasWork,
-            message: format!(
-                "team {name} has work that has not ended, and work belongs to teams without teams below: wait for it or cancel it"
+        return Err(AppError::conflict(
+            RefusalCode::TeamHasWork,
+            format!(
+                "team {name} has work that has not ended, and work belongs to teams without teams below"
             ),
-        });
+            FieldError::new("parent", name, "wait for its work or cancel it"),
+        ));
     }
     Ok(parent.id)
 }

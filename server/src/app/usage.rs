@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use domain::FieldError;
 use domain::Timestamp;
 use domain::ids::JobId;
 use domain::money::Money;
@@ -12,6 +13,7 @@ use utoipa::ToSchema;
 
 use super::authorise::{Action, Target, authorise};
 use super::jobs::rust_decimal_number;
+use super::lists::read_list;
 use super::{App, AppError, Asker, pools, teams};
 use crate::accounting::capacity::{self, Shown};
 use crate::accounting::usage::{self, LINES_MAX, Report, ReportLine, Sum};
@@ -77,28 +79,29 @@ pub struct UsageTotal {
     pub cost: Option<Money>,
 }
 
-/// Reads words of `group_by`, separated by commas.
-pub fn parse_grouping(words: &str) -> Result<Grouping, AppError> {
-    let mut by = Grouping::default();
-    for word in words.split(',').filter(|word| !word.is_empty()) {
-        match word {
-            "team" => by.team = true,
-            "user" => by.user = true,
-            "job" => by.job = true,
-            "pool" => by.pool = true,
-            "mode" => by.mode = true,
-            "day" => by.day = true,
-            "hour" => by.hour = true,
-            _ => {
-                return Err(AppError::invalid(
-                    "group_by",
-                    word,
-                    "team, user, job, pool, mode, day or hour, several separated by commas",
-                ));
-            }
-        }
-    }
-    Ok(by)
+/// The words of `group_by`.
+const GROUP_KEYS: [&str; 7] = ["team", "user", "job", "pool", "mode", "day", "hour"];
+
+/// Reads words of `group_by`, separated by commas; none is one sum.
+pub fn parse_grouping(words: Option<&str>) -> Result<Grouping, AppError> {
+    let key = |word: &str| {
+        let known = GROUP_KEYS.into_iter().find(|key| *key == word);
+        known.ok_or_else(|| {
+            let remedy = "team, user, job, pool, mode, day or hour, several separated by commas";
+            FieldError::new("group_by", word, remedy)
+        })
+    };
+    let keys = read_list("group_by", words, key)?;
+    let by = |key| keys.contains(&key);
+    Ok(Grouping {
+        team: by("team"),
+        user: by("user"),
+        job: by("job"),
+        pool: by("pool"),
+        mode: by("mode"),
+        day: by("day"),
+        hour: by("hour"),
+    })
 }
 
 /// Reports what a team, with all below it, has used.

@@ -1,5 +1,6 @@
 //! People: made, changed and disabled by administrators; never deleted, since what they did stays theirs.
 
+use domain::FieldError;
 use domain::Timestamp;
 use domain::error::printable;
 use domain::ids::UserId;
@@ -13,7 +14,8 @@ use super::audit::Change;
 use super::authorise::{Action, Target, authorise};
 use super::idempotency::{self, Answer, Repeat};
 use super::page::{self, Page, PageAsk};
-use super::{App, AppError, Asker, RefusalCode, audit, passwords};
+use super::{App, AppError, Asker, RefusalCode, audit, change, passwords};
+use crate::store::users::Fields;
 use crate::store::{self, Tx};
 
 /// Longest display name, in characters; fits a table cell.
@@ -157,7 +159,7 @@ pub async fn create(
         return Ok(answer);
     }
     let id = UserId::new();
-    let fields = store::users::Fields {
+    let fields = Fields {
         display_name: &new.display_name,
         platform_role: new.role,
         disabled: false,
@@ -184,15 +186,20 @@ pub async fn create(
 #[serde(deny_unknown_fields)]
 pub struct UserPatch {
     /// How it is called.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub display_name: Option<String>,
     /// Its role on the platform; null takes it away.
     #[serde(default, deserialize_with = "super::some")]
     #[schema(value_type = Option<PlatformRole>)]
     pub role: Option<Option<PlatformRole>>,
     /// Whether it may not sign in; its sessions end at once.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub disabled: Option<bool>,
     /// A new password; its sessions end at once.
-    #[schema(format = Password)]
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(format = Password, nullable = false)]
     pub password: Option<String>,
 }
 
@@ -215,7 +222,7 @@ pub async fn update(
     // The system's: a person's own transaction may not touch passwords and sessions.
     let mut tx = app.db.begin_system().await?;
     let before = find(&mut tx, name).await?;
-    let fields = store::users::Fields {
+    let fields = Fields {
         display_name: patch
             .display_name
             .as_deref()
@@ -223,6 +230,16 @@ pub async fn update(
         platform_role: patch.role.unwrap_or(before.platform_role),
         disabled: patch.disabled.unwrap_or(before.disabled_at.is_some()),
     };
+    let was = Fields {
+        display_name: &before.display_name,
+        platform_role: before.platform_role,
+        disabled: before.disabled_at.is_some(),
+    };
+    let versions = (version, before.version);
+    // What a new password is like is not asked: it is a change.
+    if hash.is_none() && change::leaves(versions, &was, &fields)? {
+        return Ok(before.into());
+    }
     // Two administrators who disable each other at once must not both succeed.
     store::teams::lock_tree(&mut tx).await?;
     if !store::users::update(&mut tx, before.id, version, &fields).await? {
@@ -232,10 +249,17 @@ pub async fn update(
         });
     }
     if store::users::count_admins(&mut tx).await? == 0 {
-        return Err(AppError::Conflict {
-            code: RefusalCode::LastAdmin,
-            message: format!("{name} is the last administrator: make another one first"),
-        });
+        let (field, value) = if fields.disabled {
+            ("disabled", "true".to_owned())
+        } else {
+            let role = fields.platform_role.map(PlatformRole::as_str);
+            ("role", role.unwrap_or("null").to_owned())
+        };
+        return Err(AppError::conflict(
+            RefusalCode::LastAdmin,
+            format!("{name} is the last administrator"),
+            FieldError::new(field, value, "make another one first"),
+        ));
     }
     let after = find(&mut tx, name).await?;
     if let Some(hash) = &hash {

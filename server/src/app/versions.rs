@@ -7,6 +7,7 @@
 
 mod changed;
 
+use domain::FieldError;
 use domain::Timestamp;
 use domain::ids::{PoolId, TeamId};
 use domain::name::Name;
@@ -329,13 +330,11 @@ async fn kept(tx: &mut Tx, id: i64) -> Result<(i64, String, Value), AppError> {
         .ok_or_else(|| AppError::not_found("policy version", id))?;
     match row.after {
         Some(state) => Ok((row.version, row.object, state)),
-        None => Err(AppError::Conflict {
-            code: RefusalCode::ItWasRemoved,
-            message: format!(
-                "version {id} is the removal of {}: go back to one before it",
-                row.object
-            ),
-        }),
+        None => Err(AppError::conflict(
+            RefusalCode::ItWasRemoved,
+            format!("version {id} is the removal of {}", row.object),
+            FieldError::new("policy_version", id, "go back to one before it"),
+        )),
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use domain::FieldError;
 use domain::Timestamp;
 use domain::ids::{PoolId, WindowId};
 use domain::name::Name;
@@ -17,7 +18,7 @@ use super::page::{self, Page, PageAsk};
 use super::policy_diff::WindowDraft;
 use super::quotas::{self, NewQuota, Warning, tree::Promises, warning};
 use super::versions::{self, By, Expected, Object, PolicyNoun};
-use super::{App, AppError, Asker, RefusalCode, pools, questions};
+use super::{App, AppError, Asker, RefusalCode, change, pools, questions};
 use crate::store::windows::{self as rows, WindowQuota as QuotaRow};
 use crate::store::{self, Tx};
 
@@ -56,7 +57,7 @@ pub struct Window {
 }
 
 /// What a team has while a window is open, in place of its quota.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WindowQuota {
     /// The team.
@@ -98,19 +99,29 @@ pub struct NewWindow {
 #[serde(deny_unknown_fields)]
 pub struct WindowPatch {
     /// The days on which it opens.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub days: Option<Vec<Day>>,
     /// When it opens.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub from: Option<TimeOfDay>,
     /// When it closes.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub to: Option<TimeOfDay>,
     /// Whose clocks are meant.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub time_zone: Option<Zone>,
     /// What holds meanwhile, in place of all that held before.
+    #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub quotas: Option<Vec<WindowQuota>>,
 }
 
 /// A window as its versions keep it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct WindowForm {
     days: Vec<Day>,
     from: TimeOfDay,
@@ -143,6 +154,14 @@ impl WindowForm {
             time_zone: Some(self.time_zone),
             quotas: self.quotas,
         }
+    }
+
+    /// The same window with its days and teams in one order, in which two are compared.
+    fn in_order(&self) -> Self {
+        let mut same = self.clone();
+        same.days.sort_unstable();
+        same.quotas.sort_by(|a, b| a.team.cmp(&b.team));
+        same
     }
 
     fn weekly(&self) -> Weekly {
@@ -280,8 +299,15 @@ pub(super) async fn set(
     expected: Expected,
     form: &WindowForm,
 ) -> Result<(), AppError> {
-    check(form)?;
     let pool_id = lock(tx, pool).await?;
+    if let Expected::Version(version) = expected {
+        let row = find(tx, pool_id, name).await?;
+        let before = WindowForm::from(&row);
+        if change::leaves((version, row.version), &before.in_order(), &form.in_order())? {
+            return Ok(());
+        }
+    }
+    check(form)?;
     let quotas = quota_rows(tx, &form.quotas).await?;
     let weekly = form.weekly();
     let (id, before, version) = match expected {
@@ -313,10 +339,11 @@ pub(super) fn check_count(windows: usize) -> Result<(), AppError> {
     if windows <= WINDOWS_MAX {
         return Ok(());
     }
-    Err(AppError::Conflict {
-        code: RefusalCode::TooManyWindows,
-        message: format!("a pool has at most {WINDOWS_MAX} windows: remove one first"),
-    })
+    Err(AppError::conflict(
+        RefusalCode::TooManyWindows,
+        format!("a pool has at most {WINDOWS_MAX} windows"),
+        FieldError::new("windows", windows, "remove one first"),
+    ))
 }
 
 fn object(pool_id: PoolId, pool: &Name, name: &Name, version: i64) -> Object {

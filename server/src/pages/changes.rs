@@ -23,7 +23,7 @@ use crate::app::authorise::{Action, Target, authorise, may};
 use crate::app::page::{Page, PageAsk};
 use crate::app::policy_diff::{self, PolicyDraft};
 use crate::app::versions::{self, Expected, PolicyVersion, VersionFilter};
-use crate::app::{App, AppError, RefusalCode};
+use crate::app::{App, AppError};
 use crate::front::fields::read_query;
 
 /// The route that keys of going back belong to.
@@ -263,11 +263,7 @@ pub async fn restore_version(
             Ok(Redirect::to(&format!("{back}{mark}done=restored")).into_response())
         }
         Err(error @ (AppError::Stale { .. } | AppError::AlreadyThere { .. })) => {
-            Err(AppError::Conflict {
-                code: RefusalCode::ChangedMeanwhile,
-                message: error.to_string(),
-            }
-            .into())
+            Err(AppError::changed_meanwhile(error.to_string()).into())
         }
         Err(error) => Err(error.into()),
     }

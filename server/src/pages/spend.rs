@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use domain::money::{BILLED_DECIMALS, Money, round_lines};
+use domain::money::{BILLED_DECIMALS, Money, SHOWN_DECIMALS, round_lines};
 use domain::name::Name;
 use rust_decimal::Decimal;
 use rust_decimal::prelude::ToPrimitive as _;
@@ -26,9 +26,18 @@ pub struct Month {
 /// What a team spent this month, with all below it.
 pub async fn of_team(app: &App, asker: &Asker, team: &Name) -> Result<Month, PageError> {
     let mut spent = spend::of_team(app, asker, team).await?;
-    round_together(&mut spent.by_pool);
-    round_together(&mut spent.by_user);
-    round_together(std::slice::from_mut(&mut spent.total));
+    // As far as the page writes them, where one is less than a cent.
+    let lines = spent.by_pool.iter().chain(&spent.by_user);
+    let amounts = lines.chain([&spent.total]).map(|line| line.cost.as_ref());
+    let small = amounts.flatten().any(Money::less_than_a_cent);
+    let decimals = if small {
+        SHOWN_DECIMALS
+    } else {
+        BILLED_DECIMALS
+    };
+    round_together(&mut spent.by_pool, decimals);
+    round_together(&mut spent.by_user, decimals);
+    round_together(std::slice::from_mut(&mut spent.total), decimals);
     let lines = spent.by_pool.iter().map(|line| SpendLine {
         pool: line.of.clone(),
         mode: line.mode.clone().unwrap_or_default(),
@@ -57,14 +66,14 @@ pub async fn by_team(app: &App, asker: &Asker) -> Result<BTreeMap<String, Cost>,
     Ok(teams)
 }
 
-/// Rounds a bill's lines to the cent so that they add up to their rounded total.
-fn round_together(lines: &mut [Spent]) {
+/// Rounds a bill's lines so that they add up to their rounded total.
+fn round_together(lines: &mut [Spent], decimals: u32) {
     let priced: Vec<&mut Money> = lines
         .iter_mut()
         .filter_map(|line| line.cost.as_mut())
         .collect();
     let exact: Vec<Decimal> = priced.iter().map(|money| money.amount).collect();
-    let rounded = round_lines(&exact, BILLED_DECIMALS);
+    let rounded = round_lines(&exact, decimals);
     for (money, amount) in priced.into_iter().zip(rounded) {
         money.amount = amount;
     }

@@ -33,6 +33,9 @@ const REFUSALS_MAX: u32 = 3;
 pub enum Turn {
     /// It is done.
     Done,
+    /// The plan for the present world was refused, and one workload may be at fault: it is tried
+    /// again, and without that workload in the end.
+    Spoiled,
     /// The plan for the present world was refused: until another is not, no work can be done.
     Stuck,
     /// Another leader has raised the epoch.
@@ -54,8 +57,10 @@ pub struct Cycle {
     /// When it was last looked who is short of its guarantee.
     look: Look,
     fresh: bool,
-    /// Whether the last plan was refused by the checker.
-    stuck: bool,
+    /// Plans in a row that were refused by the checker.
+    spoiled: u32,
+    /// Since when planning is stopped, where that is more than a workload's fault.
+    stopped_since: Option<Timestamp>,
     last_check: Instant,
     last_thought: Instant,
     next_moment: Option<Timestamp>,
@@ -75,7 +80,8 @@ impl Cycle {
             followed: settle::Followed::default(),
             look: Look::default(),
             fresh: true,
-            stuck: false,
+            spoiled: 0,
+            stopped_since: None,
             last_check: Instant::now(),
             last_thought: Instant::now(),
             next_moment: None,
@@ -108,13 +114,13 @@ impl Cycle {
             return Ok(Turn::Done);
         }
         let due = self.next_moment.is_some_and(|at| at <= self.mirror.now);
-        let unsettled = self.stuck || self.anybody_waits();
+        let unsettled = self.spoiled > 0 || self.anybody_waits();
         let idle = self.last_thought.elapsed() >= IDLE_LIMIT && unsettled;
         if !(changed || due || idle) {
             if self.look.due() && self.look_again().await? == Looked::Fenced {
                 return Ok(Turn::Fenced);
             }
-            return Ok(if self.stuck { Turn::Stuck } else { Turn::Done });
+            return Ok(self.stands());
         }
         let turn = self.plan_and_commit().await?;
         self.last_thought = Instant::now();
@@ -170,7 +176,8 @@ impl Cycle {
             Thought::Fault { culprit, messages } => return self.strike(culprit, &messages).await,
         };
         self.strikes.clear();
-        self.stuck = false;
+        self.spoiled = 0;
+        self.stopped_since = None;
         let waiting = f64::from(u32::try_from(plan.waiting.len()).unwrap_or(u32::MAX));
         metrics::gauge!("allotment_jobs_waiting").set(waiting);
         let outcome =
@@ -210,6 +217,31 @@ impl Cycle {
             .collect()
     }
 
+    /// How it stands since the last plan.
+    fn stands(&self) -> Turn {
+        match (self.stopped_since, self.spoiled) {
+            (Some(_), _) => Turn::Stuck,
+            (None, 0) => Turn::Done,
+            (None, _) => Turn::Spoiled,
+        }
+    }
+
+    /// Says of all that waits that nothing is planned, once it is known that no workload by itself
+    /// is at fault.
+    async fn tell_stopped(&mut self) -> Result<(), sqlx::Error> {
+        let since = *self.stopped_since.get_or_insert(self.mirror.now);
+        let news = self.told.stopped(&self.mirror.records, since);
+        self.fresh |= news.cut;
+        let stored = self.store(&news).await;
+        if stored.is_err() {
+            self.told = Told::default();
+        }
+        if stored? {
+            self.app.wake.all();
+        }
+        Ok(())
+    }
+
     /// Nothing is committed; a workload that does this again and again is failed, so that the
     /// others go on.
     async fn strike(
@@ -225,7 +257,10 @@ impl Cycle {
             count = messages.len(),
             "plan refused, nothing was committed"
         );
-        self.stuck = true;
+        self.spoiled = self.spoiled.saturating_add(1);
+        if culprit.is_none() || self.spoiled > STRIKES_MAX {
+            self.tell_stopped().await?;
+        }
         let Some(culprit) = culprit else {
             return Ok(Turn::Stuck);
         };
@@ -248,7 +283,7 @@ impl Cycle {
             }
             self.strikes.remove(&culprit);
         }
-        Ok(Turn::Stuck)
+        Ok(self.stands())
     }
 
     /// Wakes whoever acts on the commit, and stores why the rest waits.

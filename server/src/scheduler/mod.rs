@@ -98,6 +98,7 @@ async fn lead(
         match cycle.turn().await {
             Ok(Turn::Done) => app.pulse.scheduler_beats(),
             // No beat: a loop that starts nothing, however often it turns, is not ready.
+            Ok(Turn::Spoiled) => {}
             Ok(Turn::Stuck) => app.pulse.plan_was_refused(),
             Ok(Turn::Fenced) => {
                 tracing::warn!("another leader took over, this one stops");

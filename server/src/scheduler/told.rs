@@ -8,10 +8,11 @@ use domain::ids::JobId;
 use domain::state::JobState;
 use engine::plan::{Code, Plan, Waiting};
 use engine::world::{Workload, World};
+use serde_json::json;
 
 use super::world::{Mirror, Records};
 use super::{discreet, translate};
-use crate::app::jobs::{beyond_quotas, waits_for_quota};
+use crate::app::jobs::{PLANNING_STOPPED, beyond_quotas, waits_for_quota};
 use crate::store::jobs::{self, Verdict};
 use crate::store::waits::{self, Cause};
 use crate::store::{self, Tx, expected_starts};
@@ -24,7 +25,11 @@ const VERDICT_AGE_MAX: Duration = Duration::from_secs(5);
 
 /// What was last stored for each waiting job.
 #[derive(Debug, Default)]
-pub(super) struct Told(BTreeMap<JobId, Last>);
+pub(super) struct Told {
+    verdicts: BTreeMap<JobId, Last>,
+    /// Those that were told that planning is stopped, with their versions then.
+    stopped: BTreeMap<JobId, i64>,
+}
 
 /// What was last stored for one job.
 #[derive(Debug)]
@@ -60,6 +65,7 @@ impl Told {
     pub fn news(&mut self, world: &World, records: &Records, plan: &Plan) -> News {
         let mut news = News::default();
         let mut present = BTreeMap::new();
+        self.stopped.clear();
         for waiting in &plan.waiting {
             let Some(id) = translate::job_id(&waiting.workload) else {
                 continue;
@@ -69,7 +75,10 @@ impl Told {
             };
             let waiting = discreet::verdict(world, &job.row.team, waiting);
             let version = job.row.version;
-            let last = self.0.remove(&id).filter(|last| last.version == version);
+            let last = self
+                .verdicts
+                .remove(&id)
+                .filter(|last| last.version == version);
             match last {
                 Some(last) if last.still(&waiting) => {
                     present.insert(id, last);
@@ -97,7 +106,45 @@ impl Told {
                 _ => news.cut = true,
             }
         }
-        self.0 = present;
+        self.verdicts = present;
+        news
+    }
+
+    /// What is said of jobs that wait while planning is stopped, where it was not said yet. Once
+    /// there is a plan again all that waits is told anew why.
+    pub fn stopped(&mut self, records: &Records, since: Timestamp) -> News {
+        self.verdicts.clear();
+        let since = domain::time::format(since);
+        let message = format!(
+            "planning is stopped since {since}, because every plan fails or is refused by its checks; \
+             /readyz and the server's log tell administrators"
+        );
+        let mut news = News::default();
+        let waiting = records.jobs.values().map(|job| &job.row);
+        for row in waiting.filter(|row| row.state == JobState::Queued) {
+            if self.stopped.get(&row.id) == Some(&row.version) {
+                continue;
+            }
+            if news.verdicts.len() == VERDICTS_MAX {
+                news.cut = true;
+                break;
+            }
+            self.stopped.insert(row.id, row.version);
+            news.verdicts.push(Verdict {
+                id: row.id,
+                code: PLANNING_STOPPED.to_owned(),
+                message: message.clone(),
+                whole: json!({ "code": PLANNING_STOPPED, "scope": since, "message": message }),
+            });
+            news.causes.push(Cause {
+                job_id: row.id,
+                code: PLANNING_STOPPED.to_owned(),
+                scope: String::new(),
+                message: message.clone(),
+                need_milli: 0,
+                have_milli: 0,
+            });
+        }
         news
     }
 }

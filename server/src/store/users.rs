@@ -73,7 +73,7 @@ pub async fn page(tx: &mut Tx, after: Option<&str>, rows: i64) -> Result<Vec<Use
 }
 
 /// What is written of a person.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Fields<'a> {
     /// How it is called.
     pub display_name: &'a str,

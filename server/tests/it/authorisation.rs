@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use axum::http::{Method, StatusCode};
 use domain::ids::{JobId, NodeId};
 use serde_json::{Value, json};
+use server::app::authorise::{Action, Rule};
 use sqlx::PgPool;
 
 use crate::fixture::{Ask, Client, Server};
@@ -124,10 +125,9 @@ impl Ground {
         .await;
     }
 
-    fn ask(&self, client: &Client, path: &str, method: &str, operation: &Value) -> Ask {
-        let id = operation["operationId"].as_str().expect("an id");
-        let path = path
-            .replace("{team}", "vision")
+    /// An operation's path with what is there.
+    pub fn path(&self, id: &str, path: &str) -> String {
+        path.replace("{team}", "vision")
             .replace("{pool}", "h100")
             .replace("{user}", "vision-viewer")
             .replace(
@@ -142,7 +142,12 @@ impl Ground {
             .replace("{window}", "spare")
             .replace("{policy_version}", "1")
             .replace("{node}", "n1")
-            .replace("{job}", &self.job.to_string());
+            .replace("{job}", &self.job.to_string())
+    }
+
+    fn ask(&self, client: &Client, path: &str, method: &str, operation: &Value) -> Ask {
+        let id = operation["operationId"].as_str().expect("an id");
+        let path = self.path(id, path);
         let query = if id == "get_capacity_usage" {
             "?pool=h100"
         } else {
@@ -241,6 +246,45 @@ async fn every_role_may_do_what_the_matrix_says_and_nothing_else(owner: PgPool) 
                 faults.push(format!(
                     "{id} by {role}: {found} ({status}), not {expected}"
                 ));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{faults:#?}");
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn who_may_not_is_told_so_before_what_is_wrong_with_the_request(owner: PgPool) {
+    let expected = table(include_str!("authorisation.txt"), 1);
+    let ground = Ground::prepare(owner).await;
+    ground.restore().await;
+    let mut faults = Vec::new();
+    for (path, method, operation) in &operations() {
+        let id = operation["operationId"].as_str().expect("an id");
+        let action = Action::ALL.iter().find(|action| action.as_str() == id);
+        let rule = action.expect("it is in the table").rule();
+        for (role, expected) in ROLES.iter().zip(&expected[id]) {
+            let judged = match (*expected, rule) {
+                ("-", _) => StatusCode::FORBIDDEN,
+                (".", Rule::Team(..) | Rule::Work(_)) => StatusCode::NOT_FOUND,
+                _ => continue,
+            };
+            let client = ground.server.client(role);
+            let path = ground.path(id, path);
+            let method: Method = method.to_uppercase().parse().expect("a method");
+            let ask = |query: &str| client.ask(method.clone(), &format!("{path}{query}"));
+            let mut wrong = vec![ask("?there_is_no_such_parameter=1")];
+            if method != Method::GET {
+                wrong.push(ask("").json(json!({"there_is_no_such_field": 1})));
+                wrong.push(ask("").raw("application/json", "{"));
+                wrong.push(ask("").raw("text/plain", "a"));
+            }
+            for (kind, wrong) in wrong.into_iter().enumerate() {
+                let status = wrong.status().await;
+                if status != judged {
+                    faults.push(format!(
+                        "{id} by {role}, fault {kind}: {status}, not {judged}"
+                    ));
+                }
             }
         }
     }

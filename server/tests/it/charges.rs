@@ -216,9 +216,10 @@ async fn a_price_changes_no_cost_that_people_were_shown(owner: PgPool) {
         prices::create(&fleet.app, &fleet.root(), Repeat::none(), new).await
     };
     let refused = add("exclusive", Some("2026-10-01T00:10:00Z")).await;
-    let Err(AppError::Conflict { code, message }) = refused else {
+    let Err(refused @ AppError::Conflict { code, .. }) = &refused else {
         panic!("{refused:?}");
     };
+    let message = refused.to_string();
     assert_eq!(code.as_str(), "already_used");
     for word in ["2026-10-01T00:10:00Z", "effective_from", "not in the past"] {
         assert!(message.contains(word), "{message}");

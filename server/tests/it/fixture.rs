@@ -324,6 +324,14 @@ impl Reply {
                 .is_some_and(|t| t.starts_with("/problems/")),
             "{problem}"
         );
+        if matches!(
+            status,
+            StatusCode::CONFLICT | StatusCode::UNPROCESSABLE_ENTITY
+        ) {
+            for key in ["field", "value", "remedy"] {
+                assert!(problem[key].is_string(), "no {key}: {problem}");
+            }
+        }
         assert_eq!(
             problem["request_id"].as_str(),
             self.headers

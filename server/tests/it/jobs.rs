@@ -451,7 +451,23 @@ async fn a_waiting_job_is_suspended_resumed_changed_and_cancelled(owner: PgPool)
         .iter()
         .filter_map(|event| event["to"].as_str())
         .collect();
-    assert_eq!(steps, ["queued", "suspended", "queued", "cancelled"]);
+    // A change is a step of its own that leaves the state, with who made it and what of.
+    assert_eq!(
+        steps,
+        ["queued", "suspended", "queued", "queued", "cancelled"]
+    );
+    let change = &events["items"][3];
+    assert_eq!(
+        (&change["reason"], &change["actor"], &change["data"]),
+        (
+            &json!("changed"),
+            &json!("vision-member"),
+            &json!({ "changes": {
+                "class": { "from": "normal", "to": "slow" },
+                "time_limit_seconds": { "from": null, "to": 60 },
+            } })
+        )
+    );
 }
 
 #[sqlx::test(migrations = "../migrations")]

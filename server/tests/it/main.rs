@@ -44,6 +44,7 @@ mod policy_pages;
 mod prospects;
 mod proxies;
 mod queue;
+mod refusals;
 mod replay;
 mod scheduler;
 mod schema;

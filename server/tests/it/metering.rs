@@ -340,7 +340,7 @@ pub fn ask(from: &str, to: &str, by: &str) -> UsageAsk {
     UsageAsk {
         from: Some(from.parse().expect("a time")),
         to: Some(to.parse().expect("a time")),
-        by: parse_grouping(by).expect("words"),
+        by: parse_grouping(Some(by).filter(|by| !by.is_empty())).expect("words"),
     }
 }
 

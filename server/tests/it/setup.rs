@@ -37,6 +37,12 @@ async fn a_server_is_ready_when_it_can_work_and_not_before(owner: PgPool) {
     assert!(words.contains("refused"), "{words}");
     app.pulse.scheduler_beats();
     assert_eq!(probe(&app, "/readyz").await.0, StatusCode::OK);
+    // That no plan is taken any more is told at once, however lately one was.
+    app.pulse.plan_was_refused();
+    let (status, words) = probe(&app, "/readyz").await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(words.contains("refused"), "{words}");
+    app.pulse.scheduler_beats();
     sqlx::raw_sql("UPDATE _sqlx_migrations SET success = false WHERE version = (SELECT max(version) FROM _sqlx_migrations)")
         .execute(&owner)
         .await

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use server::app::idempotency::Repeat;
 use server::app::jobs::{self, Waits};
 use server::app::planning;
+use server::scheduler::Turn;
 use server::store::waits::{self, Cause, WAITS_MAX};
 use sqlx::PgPool;
 
@@ -259,4 +260,65 @@ async fn what_a_job_waited_for_is_read_by_its_team_and_shown_on_its_page(owner: 
     browser.sign_in("vision-viewer").await;
     let page = browser.get(&format!("/jobs/{job}")).await;
     assert!(page.html.contains("What it waited for"), "{}", page.html);
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn while_every_plan_is_refused_all_that_waits_says_so_and_afterwards_why_it_waits(
+    owner: PgPool,
+) {
+    let fleet = Fleet::new(owner).await;
+    fleet.node("n1", 4).await;
+    fleet.running(4).await;
+    let looked_at = fleet.submit(4).await.id;
+    let mut leader = fleet.lead().await;
+    fleet.settled().await;
+    assert_eq!(leader.turn().await.expect("a turn"), Turn::Done);
+    let cause = fleet.job(looked_at).await.reason;
+    let never_looked_at = fleet.submit(2).await.id;
+    // A node that tells of more than any machine has, so that sums of it fit in no number.
+    let tell = async |cpus: i64, memory: i64| {
+        let told = format!(
+            "UPDATE pools SET policy = policy || '{{\"charge\": \"dominant\"}}';
+             UPDATE nodes SET cpus_milli = {cpus}, memory_mib = {memory}, version = version + 1"
+        );
+        sqlx::raw_sql(sqlx::AssertSqlSafe(told))
+            .execute(&fleet.owner)
+            .await
+            .expect("told");
+        fleet.settled().await;
+    };
+    tell(i64::MAX, i64::MAX).await;
+    assert_eq!(leader.turn().await.expect("a turn"), Turn::Stuck);
+    for id in [looked_at, never_looked_at] {
+        let job = fleet.job(id).await;
+        assert_eq!(job.reason.as_deref(), Some("planning_stopped"), "{job:?}");
+        assert!(
+            job.message.starts_with("planning is stopped since 20"),
+            "{job:?}"
+        );
+        let told = planning::explain(&fleet.app, &fleet.ada(), id).await;
+        let told = told.expect("its team reads it, though nothing can be planned");
+        assert_eq!(told.message, job.message);
+        assert_eq!(told.waiting.expect("it waits")["code"], "planning_stopped");
+        let history = history(&fleet, id).await;
+        let last = history.items.last().expect("a cause");
+        assert_eq!((last.code.as_str(), last.to), ("planning_stopped", None));
+    }
+    let first = &history(&fleet, never_looked_at).await.items[0];
+    assert_eq!(first.from, fleet.job(never_looked_at).await.queued_at);
+    // Nothing new is said of it while it lasts.
+    fleet.settled().await;
+    assert_eq!(leader.turn().await.expect("a turn"), Turn::Stuck);
+    assert_eq!(history(&fleet, looked_at).await.items.len(), 2);
+    tell(96_000, 1_048_576).await;
+    assert_eq!(leader.turn().await.expect("a turn"), Turn::Done);
+    assert_eq!(fleet.job(looked_at).await.reason, cause);
+    for id in [looked_at, never_looked_at] {
+        let history = history(&fleet, id).await;
+        let [.., stopped, now] = &history.items[..] else {
+            panic!("{history:?}");
+        };
+        assert_eq!(stopped.code, "planning_stopped");
+        assert_eq!((stopped.to, now.to), (Some(now.from), None), "{history:?}");
+    }
 }

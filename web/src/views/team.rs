@@ -4,7 +4,7 @@ use askama::Template;
 use chrono::{DateTime, Utc};
 
 use crate::draw::{self, Html, Quota};
-use crate::format::Cost;
+use crate::format::{self, Cost};
 use crate::messages::{Messages, Phrase};
 use crate::parts::Team;
 use crate::shell::{Section, Shell};
@@ -164,6 +164,13 @@ impl QuotaRow {
 }
 
 impl TeamView {
+    /// Whether the month's bill tells an amount under a cent.
+    fn tells_small(&self) -> bool {
+        let lines = self.spend.iter().map(|line| &line.cost);
+        let users = self.users.iter().map(|line| &line.cost);
+        format::tells_small(lines.chain(users).chain([&self.total]))
+    }
+
     fn used(&self) -> i64 {
         self.quotas.iter().map(|row| row.quota.used).sum()
     }

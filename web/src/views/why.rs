@@ -175,6 +175,8 @@ const HOST: [(&str, &str); 2] = [
     ("too_few_free_cpus", "insufficient_cpus"),
     ("too_little_free_memory", "insufficient_memory"),
 ];
+/// The cause that binds everything: nothing is planned, since the time that is its scope.
+const PLANNING_STOPPED: &str = "planning_stopped";
 /// Causes that are told by how much is free.
 const FOR_WANT_OF_FREE: [&str; 2] = ["insufficient_capacity", "fragmented"];
 
@@ -299,6 +301,9 @@ impl Wait {
         if let Some(beyond) = &self.beyond_quota {
             return beyond.next(t);
         }
+        if let Some(since) = self.stopped_since() {
+            return t.say("why.stopped").nest("at", moment(&since));
+        }
         match &self.expected_start {
             Some(at) if self.kept_time() => t.say("why.begins").nest("at", moment(at)),
             Some(at) => t.say("why.expected").nest("at", moment(at)),
@@ -315,8 +320,18 @@ impl Wait {
             || (figures && self.figures(&shell.t).is_none())
     }
 
+    /// Since when nothing is planned, where that is why it waits.
+    fn stopped_since(&self) -> Option<DateTime<Utc>> {
+        let scope = self.scope.as_deref();
+        let since = scope.filter(|_| self.code == PLANNING_STOPPED);
+        since?.parse().ok()
+    }
+
     /// What binds.
     pub fn binds(&self, shell: &Shell) -> Option<Phrase> {
+        if self.stopped_since().is_some() {
+            return None;
+        }
         let text = self.scope.as_deref()?;
         match text.parse::<DateTime<Utc>>() {
             Ok(at) => Some(shell.moment(&at)),

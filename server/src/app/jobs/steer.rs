@@ -2,13 +2,14 @@
 
 mod array;
 
+use domain::FieldError;
 use domain::elements::Elements;
-use domain::ids::JobId;
+use domain::ids::{JobId, TeamId};
 use domain::name::Name;
 use domain::spec::JobSpec;
 use domain::state::{AttemptEnd, JobState};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use super::arrays::lock;
@@ -19,24 +20,26 @@ use super::view::{self, Job};
 use crate::app::audit::{self, Change};
 use crate::app::authorise::Action;
 use crate::app::idempotency::{self, Answer, Repeat};
-use crate::app::{App, AppError, Asker, RefusalCode, planning, questions};
+use crate::app::{App, AppError, Asker, RefusalCode, change, planning, questions};
 use crate::lifecycle::{self, Stop, step_job};
-use crate::store::events::Actor;
+use crate::store::events::{self, Actor, NewEvent, Subject};
 use crate::store::jobs::{self, JobGuard, JobRow, JobStep};
 use crate::store::{self, Tx};
 
 /// What may be changed of a job while it waits; what is absent stays.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields)]
 pub struct JobPatch {
     /// Its priority class.
+    #[serde(default, deserialize_with = "crate::app::some")]
+    #[schema(nullable = false)]
     pub class: Option<Name>,
     /// Longest run of one attempt; null is no limit.
-    #[serde(deserialize_with = "crate::app::some")]
+    #[serde(default, deserialize_with = "crate::app::some")]
     #[schema(value_type = Option<i64>)]
     pub time_limit_seconds: Option<Option<i64>>,
     /// Whether it may be preempted; null is as its class says.
-    #[serde(deserialize_with = "crate::app::some")]
+    #[serde(default, deserialize_with = "crate::app::some")]
     #[schema(value_type = Option<bool>)]
     pub preemptible: Option<Option<bool>>,
 }
@@ -194,10 +197,12 @@ async fn suspend_locked(tx: &mut Tx, job: &mut JobRow, actor: &Actor) -> Result<
     match job.state {
         JobState::Suspended => return Ok(()),
         JobState::Cancelling => {
-            return Err(AppError::Conflict {
-                code: RefusalCode::BeingCancelled,
-                message: "the job is being cancelled, it cannot be suspended any more".to_owned(),
-            });
+            return Err(AppError::wrong_state(
+                RefusalCode::BeingCancelled,
+                "the job is being cancelled and cannot be suspended any more",
+                job.state,
+                "submit it anew",
+            ));
         }
         state if state.terminal() => return Err(ended(job)),
         _ => {}
@@ -216,10 +221,12 @@ async fn suspend_locked(tx: &mut Tx, job: &mut JobRow, actor: &Actor) -> Result<
 
 async fn resume_locked(tx: &mut Tx, job: &mut JobRow, actor: &Actor) -> Result<(), AppError> {
     if job.state != JobState::Suspended {
-        return Err(AppError::Conflict {
-            code: RefusalCode::NotSuspended,
-            message: format!("the job is {}; only a suspended job is resumed", job.state),
-        });
+        return Err(AppError::wrong_state(
+            RefusalCode::NotSuspended,
+            format!("the job is {}", job.state),
+            job.state,
+            "only a suspended job is resumed",
+        ));
     }
     let mut step = JobStep::to(JobState::Queued);
     step.message = format!("resumed by {}", actor.name());
@@ -229,10 +236,20 @@ async fn resume_locked(tx: &mut Tx, job: &mut JobRow, actor: &Actor) -> Result<(
 }
 
 fn ended(job: &JobRow) -> AppError {
-    AppError::Conflict {
-        code: RefusalCode::JobEnded,
-        message: format!("the job has {} already", job.state),
-    }
+    AppError::wrong_state(
+        RefusalCode::JobEnded,
+        format!("the job has {} already", job.state),
+        job.state,
+        "submit it anew",
+    )
+}
+
+fn unreadable(error: &serde_json::Error) -> AppError {
+    AppError::conflict(
+        RefusalCode::SpecUnreadable,
+        jobs::unreadable_spec(error),
+        FieldError::new("spec", "unreadable", "submit it anew"),
+    )
 }
 
 /// Changes class, time limit and whether it may be preempted of a job while it waits.
@@ -257,17 +274,16 @@ pub async fn update(
         });
     }
     if !matches!(job.state, JobState::Queued | JobState::Suspended) {
-        return Err(AppError::Conflict {
-            code: RefusalCode::NotWaiting,
-            message: format!("the job is {}; it changes only while it waits", job.state),
-        });
+        return Err(AppError::wrong_state(
+            RefusalCode::NotWaiting,
+            format!("the job is {}", job.state),
+            job.state,
+            "it changes only while it waits",
+        ));
     }
-    let before: JobSpec = job.spec().map_err(|error| AppError::Conflict {
-        code: RefusalCode::SpecUnreadable,
-        message: jobs::unreadable_spec(&error),
-    })?;
+    let before: JobSpec = job.spec().map_err(|error| unreadable(&error))?;
     let after = changed(&mut tx, &before, patch).await?;
-    if after != before {
+    if !change::leaves((version, job.version), &before, &after)? {
         let guard = JobGuard {
             id,
             state: job.state,
@@ -279,13 +295,13 @@ pub async fn update(
                 given: version.to_string(),
                 present: job.version,
             })?;
-        let change = Change {
-            team_id: Some(job.team_id),
-            before: Some(described(&before)),
-            after: Some(described(&after)),
-            ..Change::of(Action::UpdateJob, format!("job/{id}"))
+        let changed = Changed {
+            job: (job.team_id, id),
+            state: job.state,
+            before: &before,
+            after: &after,
         };
-        audit::record(&mut tx, asker, change).await?;
+        changed.record(&mut tx, asker).await?;
         if let Some(foretold) = foretold? {
             jobs::set_waiting(&mut tx, &[foretold.verdict(id)]).await?;
         }
@@ -336,13 +352,59 @@ async fn changed(tx: &mut Tx, before: &JobSpec, patch: JobPatch) -> Result<JobSp
     Ok(after)
 }
 
-/// What may be changed of a spec, for the audit log.
-fn described(spec: &JobSpec) -> Value {
-    json!({
-        "class": spec.class,
-        "time_limit_seconds": spec.time_limit_seconds,
-        "preemptible": spec.preemptible,
-    })
+/// A job whose spec was changed.
+struct Changed<'a> {
+    job: (TeamId, JobId),
+    state: JobState,
+    before: &'a JobSpec,
+    after: &'a JobSpec,
+}
+
+impl Changed<'_> {
+    /// Writes its event, which tells of the keys that differ, and its row of the audit log.
+    async fn record(&self, tx: &mut Tx, asker: &Asker) -> Result<(), AppError> {
+        let (team_id, id) = self.job;
+        let (before, after) = (described(self.before), described(self.after));
+        let differs = |key: &&String| before.get(*key) != after.get(*key);
+        let changes: Map<String, Value> = after
+            .keys()
+            .filter(differs)
+            .map(|key| {
+                let change = json!({ "from": before.get(key), "to": after.get(key) });
+                (key.clone(), change)
+            })
+            .collect();
+        let event = NewEvent {
+            subject: Subject::Job(id),
+            job: Some(self.job),
+            node_id: None,
+            from: Some(self.state.as_str()),
+            to: self.state.as_str(),
+            actor: &Actor::User(asker.name.to_string()),
+            reason: "changed",
+            data: json!({ "changes": changes }),
+        };
+        events::insert(tx, &event).await?;
+        let change = Change {
+            team_id: Some(team_id),
+            before: Some(before.into()),
+            after: Some(after.into()),
+            ..Change::of(Action::UpdateJob, format!("job/{id}"))
+        };
+        audit::record(tx, asker, change).await
+    }
+}
+
+/// What may be changed of a spec.
+fn described(spec: &JobSpec) -> Map<String, Value> {
+    [
+        ("class", json!(spec.class)),
+        ("time_limit_seconds", json!(spec.time_limit_seconds)),
+        ("preemptible", json!(spec.preemptible)),
+    ]
+    .map(|(key, value)| (key.to_owned(), value))
+    .into_iter()
+    .collect()
 }
 
 async fn shown_again(tx: &mut Tx, id: JobId) -> Result<Job, AppError> {

@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use domain::FieldError;
 use domain::Timestamp;
 use domain::ids::JoinTokenId;
 use domain::name::Name;
@@ -90,9 +91,12 @@ async fn ca_sha256(app: &App) -> Result<String, AppError> {
     let mut tx = app.db.begin_system().await?;
     let row = authority::find(&mut tx).await?;
     tx.commit().await?;
-    let row = row.ok_or_else(|| AppError::Conflict {
-        code: RefusalCode::NoAuthority,
-        message: "no server has opened its port for agents yet: start one".into(),
+    let row = row.ok_or_else(|| {
+        AppError::conflict(
+            RefusalCode::NoAuthority,
+            "no server has opened its port for agents yet",
+            FieldError::missing("ca", "start a server"),
+        )
     })?;
     Ok(hex::encode(Sha256::digest(&row.certificate_der)))
 }

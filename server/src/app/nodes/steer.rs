@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use domain::FieldError;
 use domain::name::Name;
 use domain::state::{NodeIntent, Reachability};
 use serde::{Deserialize, Serialize};
@@ -14,7 +15,7 @@ use crate::app::audit::{self, Change};
 use crate::app::authorise::{Action, Target, authorise};
 use crate::app::idempotency::{self, Answer, Repeat};
 use crate::app::reason::check_reason;
-use crate::app::{App, AppError, Asker, RefusalCode};
+use crate::app::{App, AppError, Asker, RefusalCode, change};
 use crate::lifecycle::end::lose_node;
 use crate::lifecycle::nodes as steps;
 use crate::store::assignments;
@@ -114,14 +115,12 @@ async fn check_empty(tx: &mut crate::store::Tx, row: &NodeRow) -> Result<(), App
     if live.is_empty() {
         return Ok(());
     }
-    Err(AppError::Conflict {
-        code: RefusalCode::NodeInUse,
-        message: format!(
-            "node {} still holds {} assignments: drain it, or declare it lost, and retire it then",
-            row.name,
-            live.len()
-        ),
-    })
+    let remedy = "drain it, or declare it lost, and retire it then";
+    Err(AppError::conflict(
+        RefusalCode::NodeInUse,
+        format!("node {} still holds {} assignments", row.name, live.len()),
+        FieldError::new("assignments", live.len(), remedy),
+    ))
 }
 
 /// Declares a node dead that does not answer: the person vouches that nothing runs on it any
@@ -148,10 +147,12 @@ pub async fn declare_lost(
     }
     let tx = &mut work.tx;
     if row.reachability == Reachability::Ready {
-        return Err(AppError::Conflict {
-            code: RefusalCode::NodeAnswers,
-            message: format!("node {name} answers: cordon or drain it instead"),
-        });
+        let remedy = "cordon or drain it instead";
+        return Err(AppError::conflict(
+            RefusalCode::NodeAnswers,
+            format!("node {name} answers"),
+            FieldError::new("reachability", row.reachability, remedy),
+        ));
     }
     if row.reachability != Reachability::Lost {
         steps::set_reachability(tx, &row, Reachability::Lost, "declared_lost", &actor).await?;
@@ -194,9 +195,11 @@ async fn fence_all(app: &App, row: &NodeRow, actor: &Actor) -> Result<(), AppErr
 
 /// A change of a node; what is absent stays.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields)]
 pub struct NodePatch {
     /// All its labels, in place of those it has.
+    #[serde(default, deserialize_with = "crate::app::some")]
+    #[schema(nullable = false)]
     pub labels: Option<BTreeMap<String, String>>,
 }
 
@@ -211,15 +214,10 @@ pub async fn update(
     authorise(asker, Action::UpdateNode, Target::Platform)?;
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let row = lock(&mut tx, name).await?;
-    if row.version != version {
-        return Err(AppError::Stale {
-            given: version.to_string(),
-            present: row.version,
-        });
-    }
-    if let Some(new) = patch.labels {
+    let before = labels(&row.labels);
+    let new = patch.labels.unwrap_or_else(|| before.clone());
+    if !change::leaves((version, row.version), &before, &new)? {
         check_labels(&new)?;
-        let before = labels(&row.labels);
         nodes::set_labels(&mut tx, row.id, version, &json!(new))
             .await?
             .ok_or_else(|| AppError::Stale {

@@ -11,11 +11,12 @@ use utoipa::ToSchema;
 
 use super::accuracy::{self, Accuracy};
 use crate::app::authorise::Action;
-use crate::app::jobs::{self, BeyondQuota, Job, PlacedWorker};
+use crate::app::jobs::{self, BeyondQuota, Job, PLANNING_STOPPED, PlacedWorker};
 use crate::app::questions::{self, live};
 use crate::app::{App, AppError, Asker, promises};
 use crate::scheduler::{discreet, translate};
 use crate::store;
+use crate::store::jobs::JobRow;
 
 /// Why a job waits, or that it does not.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -98,6 +99,9 @@ pub async fn explain(app: &App, asker: &Asker, id: JobId) -> Result<Explanation,
     let job = jobs::find(&mut tx, asker, Action::ExplainJob, id).await?;
     let elements = jobs::counts(&mut tx, id).await?;
     tx.commit().await?;
+    if job.reason.as_deref() == Some(PLANNING_STOPPED) {
+        return stopped(app, job, elements).await;
+    }
     let thought = match job.state {
         JobState::Queued | JobState::Suspended => Some(questions::think(app).await?),
         _ => None,
@@ -139,6 +143,31 @@ pub async fn explain(app: &App, asker: &Asker, id: JobId) -> Result<Explanation,
         holders: holders(&thought.world, asked),
         elements,
         at: thought.world.now,
+    })
+}
+
+/// What there is to say of a job while nothing is planned. The engine is not asked: what it says is
+/// what fails, or what is refused.
+async fn stopped(
+    app: &App,
+    job: JobRow,
+    elements: Option<ElementCounts>,
+) -> Result<Explanation, AppError> {
+    let world = live(app).await?;
+    let asked = asked_of(&world, job.id);
+    Ok(Explanation {
+        job: job.id,
+        state: job.state,
+        waiting: job.waiting,
+        beyond_quota: None,
+        ended: None,
+        message: job.message,
+        accuracy: None,
+        holders: asked
+            .map(|asked| holders(&world, asked))
+            .unwrap_or_default(),
+        elements,
+        at: world.now,
     })
 }
 

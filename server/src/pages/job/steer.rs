@@ -12,7 +12,7 @@ use super::super::PageError;
 use super::super::visit::Posted;
 use crate::app::idempotency::Repeat;
 use crate::app::jobs::{JobPatch, JobWish, Part};
-use crate::app::{App, AppError, RefusalCode, jobs};
+use crate::app::{App, AppError, jobs};
 
 /// Which elements of an array are meant; empty is the whole job.
 #[derive(Debug, Default, Deserialize)]
@@ -99,10 +99,7 @@ pub async fn change_job(
     let patch = fields.patch().map_err(AppError::from)?;
     let changed = jobs::update(&app, &posted.visit.asker, id, version, patch).await;
     changed.map_err(|error| match error {
-        AppError::Stale { .. } => AppError::Conflict {
-            code: RefusalCode::ChangedMeanwhile,
-            message: error.to_string(),
-        },
+        AppError::Stale { .. } => AppError::changed_meanwhile(error.to_string()),
         other => other,
     })?;
     Ok(Redirect::to(&format!("/jobs/{id}?done=changed")))

@@ -10,6 +10,7 @@ use domain::{MilliGpu, Timestamp};
 use rust_decimal::Decimal;
 use rust_decimal::prelude::ToPrimitive as _;
 use serde::Deserialize;
+use serde_json::Value;
 use web::draw::Span;
 use web::messages::{Messages, Phrase};
 use web::parts::{EventLine, State as Shown};
@@ -265,7 +266,7 @@ pub(super) fn event_lines(t: &Messages, steps: &[Event], last: i32) -> Vec<Event
 fn event_line(t: &Messages, event: &Event) -> Option<EventLine> {
     let state: JobState = event.to.parse().ok()?;
     let code = match event.reason.as_str() {
-        code @ ("submitted" | "shrunk" | "grown") => code,
+        code @ ("submitted" | "shrunk" | "grown" | "changed") => code,
         _ if state == JobState::Queued => "requeued",
         _ => event.to.as_str(),
     };
@@ -278,8 +279,34 @@ fn event_line(t: &Messages, event: &Event) -> Option<EventLine> {
     })
 }
 
+/// What was changed of a job while it waited, each key from what to what.
+fn changes(t: &Messages, event: &Event) -> Option<Phrase> {
+    let changes = event.data["changes"].as_object()?;
+    let said = changes.iter().map(|(key, change)| {
+        let value = |value: &Value| match key.as_str() {
+            "time_limit_seconds" => match value.as_i64() {
+                Some(seconds) => t.duration(seconds),
+                None => t.say("event_change.none"),
+            },
+            "preemptible" => {
+                let word = value.as_bool().map(|yes| yes.to_string());
+                t.word("preemptible", word.as_deref().unwrap_or_default())
+            }
+            _ => Phrase::literal(value.as_str().unwrap_or_default()),
+        };
+        t.say("event_change.of")
+            .nest("key", t.word("field", key))
+            .nest("from", value(&change["from"]))
+            .nest("to", value(&change["to"]))
+    });
+    Some(Phrase::list(said))
+}
+
 /// What an event says beyond its state and who brought it about.
 fn detail(t: &Messages, event: &Event) -> Option<Phrase> {
+    if event.reason == "changed" {
+        return changes(t, event);
+    }
     let data = |key: &str| event.data[key].as_str().filter(|text| !text.is_empty());
     if let Some(rule) = data("rule").filter(|rule| t.knows("preempted_by", rule)) {
         return Some(t.word("preempted_by", rule));

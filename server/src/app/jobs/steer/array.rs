@@ -9,13 +9,13 @@ use serde_json::json;
 use super::super::arrays as heads;
 use super::super::view::Job;
 use super::{
-    JobPatch, JobWish, cancel_locked, changed, described, resume_locked, shown_again,
-    suspend_locked,
+    Changed, JobPatch, JobWish, cancel_locked, changed, resume_locked, shown_again, suspend_locked,
+    unreadable,
 };
 use crate::app::audit::{self, Change};
 use crate::app::authorise::Action;
 use crate::app::idempotency::{Answer, Work};
-use crate::app::{App, AppError, Asker, RefusalCode};
+use crate::app::{App, AppError, Asker, RefusalCode, change};
 use crate::store::Tx;
 use crate::store::arrays::{self, ArrayRow, Birth};
 use crate::store::events::{self, Actor, NewEvent, Subject};
@@ -77,9 +77,13 @@ async fn whole(
     wish: JobWish,
     actor: &Actor,
 ) -> Result<(), AppError> {
-    let ended = |state: JobState| AppError::Conflict {
-        code: RefusalCode::JobEnded,
-        message: format!("the array has {state} already"),
+    let ended = |state: JobState| {
+        AppError::wrong_state(
+            RefusalCode::JobEnded,
+            format!("the array has {state} already"),
+            state,
+            "submit it anew",
+        )
     };
     let intent = match wish {
         // It is accepted in every state, as of any job.
@@ -87,12 +91,12 @@ async fn whole(
         JobWish::Cancel => ArrayIntent::Cancelled,
         JobWish::Suspend | JobWish::Resume if before.terminal() => return Err(ended(before)),
         _ if array.intent == ArrayIntent::Cancelled => {
-            return Err(AppError::Conflict {
-                code: RefusalCode::BeingCancelled,
-                message:
-                    "the array is being cancelled, it can be neither suspended nor resumed any more"
-                        .to_owned(),
-            });
+            return Err(AppError::wrong_state(
+                RefusalCode::BeingCancelled,
+                "the array is being cancelled and can be neither suspended nor resumed any more",
+                before,
+                "submit it anew",
+            ));
         }
         JobWish::Suspend => ArrayIntent::Suspended,
         JobWish::Resume => ArrayIntent::Open,
@@ -101,10 +105,12 @@ async fn whole(
     if wish == JobWish::Resume && array.intent == ArrayIntent::Open {
         let rows = jobs::find_all(tx, &living).await?;
         if !rows.iter().any(|row| row.state == JobState::Suspended) {
-            return Err(AppError::Conflict {
-                code: RefusalCode::NotSuspended,
-                message: format!("the array is {before}, and no element of it is suspended"),
-            });
+            return Err(AppError::wrong_state(
+                RefusalCode::NotSuspended,
+                format!("the array is {before}, and no element of it is suspended"),
+                before,
+                "only what is suspended is resumed",
+            ));
         }
     }
     if array.intent != intent {
@@ -228,25 +234,24 @@ pub(super) async fn update(
         });
     }
     if array.intent == ArrayIntent::Cancelled || arrays::begun(&mut tx, id).await? {
-        return Err(AppError::Conflict {
-            code: RefusalCode::NotWaiting,
-            message: "elements of the array have begun; class and time limit of those that wait change by their own ids".to_owned(),
-        });
+        return Err(AppError::wrong_state(
+            RefusalCode::NotWaiting,
+            "elements of the array have begun",
+            state(&mut tx, id).await?,
+            "change those that wait by their own ids",
+        ));
     }
-    let before: JobSpec = array.spec().map_err(|error| AppError::Conflict {
-        code: RefusalCode::SpecUnreadable,
-        message: jobs::unreadable_spec(&error),
-    })?;
+    let before: JobSpec = array.spec().map_err(|error| unreadable(&error))?;
     let after = changed(&mut tx, &before, patch).await?;
-    if after != before {
+    if !change::leaves((version, array.version), &before, &after)? {
         arrays::change_spec(&mut tx, id, &after).await?;
-        let change = Change {
-            team_id: Some(array.team_id),
-            before: Some(described(&before)),
-            after: Some(described(&after)),
-            ..Change::of(Action::UpdateJob, format!("job/{id}"))
+        let changed = Changed {
+            job: (array.team_id, id),
+            state: state(&mut tx, id).await?,
+            before: &before,
+            after: &after,
         };
-        audit::record(&mut tx, asker, change).await?;
+        changed.record(&mut tx, asker).await?;
     }
     let job = shown_again(&mut tx, id).await?;
     tx.commit().await?;
