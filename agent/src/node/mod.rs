@@ -121,6 +121,12 @@ impl Node {
         self.phases().remove(&id);
     }
 
+    /// Gives up what an assignment has of the node's devices.
+    fn give_up(&self, id: AssignmentId) {
+        self.claims().release(id);
+        self.drop_phase(id);
+    }
+
     fn phases(&self) -> MutexGuard<'_, BTreeMap<AssignmentId, AssignmentPhase>> {
         self.phases.lock().unwrap_or_else(PoisonError::into_inner)
     }

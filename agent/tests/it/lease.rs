@@ -71,7 +71,15 @@ async fn a_long_grace_of_a_stop_does_not_outlive_the_lease() {
 #[tokio::test]
 async fn a_partition_shorter_than_the_lease_changes_nothing() {
     let (agent, stop, keep, stop_pid, keep_pid) = with_both_policies().await;
+    agent.server.inner().reachable = false;
     agent.server.drop_session();
+    agent
+        .server
+        .wait("a try in vain", |inner| {
+            (inner.turned_away > 0).then_some(())
+        })
+        .await;
+    agent.server.inner().reachable = true;
     agent
         .server
         .wait("another session", |inner| {
