@@ -16,7 +16,7 @@ use crate::lease::Lease;
 use crate::node::{self, Node, Parts};
 use crate::session::{Keeper, Session};
 use crate::supervise::cgroup::Cgroups;
-use crate::{gpus, proc, prune};
+use crate::{checkpoints, gpus, proc, prune};
 
 /// Longest wait for the first look at the GPUs before the server is told what is known
 /// from before, as suspect: a driver that loads takes some seconds, and a node that says nothing
@@ -36,6 +36,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     }
     let folders = Folders::prepare(&config.state_dir, config.checkpoint_root.as_deref())?;
     let _lock = folders.lock()?;
+    folders.check_unwritable()?;
     if isolated {
         folders.check_passable()?;
     } else {
@@ -68,6 +69,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let reconciler = tokio::spawn(node::reconcile(Arc::clone(&node), adopted, received));
     tokio::spawn(Arc::clone(&keeper).run());
     tokio::spawn(prune::run(config, folders));
+    tokio::spawn(checkpoints::run(Arc::clone(&node)));
 
     // What was looked at is told as it is; before that devices are suspect and take no new work.
     let mut first = gpus;
