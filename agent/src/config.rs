@@ -8,6 +8,8 @@ use serde::Deserialize;
 
 /// Where state lies by default.
 pub const STATE_DIR: &str = "/var/lib/allotment-agent";
+/// A day, in seconds.
+pub const SECONDS_PER_DAY: u64 = 24 * 3600;
 
 /// The settings, as written in the file. Every key may be left out.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -27,6 +29,9 @@ pub struct Config {
     pub checkpoint_root: Option<PathBuf>,
     /// Whether that folder is the same on all nodes.
     pub checkpoints_shared: bool,
+    /// For how many days the checkpoints of a job that is not here are kept after they were last
+    /// written; 0 is for ever. On shared storage that is the same for all nodes.
+    pub checkpoints_days_max: u32,
     /// Folders below which a job's `working_directory` may lie.
     pub work_roots: Vec<PathBuf>,
     /// CPUs to offer, in place of all that the machine has: for a node that keeps some
@@ -58,6 +63,7 @@ impl Default for Config {
             allow_unisolated: false,
             checkpoint_root: None,
             checkpoints_shared: false,
+            checkpoints_days_max: 0,
             work_roots: Vec::new(),
             cpus: None,
             memory_mib: None,
@@ -154,6 +160,12 @@ impl Config {
             );
         }
         Ok(())
+    }
+
+    /// How old checkpoints may become, if they have an age at all.
+    pub fn checkpoints_age_max(&self) -> Option<Duration> {
+        let days = u64::from(self.checkpoints_days_max);
+        (days > 0).then(|| Duration::from_secs(days * SECONDS_PER_DAY))
     }
 
     /// How often GPUs are looked at.

@@ -163,10 +163,6 @@ async fn connect(server: &str, endpoint: Endpoint) -> Result<Channel, EnrolError
 }
 
 fn first_endpoint(enrolment: &Enrolment) -> Result<Endpoint, EnrolError> {
-    let address = |source| IdentityError::Address {
-        address: domain::error::quote(&enrolment.server),
-        source,
-    };
     match &enrolment.trust {
         Trust::File(path) => {
             let pem = std::fs::read(path).map_err(|source| EnrolError::Authority {
@@ -177,17 +173,19 @@ fn first_endpoint(enrolment: &Enrolment) -> Result<Endpoint, EnrolError> {
             Ok(identity::endpoint(&enrolment.server, tls)?)
         }
         Trust::Fingerprint(sha256) => {
-            let endpoint = Endpoint::from_shared(enrolment.server.clone()).map_err(address)?;
             let verifier = Arc::new(Pinned {
                 sha256: *sha256,
                 provider: rustls::crypto::ring::default_provider(),
             });
-            Ok(identity::settle(endpoint)
+            Ok(identity::encrypted(&enrolment.server)?
                 .tls_config_with_verifier(
                     ClientTlsConfig::new().timeout(identity::CONNECT_TIMEOUT),
                     verifier,
                 )
-                .map_err(address)?)
+                .map_err(|source| IdentityError::Address {
+                    address: domain::error::quote(&enrolment.server),
+                    source,
+                })?)
         }
     }
 }

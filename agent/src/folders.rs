@@ -39,6 +39,20 @@ pub enum FoldersError {
         /// The folder on the way that is closed.
         closed: PathBuf,
     },
+    /// Others could put links in the place of what root makes there.
+    #[error(
+        "checkpoint_root: {path} is refused: it belongs to user {owner} with mode {mode:04o}, so that others could change what the agent makes there: `chown {user} {path}; chmod go-w {path}`, or name another folder"
+    )]
+    Writable {
+        /// The folder.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// Its mode.
+        mode: u32,
+        /// Whose it is to be.
+        user: u32,
+    },
 }
 
 /// The folders of one agent.
@@ -58,7 +72,7 @@ impl Folders {
         };
         files::ensure_folder(state, 0o711).map_err(|e| unusable(state, e))?;
         let state = state.canonicalize().map_err(|e| unusable(state, e))?;
-        let folders = Self {
+        let mut folders = Self {
             checkpoints: checkpoints.map_or_else(|| state.join("checkpoints"), Path::to_owned),
             state,
         };
@@ -77,7 +91,33 @@ impl Folders {
             files::ensure_folder(&folders.checkpoints, 0o711)
                 .map_err(|e| unusable(&folders.checkpoints, e))?;
         }
+        // Links on the way are the operator's; from here on none is followed.
+        let found = folders.checkpoints.canonicalize();
+        folders.checkpoints = found.map_err(|e| unusable(&folders.checkpoints, e))?;
         Ok(folders)
+    }
+
+    /// Checks that nobody but root and us can change what lies directly in the folder of all
+    /// checkpoints.
+    pub fn check_unwritable(&self) -> Result<(), FoldersError> {
+        let user = nix::unistd::geteuid().as_raw();
+        let found =
+            self.checkpoints
+                .symlink_metadata()
+                .map_err(|source| FoldersError::Unusable {
+                    path: self.checkpoints.clone(),
+                    source,
+                })?;
+        let mode = found.permissions().mode() & 0o7777;
+        if mode & 0o022 == 0 && [0, user].contains(&found.uid()) {
+            return Ok(());
+        }
+        Err(FoldersError::Writable {
+            path: self.checkpoints.clone(),
+            owner: found.uid(),
+            mode,
+            user,
+        })
     }
 
     /// Keeps other agents out for as long as the file is held.
@@ -165,6 +205,11 @@ impl Folders {
         self.logs().join(format!("{id}.log"))
     }
 
+    /// The folder of all checkpoints, without a link in its path.
+    pub fn checkpoints(&self) -> &Path {
+        &self.checkpoints
+    }
+
     /// The folder that a job keeps between its attempts.
     pub fn checkpoint(&self, team: TeamId, job: JobId) -> PathBuf {
         self.checkpoints
@@ -184,14 +229,10 @@ pub fn journal_of(state: &Path) -> PathBuf {
     state.join("journal/journal")
 }
 
-/// Whether a folder belongs to a user.
-pub fn owned_by(path: &Path, uid: u32) -> bool {
-    path.symlink_metadata()
-        .is_ok_and(|found| found.uid() == uid)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -220,5 +261,41 @@ mod tests {
                 .contains(&folder.path().display().to_string()),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_folder_of_checkpoints_that_others_may_write_to_is_refused_with_what_to_do() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path().join("shared");
+        fs::create_dir(&root).expect("made");
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&root, &link).expect("linked");
+        let folders = Folders::prepare(&folder.path().join("state"), Some(&link)).expect("made");
+        assert!(folders.checkpoints().ends_with("shared"), "no link is kept");
+        let set = |mode| fs::set_permissions(&root, fs::Permissions::from_mode(mode));
+        for (mode, fine) in [
+            (0o711, true),
+            (0o755, true),
+            (0o775, false),
+            (0o1777, false),
+        ] {
+            set(mode).expect("set");
+            let checked = folders
+                .check_unwritable()
+                .map_err(|error| error.to_string());
+            assert_eq!(checked.is_ok(), fine, "{mode:o}: {checked:?}");
+            if let Err(words) = checked {
+                assert!(
+                    words.contains("checkpoint_root") && words.contains("chmod go-w"),
+                    "{words}"
+                );
+            }
+        }
+        if nix::unistd::geteuid().is_root() {
+            set(0o755).expect("set");
+            std::os::unix::fs::chown(&root, Some(1500), None).expect("given away");
+            let refused = folders.check_unwritable().expect_err("somebody else's");
+            assert!(refused.to_string().contains("user 1500"), "{refused}");
+        }
     }
 }

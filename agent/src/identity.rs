@@ -69,6 +69,14 @@ pub enum IdentityError {
         /// What was wrong.
         source: tonic::transport::Error,
     },
+    /// It is an address of another kind of connection.
+    #[error(
+        "server: {address} is refused: what is said there could be read by others on the way; write it with https://"
+    )]
+    Unencrypted {
+        /// The address.
+        address: String,
+    },
 }
 
 /// A certificate as the server handed it out.
@@ -215,17 +223,31 @@ impl Identity {
 
 /// The way to a server at an address.
 pub fn endpoint(server: &str, tls: ClientTlsConfig) -> Result<Endpoint, IdentityError> {
-    let address = |source| IdentityError::Address {
-        address: domain::error::quote(server),
-        source,
-    };
-    settle(Endpoint::from_shared(server.to_owned()).map_err(address)?)
+    encrypted(server)?
         .tls_config(tls.timeout(CONNECT_TIMEOUT))
-        .map_err(address)
+        .map_err(|source| IdentityError::Address {
+            address: domain::error::quote(server),
+            source,
+        })
 }
 
-/// Sets the bounds that every connection of ours has.
-pub fn settle(endpoint: Endpoint) -> Endpoint {
+/// The way to an address that can be reached by TLS only, with the bounds that every connection of
+/// ours has. Whatever TLS is configured, the transport does without for `http`.
+pub fn encrypted(server: &str) -> Result<Endpoint, IdentityError> {
+    let endpoint =
+        Endpoint::from_shared(server.to_owned()).map_err(|source| IdentityError::Address {
+            address: domain::error::quote(server),
+            source,
+        })?;
+    if endpoint.uri().scheme_str() != Some("https") {
+        return Err(IdentityError::Unencrypted {
+            address: domain::error::quote(server),
+        });
+    }
+    Ok(settle(endpoint))
+}
+
+fn settle(endpoint: Endpoint) -> Endpoint {
     endpoint
         .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(KEEP_ALIVE)
@@ -294,6 +316,14 @@ mod tests {
         let mut moved = identity(90);
         let refused = moved.look_at("not an address".to_owned());
         assert!(matches!(refused, Err(IdentityError::Address { .. })));
+        for plain in ["http://127.0.0.1:2", "127.0.0.1:2", "ftp://127.0.0.1:2"] {
+            let refused = moved.look_at(plain.to_owned()).expect_err("refused");
+            let words = refused.to_string();
+            assert!(
+                words.contains(plain) && words.contains("https://"),
+                "{words}"
+            );
+        }
         moved
             .look_at("https://127.0.0.1:2".to_owned())
             .expect("an address");

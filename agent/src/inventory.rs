@@ -84,6 +84,7 @@ impl Machine {
                 .cloned()
                 .collect(),
             work_roots: self.work_roots.clone(),
+            devices_unread: !gpus.listed,
         }
     }
 }

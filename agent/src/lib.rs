@@ -15,6 +15,7 @@ pub mod journal;
 pub mod run;
 pub mod supervise;
 
+mod checkpoints;
 mod checksum;
 mod clock;
 mod connection;

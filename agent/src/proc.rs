@@ -1,5 +1,6 @@
 //! What the kernel says of processes: who they are, and that they are still the same.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -20,38 +21,100 @@ pub fn start_ticks(pid: i32) -> Option<u64> {
     stat_field(pid, 22)?.parse().ok()
 }
 
-/// The children of a process, found by looking at all processes: works without the
-/// kernel's list of children, which is a build option.
-pub fn children(parent: i32) -> Vec<i32> {
-    all()
-        .filter(|pid| stat_number(*pid, 4) == Some(parent))
+/// A process as one look at the kernel's list shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// Its pid.
+    pub pid: i32,
+    /// When it started, in ticks since boot.
+    ticks: u64,
+    parent: i32,
+    group: i32,
+    session: i32,
+    over: bool,
+}
+
+impl Seen {
+    fn of(pid: i32) -> Option<Self> {
+        let stat = read_stat(pid).ok()??;
+        let number = |at| field_of(&stat, at)?.parse().ok();
+        Some(Self {
+            pid,
+            ticks: field_of(&stat, 22)?.parse().ok()?,
+            parent: number(4)?,
+            group: number(5)?,
+            session: number(6)?,
+            over: over(&stat),
+        })
+    }
+}
+
+/// All descendants of a process, found by looking at all processes: works without the kernel's
+/// list of children, which is a build option.
+pub fn descendants(root: i32) -> Vec<Seen> {
+    let mut by_parent: BTreeMap<i32, Vec<Seen>> = BTreeMap::new();
+    for seen in all().filter_map(Seen::of) {
+        by_parent.entry(seen.parent).or_default().push(seen);
+    }
+    let mut found: Vec<Seen> = by_parent.remove(&root).unwrap_or_default();
+    let mut looked_at = 0;
+    while let Some(next) = found.get(looked_at).map(|seen| seen.pid) {
+        found.extend(by_parent.remove(&next).unwrap_or_default());
+        looked_at += 1;
+    }
+    found
+}
+
+/// The children of the calling thread, by the kernel's own list: so fast that who forks and leaves
+/// is caught. Nothing where that list is not built in.
+pub fn own_children() -> Vec<i32> {
+    let list = fs::read_to_string("/proc/thread-self/children").unwrap_or_default();
+    list.split_whitespace()
+        .filter_map(|pid| pid.parse().ok())
         .collect()
 }
 
 /// The living processes of a group in a session; zombies hold nothing any more.
-pub fn members(session: i32, group: i32) -> Vec<i32> {
+pub fn members(session: i32, group: i32) -> Vec<Seen> {
     all()
-        .filter(|pid| stat_number(*pid, 5) == Some(group) && stat_number(*pid, 6) == Some(session))
-        .filter(|pid| lives(*pid))
+        .filter_map(Seen::of)
+        .filter(|seen| seen.group == group && seen.session == session && !seen.over)
         .collect()
 }
 
-/// Whether a process is there and not only waits for its parent to hear of its end.
-fn lives(pid: i32) -> bool {
-    stat_field(pid, 3).is_some_and(|state| !over(&state))
+/// The living processes that bear a group among those that are theirs besides their own.
+pub fn bearers(group: u32) -> Vec<Seen> {
+    all()
+        .filter(|pid| groups_of(*pid).contains(&group))
+        .filter_map(Seen::of)
+        .filter(|seen| !seen.over)
+        .collect()
 }
 
-fn over(state: &str) -> bool {
-    state == "Z" || state == "X"
+fn groups_of(pid: i32) -> Vec<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));
+    line.unwrap_or_default()
+        .split_whitespace()
+        .filter_map(|group| group.parse().ok())
+        .collect()
+}
+
+/// The process group of a process.
+pub fn group_of(pid: i32) -> Option<i32> {
+    stat_field(pid, 5)?.parse().ok()
+}
+
+/// Whether the process has ended by what its `stat` says, and only waits for its parent to hear of
+/// it. One whose first thread has left while others run looks the same but for their number.
+fn over(stat: &str) -> bool {
+    let ended = field_of(stat, 3).is_some_and(|state| state == "Z" || state == "X");
+    ended && field_of(stat, 20).and_then(|threads| threads.parse().ok()) <= Some(1)
 }
 
 fn all() -> impl Iterator<Item = i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-}
-
-fn stat_number(pid: i32, number: usize) -> Option<i32> {
-    stat_field(pid, number)?.parse().ok()
 }
 
 /// A field of `/proc/PID/stat`, counted from 1 as in proc(5).
@@ -86,9 +149,18 @@ pub fn signal_group(group: i32, signal: Signal) {
     let _ = killpg(Pid::from_raw(group), signal);
 }
 
-/// Sends SIGKILL to a process that may be gone.
-pub fn kill_process(pid: i32) {
-    let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+/// Sends SIGKILL to a process that was seen, and to nobody who has its number since.
+pub fn kill_seen(seen: &Seen) {
+    let started = |stat: &str| field_of(stat, 22).and_then(|field| field.parse().ok());
+    if let Ok(Some(process)) = Process::hold(seen.pid, |stat| started(stat) == Some(seen.ticks)) {
+        process.signal(Signal::SIGKILL);
+    }
+}
+
+/// Sends a signal to a child of this process that nobody has collected, so that nobody else has its
+/// number.
+pub fn signal_child(pid: i32, signal: Signal) {
+    let _ = kill(Pid::from_raw(pid), signal);
 }
 
 /// A process held by its descriptor: signals reach it and nobody who came after it.
@@ -102,6 +174,14 @@ impl Process {
     /// nobody has heard of its end yet. An error says nothing of the process: the kernel had no
     /// descriptor or no memory to answer with, and is to be asked again.
     pub fn find(pid: i32, ticks: u64) -> io::Result<Option<Self>> {
+        Self::hold(pid, |stat| {
+            let started = field_of(stat, 22).and_then(|field| field.parse().ok());
+            started == Some(ticks) && !over(stat)
+        })
+    }
+
+    /// Takes hold of the process that has this pid, if what its `stat` says is what was meant.
+    pub fn hold(pid: i32, meant: impl FnOnce(&str) -> bool) -> io::Result<Option<Self>> {
         let descriptor = match open_pidfd(pid) {
             Ok(descriptor) => descriptor,
             Err(error) if names_no_process(&error) => return Ok(None),
@@ -111,9 +191,7 @@ impl Process {
         let Some(stat) = read_stat(pid)? else {
             return Ok(None);
         };
-        let same = field_of(&stat, 22).and_then(|field| field.parse().ok()) == Some(ticks);
-        let lives = field_of(&stat, 3).is_some_and(|state| !over(state));
-        Ok((same && lives).then_some(Self { descriptor }))
+        Ok(meant(&stat).then_some(Self { descriptor }))
     }
 
     /// The descriptor, which is readable once the process has ended.
@@ -216,6 +294,15 @@ mod tests {
     }
 
     #[test]
+    fn a_process_whose_first_thread_has_left_lives_on() {
+        let stat = |state: &str, threads: u32| {
+            format!("7 (a) b) {state} 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 {threads} 0 5")
+        };
+        assert!(over(&stat("Z", 1)) && over(&stat("X", 0)));
+        assert!(!over(&stat("Z", 2)) && !over(&stat("S", 1)));
+    }
+
+    #[test]
     fn a_child_is_found_with_whatever_name() {
         let mut child = std::process::Command::new("sleep")
             .arg("30")
@@ -223,11 +310,12 @@ mod tests {
             .expect("sleep starts");
         let me = i32::try_from(std::process::id()).expect("a pid");
         let pid = i32::try_from(child.id()).expect("a pid");
-        assert!(children(me).contains(&pid));
+        let found = descendants(me);
+        assert!(found.iter().any(|seen| seen.pid == pid), "{found:?}");
         let ticks = start_ticks(pid).expect("it runs");
         child.kill().expect("killed");
         let process = Process::find(pid, ticks).expect("told");
-        let ended = || process.is_none() || !lives(pid);
+        let ended = || process.is_none() || Seen::of(pid).is_none_or(|seen| seen.over);
         while !ended() {
             std::thread::yield_now();
         }

@@ -6,12 +6,11 @@ use std::time::{Duration, SystemTime};
 
 use domain::ids::AssignmentId;
 
-use crate::config::Config;
+use crate::config::{Config, SECONDS_PER_DAY};
 use crate::folders::Folders;
 
 /// How often logs are looked at.
 const LOOK: Duration = Duration::from_secs(600);
-const SECONDS_PER_DAY: u64 = 24 * 3600;
 
 /// Prunes for ever.
 pub async fn run(config: Config, folders: Folders) {

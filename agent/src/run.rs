@@ -16,11 +16,12 @@ use crate::journal::Journal;
 use crate::lease::Lease;
 use crate::node::{self, Node, Parts};
 use crate::supervise::cgroup::Cgroups;
-use crate::{gpus, proc, prune};
+use crate::{checkpoints, gpus, proc, prune};
 
 /// Longest wait for the first look at the GPUs before the server is told what is known
-/// from before: a driver that loads takes some seconds.
-const FIRST_READING_TIMEOUT: Duration = Duration::from_secs(30);
+/// from before, as suspect: a driver that loads takes some seconds, and a node that says nothing
+/// for longer runs into its lease.
+const FIRST_READING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Desired sets that wait for the reconciler; it is never long behind.
 const COMMANDS_MAX: usize = 16;
 
@@ -35,6 +36,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     }
     let folders = Folders::prepare(&config.state_dir, config.checkpoint_root.as_deref())?;
     let _lock = folders.lock()?;
+    folders.check_unwritable()?;
     if isolated {
         folders.check_passable()?;
     } else {
@@ -67,8 +69,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let reconciler = tokio::spawn(node::reconcile(Arc::clone(&node), adopted, received));
     tokio::spawn(Arc::clone(&keeper).run());
     tokio::spawn(prune::run(config, folders));
+    tokio::spawn(checkpoints::run(Arc::clone(&node)));
 
-    // A server that hears of no device before they were looked at would believe it.
+    // What was looked at is told as it is; before that devices are suspect and take no new work.
     let mut first = gpus;
     let read = async { first.wait_for(|gpus| gpus.read).await.is_ok() };
     if !matches!(

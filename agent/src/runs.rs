@@ -28,6 +28,9 @@ pub struct Orders {
     pub directory: Directory,
     /// The user and group to become; `None` where the agent is not root.
     pub uid: Option<u32>,
+    /// A group that its processes bear and nobody else does; `None` where the agent is not root.
+    #[serde(default)]
+    pub mark: Option<u32>,
     /// What it may use.
     pub limits: Limits,
     /// How limits are enforced here.

@@ -116,6 +116,9 @@ pub struct Inventory {
     pub warnings: Vec<String>,
     /// Absolute folders below which a job's working directory may lie.
     pub work_roots: Vec<String>,
+    /// Whether nothing could list its devices since its agent began: what is not among `devices`
+    /// is not gone for that.
+    pub devices_unread: bool,
 }
 
 /// One device.
@@ -329,6 +332,7 @@ impl Inventory {
                 .map(text)
                 .collect(),
             work_roots: check_roots(inventory.work_roots)?,
+            devices_unread: inventory.devices_unread,
         })
     }
 }

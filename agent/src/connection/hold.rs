@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use futures_util::stream::{PollNext, select_with_strategy};
-use protocol::desired::DesiredSet;
+use protocol::desired::{DesiredSet, GRACE_MS_MAX};
 use protocol::wire::agents_client::AgentsClient;
 use protocol::wire::{
     Facts, FactsAcknowledged, FromAgent, Heartbeat, Hello, LeaseRenewed, ToAgent, Welcome,
@@ -80,10 +80,10 @@ async fn connect_and_hold(connector: &Connector, wait: &mut Duration) -> anyhow:
         server = identity.server(),
         "connection with the server"
     );
-    connector
-        .node
-        .kill_grace_ms
-        .store(welcome.kill_grace_ms.max(0), Ordering::Relaxed);
+    connector.node.kill_grace_ms.store(
+        welcome.kill_grace_ms.clamp(0, GRACE_MS_MAX),
+        Ordering::Relaxed,
+    );
     connector.commands.send(Command::Began).await?;
     *wait = BACKOFF;
 

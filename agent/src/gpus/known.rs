@@ -17,6 +17,8 @@ pub struct Known {
     /// Groups by NVLink as last read in full.
     nvlink: Vec<Vec<String>>,
     driver_version: String,
+    /// Whether NVML has listed devices since this began.
+    listed: bool,
 }
 
 impl Known {
@@ -31,6 +33,7 @@ impl Known {
             gpus: by_uuid(gpus.unwrap_or_default()),
             nvlink: Vec::new(),
             driver_version: String::new(),
+            listed: false,
         }
     }
 
@@ -43,6 +46,7 @@ impl Known {
 
     /// Takes a reading in, and tells of all devices, also those that it lacks.
     pub fn merge(&mut self, reading: Reading) -> Snapshot {
+        self.listed = true;
         let fresh = by_uuid(reading.gpus.clone());
         let missing: Vec<Gpu> = self
             .gpus
@@ -89,6 +93,15 @@ impl Known {
             .map(|(index, words)| format!("device {index} cannot be read: {words}"))
             .collect();
         snapshot
+    }
+
+    /// Tells of the known devices before NVML has answered for the first time.
+    pub fn unread(&self) -> Snapshot {
+        let words = "NVML has not answered since the agent started";
+        Snapshot {
+            read: false,
+            ..self.snapshot(|_| (DeviceHealth::Suspect, words.to_owned()))
+        }
     }
 
     /// Tells of the known devices while NVML as a whole cannot be read: nobody knows how
@@ -159,6 +172,7 @@ impl Known {
             driver_version: self.driver_version.clone(),
             warnings: Vec::new(),
             read: true,
+            listed: self.listed,
         }
     }
 
@@ -225,6 +239,30 @@ mod tests {
             health(&back)
                 .iter()
                 .all(|(_, _, health)| *health == "healthy")
+        );
+    }
+
+    #[test]
+    fn what_was_never_read_is_told_as_suspect_and_says_nothing_of_what_is_gone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("devices.json");
+        Known::load(&file).merge(reading(vec![gpu(0, "a"), gpu(1, "b")]));
+
+        let mut restarted = Known::load(&file);
+        let suspect = [(0, "GPU-a", "suspect"), (1, "GPU-b", "suspect")];
+        let unread = restarted.unread();
+        assert_eq!(health(&unread), suspect);
+        assert!(!unread.read && !unread.listed);
+        let error = super::super::nvml::ReadError::Listing {
+            words: "the driver is being replaced".to_owned(),
+        };
+        let unreadable = restarted.unreadable(&error);
+        assert_eq!(health(&unreadable), suspect);
+        assert!(unreadable.read && !unreadable.listed);
+        assert!(restarted.merge(reading(vec![gpu(0, "a")])).listed);
+        assert!(
+            restarted.unreadable(&error).listed,
+            "it has been listed once"
         );
     }
 

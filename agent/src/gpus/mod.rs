@@ -64,8 +64,10 @@ pub struct Snapshot {
     pub driver_version: String,
     /// Sentences for the node's page.
     pub warnings: Vec<String>,
-    /// Whether NVML has been asked at all.
+    /// Whether NVML has answered in this life of the agent, be it that it cannot be used.
     pub read: bool,
+    /// Whether it has listed devices in this life: before that one that is not here is not gone.
+    pub listed: bool,
 }
 
 impl Snapshot {
@@ -75,19 +77,21 @@ impl Snapshot {
     }
 }
 
-/// Starts reading; the receiver sees each change.
+/// Starts reading; the receiver sees each change. It begins with what is known from before, as
+/// suspect: a driver that does not answer takes no device away.
 pub fn watch(
     library: Option<PathBuf>,
     known_file: PathBuf,
     pace: Duration,
 ) -> watch::Receiver<Snapshot> {
-    let (sender, receiver) = watch::channel(Snapshot::default());
+    let known = Known::load(&known_file);
+    let (sender, receiver) = watch::channel(known.unread());
     let sender = Arc::new(sender);
     let read_at = Arc::new(Mutex::new(Instant::now()));
     let for_age = (Arc::clone(&sender), Arc::clone(&read_at));
     let spawned = std::thread::Builder::new()
         .name("nvml".to_owned())
-        .spawn(move || read_for_ever(library.as_deref(), &known_file, pace, &sender, &read_at));
+        .spawn(move || read_for_ever(library.as_deref(), known, pace, &sender, &read_at));
     if let Err(error) = spawned {
         tracing::error!(%error, "gpus cannot be read: no thread");
     }
@@ -97,12 +101,11 @@ pub fn watch(
 
 fn read_for_ever(
     library: Option<&Path>,
-    known_file: &Path,
+    mut known: Known,
     pace: Duration,
     sender: &watch::Sender<Snapshot>,
     read_at: &Mutex<Instant>,
 ) {
-    let mut known = Known::load(known_file);
     let mut reader = nvml::Reader::new(library);
     loop {
         let snapshot = match reader.read() {
@@ -141,21 +144,26 @@ async fn doubt_old_readings(sender: &watch::Sender<Snapshot>, read_at: &Mutex<In
             .unwrap_or_else(PoisonError::into_inner)
             .elapsed();
         if age > READING_AGE_MAX {
-            let mut doubted = sender.borrow().clone();
-            let words = "NVML does not answer";
-            for device in doubted.devices.iter_mut().filter(|d| d.health == "healthy") {
-                device.health = domain::state::DeviceHealth::Suspect.to_string();
-                device.health_reason = words.to_owned();
-            }
-            doubted.warnings = vec![format!(
-                "{words} (for more than {} s)",
-                READING_AGE_MAX.as_secs()
-            )];
-            doubted.read = true;
+            let doubted = doubt(&sender.borrow());
             publish(sender, doubted);
         }
         if sender.is_closed() {
             return;
         }
     }
+}
+
+/// The same devices while nobody can say how they are. Whether they were ever read stays as it is.
+fn doubt(snapshot: &Snapshot) -> Snapshot {
+    let mut doubted = snapshot.clone();
+    let words = "NVML does not answer";
+    for device in doubted.devices.iter_mut().filter(|d| d.health == "healthy") {
+        device.health = domain::state::DeviceHealth::Suspect.to_string();
+        device.health_reason = words.to_owned();
+    }
+    doubted.warnings = vec![format!(
+        "{words} (for more than {} s)",
+        READING_AGE_MAX.as_secs()
+    )];
+    doubted
 }

@@ -22,7 +22,14 @@ pub struct JournalFile {
     file: File,
     bytes: u64,
     bytes_after_rewrite: u64,
+    /// The file was replaced, and its folder is yet to be synced: a power loss might bring the
+    /// former one back.
+    unsettled: bool,
+    sync_folder: SyncFolder,
 }
+
+/// How the folder of a file is synced.
+type SyncFolder = fn(&Path) -> io::Result<()>;
 
 impl JournalFile {
     /// Opens the file and reads what it says. A last line that was half written is cut off;
@@ -56,12 +63,17 @@ impl JournalFile {
             file,
             bytes: good as u64,
             bytes_after_rewrite: 0,
+            unsettled: false,
+            sync_folder: files::sync_parent,
         };
         Ok((opened, records))
     }
 
-    /// Appends records, all or none.
+    /// Appends records, all or none. Nothing is synced in a file whose name might not survive.
     pub fn append(&mut self, records: &[Record], sync: bool) -> io::Result<()> {
+        if sync {
+            self.settle()?;
+        }
         let mut lines = Vec::new();
         for record in records {
             lines.extend(record::to_line(record)?);
@@ -104,10 +116,19 @@ impl JournalFile {
         file.write_all(&lines)?;
         file.sync_all()?;
         fs::rename(&aside, &self.path)?;
-        files::sync_parent(&self.path)?;
+        // At once, whatever comes: the former file has no name any more.
         self.file = file;
         self.bytes = lines.len() as u64;
         self.bytes_after_rewrite = self.bytes;
+        self.unsettled = true;
+        self.settle()
+    }
+
+    fn settle(&mut self) -> io::Result<()> {
+        if self.unsettled {
+            (self.sync_folder)(&self.path)?;
+            self.unsettled = false;
+        }
         Ok(())
     }
 }
@@ -210,5 +231,33 @@ mod tests {
         records.into_iter().for_each(|record| again.apply(record));
         assert_eq!(again.records(), state.records());
         assert_eq!(again.next_fact, 7);
+    }
+
+    #[test]
+    fn what_is_written_after_a_rewrite_that_failed_late_is_in_the_file_or_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("journal");
+        let (mut file, _) = JournalFile::open(&path).expect("opened");
+        let mut state = State::default();
+        let head = Record::Head {
+            version: VERSION,
+            journal_id: "j".to_owned(),
+            next_fact: 7,
+        };
+        for record in [head, boot(1)] {
+            file.append(std::slice::from_ref(&record), true)
+                .expect("written");
+            state.apply(record);
+        }
+        file.sync_folder = |_| Err(io::ErrorKind::StorageFull.into());
+        file.rewrite(&state).expect_err("not synced");
+        let refused = file.append(&[boot(2)], true);
+        refused.expect_err("its name might not survive");
+        file.append(&[boot(3)], false).expect("promised to nobody");
+
+        file.sync_folder = files::sync_parent;
+        file.append(&[boot(4)], true).expect("settled and written");
+        let (_, records) = JournalFile::open(&path).expect("opened");
+        assert_eq!(records[records.len() - 2..], [boot(3), boot(4)]);
     }
 }

@@ -48,6 +48,12 @@ fn check_devices(node: &Node, assignment: &Assignment) -> Result<(), Refusal> {
             )));
         }
         match gpus.device(&share.uuid) {
+            None if !gpus.listed => {
+                return Err(Refusal::here(format!(
+                    "device {} is not on this node, as far as is known: its devices could not be read yet",
+                    share.uuid
+                )));
+            }
             None => {
                 return Err(Refusal::here(format!(
                     "device {} is not on this node",

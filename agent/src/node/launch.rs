@@ -13,6 +13,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::workdir::Layout;
 use super::{Node, environment};
+use crate::checksum;
 use crate::proc::{self, Process};
 use crate::runs::{Orders, RunFolder, Stop};
 use crate::supervise::cgroup::Limits;
@@ -20,6 +21,12 @@ use crate::supervise::cgroup::Limits;
 /// Longest wait until a supervisor says how the start went; a loaded machine with a slow
 /// disk takes seconds.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
+/// The first group that marks a job's processes: just above the range that systemd gives to
+/// containers.
+const MARK_MIN: u32 = 0x7000_0000;
+/// So many such groups, up to the next range of systemd's: of 200 million pairs of jobs one would
+/// meet, and a group that a process bears is passed over.
+const MARKS: u32 = 0x0FFE_0000;
 
 /// The orders for an assignment that has been laid out.
 pub fn orders(node: &Node, assignment: &Assignment, layout: &Layout) -> Orders {
@@ -35,6 +42,7 @@ pub fn orders(node: &Node, assignment: &Assignment, layout: &Layout) -> Orders {
         environment: environment::build(assignment, &places),
         directory: layout.directory.clone(),
         uid: node.isolated.then_some(assignment.uid),
+        mark: node.isolated.then(|| free_mark(&assignment.id.to_string())),
         limits: Limits {
             cpus_milli: assignment.cpus.milli(),
             memory_mib: assignment.memory_mib,
@@ -125,19 +133,57 @@ impl Supervisor {
     }
 }
 
+/// The group that all processes of a job bear, in a range that neither people nor systemd use. A
+/// process that is not root cannot put it off, whatever it does to its parents, group and session,
+/// and none of those who may run now bears it.
+fn free_mark(assignment: &str) -> u32 {
+    let hash = u32::from_str_radix(&checksum::of(assignment.as_bytes()), 16).unwrap_or_default();
+    let mark = |at: u32| MARK_MIN + hash.wrapping_add(at) % MARKS;
+    (0..MARKS)
+        .map(mark)
+        .find(|mark| proc::bearers(*mark).is_empty())
+        .unwrap_or(mark(0))
+}
+
 /// Kills what is left of a job whose supervisor is gone, and tells whether anything was.
-/// Its first process dies with the supervisor; the rest is found by its control group, or by
-/// its session and process group. Repeat until nothing is left.
+/// It is found by its control group, by its session and process group, and as root by its mark,
+/// which it bears wherever it has gone. Where the agent is not root and there are no control groups,
+/// a process that left its session while its supervisor was killed is not found: such a node has no
+/// isolation. Repeat until nothing is left.
 pub fn kill_orphans(node: &Node, run: &RunFolder, name: &str) -> bool {
     let group = node.cgroups.group(name);
     let mut left = !group.empty();
     group.kill();
+    let mut orphans = Vec::new();
     if let (Ok(Some(claim)), Ok(Some(started))) = (run.claim(), run.started()) {
         // By session and group together: one number alone may have been given out anew.
-        for pid in proc::members(claim.pid, started.pid) {
-            left = true;
-            proc::kill_process(pid);
-        }
+        orphans.extend(proc::members(claim.pid, started.pid));
+    }
+    if let Ok(Some(mark)) = run
+        .orders()
+        .map(|orders| orders.and_then(|found| found.mark))
+    {
+        orphans.extend(proc::bearers(mark));
+    }
+    for orphan in orphans {
+        left = true;
+        proc::kill_seen(&orphan);
     }
     left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_of_their_range_and_differ() {
+        let marks = ["a", "b"].map(free_mark);
+        assert_ne!(marks[0], marks[1]);
+        assert!(
+            marks
+                .iter()
+                .all(|mark| (MARK_MIN..MARK_MIN + MARKS).contains(mark))
+        );
+    }
 }

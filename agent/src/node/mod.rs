@@ -56,6 +56,8 @@ pub struct Node {
     pub kill_grace_ms: std::sync::atomic::AtomicI64,
     claims: Mutex<claims::Claims>,
     phases: Mutex<BTreeMap<AssignmentId, AssignmentPhase>>,
+    /// Held by who makes a job's checkpoint folder and by who puts an old one aside.
+    checkpoints: Mutex<()>,
 }
 
 /// What [`Node::new`] is made of.
@@ -91,6 +93,7 @@ impl Node {
             kill_grace_ms: std::sync::atomic::AtomicI64::new(KILL_GRACE_MS),
             claims: Mutex::default(),
             phases: Mutex::default(),
+            checkpoints: Mutex::default(),
         }
     }
 
@@ -119,6 +122,19 @@ impl Node {
 
     fn drop_phase(&self, id: AssignmentId) {
         self.phases().remove(&id);
+    }
+
+    /// Keeps the folders of checkpoints as they are for as long as it is held.
+    pub fn checkpoints_settled(&self) -> MutexGuard<'_, ()> {
+        self.checkpoints
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives up what an assignment has of the node's devices.
+    fn give_up(&self, id: AssignmentId) {
+        self.claims().release(id);
+        self.drop_phase(id);
     }
 
     fn phases(&self) -> MutexGuard<'_, BTreeMap<AssignmentId, AssignmentPhase>> {

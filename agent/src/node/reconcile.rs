@@ -1,18 +1,23 @@
 //! Takes desired sets in and gives each assignment's task what is wanted of it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use domain::ids::{AssignmentId, AttemptId};
 use protocol::desired::{Assignment, DesiredSet, Epoch, Poisoned, Want};
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 
 use super::Node;
 use super::worker::{Intent, Worker};
 use crate::journal::{Entry, FactKind, Kept, Record};
 use crate::runs::RefusalCode;
+
+/// Wait before an assignment whose task failed is taken up anew: what fails each time is then logged
+/// once a second, and keeps nothing else waiting.
+const TAKE_UP_WAIT: Duration = Duration::from_secs(1);
 
 /// What reaches the reconciler.
 #[derive(Debug)]
@@ -27,13 +32,16 @@ pub enum Command {
 
 /// An assignment's task as the reconciler knows it.
 struct Handle {
+    attempt: AttemptId,
     intent: watch::Sender<Intent>,
 }
 
 struct Reconciler {
     node: Arc<Node>,
     workers: BTreeMap<AssignmentId, Handle>,
-    tasks: JoinSet<AssignmentId>,
+    tasks: JoinSet<()>,
+    /// Which assignment a task is of, also when it failed.
+    of_task: HashMap<tokio::task::Id, AssignmentId>,
     /// The place of the last set of this connection; none before the first full one.
     seen: Option<(Epoch, u64)>,
     /// What was answered about assignments that have ended here, once in a connection.
@@ -49,13 +57,7 @@ enum Answer {
 
 /// Runs until the commands end. Adopts what the node held before.
 pub async fn reconcile(node: Arc<Node>, adopted: Vec<Kept>, mut commands: mpsc::Receiver<Command>) {
-    let mut reconciler = Reconciler {
-        node,
-        workers: BTreeMap::new(),
-        tasks: JoinSet::new(),
-        seen: None,
-        answered: BTreeSet::new(),
-    };
+    let mut reconciler = Reconciler::new(node);
     for kept in adopted {
         let ids = (kept.assignment_id, kept.attempt_id);
         reconciler.spawn(ids, Intent::Unsaid, |worker| worker.run_adopted(kept));
@@ -66,16 +68,74 @@ pub async fn reconcile(node: Arc<Node>, adopted: Vec<Kept>, mut commands: mpsc::
                 Some(command) => reconciler.take(command).await,
                 None => return,
             },
-            Some(ended) = reconciler.tasks.join_next() => match ended {
-                Ok(id) => { reconciler.workers.remove(&id); }
-                // Its files and its claim stay as they are: the next start adopts it.
-                Err(error) => tracing::error!(%error, "an assignment's task failed"),
-            },
+            Some(ended) = reconciler.tasks.join_next_with_id() => reconciler.end(ended).await,
         }
     }
 }
 
 impl Reconciler {
+    fn new(node: Arc<Node>) -> Self {
+        Self {
+            node,
+            workers: BTreeMap::new(),
+            tasks: JoinSet::new(),
+            of_task: HashMap::new(),
+            seen: None,
+            answered: BTreeSet::new(),
+        }
+    }
+
+    /// Takes the end of a task. One that failed left its assignment half done: what the journal has
+    /// of it is adopted anew, as after a restart, and else it is refused.
+    async fn end(&mut self, ended: Result<(tokio::task::Id, ()), JoinError>) {
+        let (task, failure) = match ended {
+            Ok((task, ())) => (task, None),
+            Err(error) => (error.id(), Some(error)),
+        };
+        let Some(id) = self.of_task.remove(&task) else {
+            return;
+        };
+        let handle = self.workers.remove(&id);
+        let (Some(error), Some(handle)) = (failure, handle) else {
+            return;
+        };
+        tracing::error!(assignment.id = %id, %error, "an assignment's task failed; it is taken up anew");
+        let kept = self.node.journal.state().kept.get(&id).cloned();
+        let Some(kept) = kept else {
+            self.node.give_up(id);
+            if !self.node.journal.state().buried(id) {
+                let refused = FactKind::Refused {
+                    code: RefusalCode::StartRefused.as_str().to_owned(),
+                    message: "the node's agent failed when it took it on".to_owned(),
+                    exit_code: None,
+                };
+                self.append(vec![Entry::fact(id, handle.attempt, refused)])
+                    .await;
+            }
+            return;
+        };
+        let worker = Worker::new(
+            Arc::clone(&self.node),
+            (id, handle.attempt),
+            handle.intent.subscribe(),
+        );
+        self.begin(id, handle, async move {
+            tokio::time::sleep(TAKE_UP_WAIT).await;
+            worker.run_adopted(kept).await;
+        });
+    }
+
+    fn begin(
+        &mut self,
+        id: AssignmentId,
+        handle: Handle,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
+        self.workers.insert(id, handle);
+        let task = self.tasks.spawn(task);
+        self.of_task.insert(task.id(), id);
+    }
+
     async fn take(&mut self, command: Command) {
         match command {
             Command::Began => {
@@ -263,11 +323,11 @@ impl Reconciler {
     {
         let (sender, receiver) = watch::channel(intent);
         let task = run(Worker::new(Arc::clone(&self.node), ids, receiver));
-        self.workers.insert(ids.0, Handle { intent: sender });
-        self.tasks.spawn(async move {
-            task.await;
-            ids.0
-        });
+        let handle = Handle {
+            attempt: ids.1,
+            intent: sender,
+        };
+        self.begin(ids.0, handle, task);
     }
 
     /// Writes an answer. One that cannot be written is given again in the next connection.
@@ -286,5 +346,102 @@ fn intent_of(assignment: Arc<Assignment>) -> Intent {
         Want::Hold => Intent::Hold,
         Want::Run => Intent::Run(assignment),
         Want::Stop { grace_ms, .. } => Intent::Stop { grace_ms },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::ids::JobId;
+
+    use super::super::Parts;
+    use super::*;
+    use crate::config::Config;
+    use crate::folders::Folders;
+    use crate::gpus::Snapshot;
+    use crate::journal::{Journal, KeptDevice};
+    use crate::lease::Lease;
+    use crate::supervise::cgroup::Cgroups;
+
+    fn node(folder: &std::path::Path) -> Arc<Node> {
+        let folders = Folders::prepare(&folder.join("state"), None).expect("made");
+        let (journal, _) = Journal::open(&folders.journal(), "boot").expect("opened");
+        Arc::new(Node::new(Parts {
+            config: Config::default(),
+            journal,
+            gpus: watch::channel(Snapshot::default()).1,
+            lease: Lease::open(&folders.lease(), "boot").expect("opened"),
+            cgroups: Cgroups::None,
+            folders,
+        }))
+    }
+
+    fn kept() -> Kept {
+        Kept {
+            assignment_id: AssignmentId::new(),
+            attempt_id: AttemptId::new(),
+            job_id: JobId::new(),
+            devices: vec![KeptDevice {
+                uuid: "GPU-1".to_owned(),
+                mode: domain::sharing::SharingMode::Exclusive,
+                gpus_milli: 1000,
+            }],
+            at_micros: 1,
+            started: false,
+            ended: false,
+        }
+    }
+
+    fn held(node: &Node, devices: &[KeptDevice]) -> bool {
+        let other = AssignmentId::new();
+        let mut claims = node.claims();
+        let free = claims.claim(other, devices);
+        claims.release(other);
+        free.is_err()
+    }
+
+    async fn next_end(reconciler: &mut Reconciler) {
+        let ended = reconciler.tasks.join_next_with_id().await;
+        reconciler.end(ended.expect("a task")).await;
+    }
+
+    #[tokio::test]
+    async fn an_assignment_whose_task_failed_is_taken_up_anew_and_can_be_stopped() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let node = node(folder.path());
+        let kept = kept();
+        let (id, attempt) = (kept.assignment_id, kept.attempt_id);
+        let accepted = Entry::Record(Record::Accepted(kept.clone()));
+        node.journal.append(vec![accepted]).await.expect("written");
+        node.folders.run(id).create().expect("made");
+        node.claims().claim(id, &kept.devices).expect("free");
+        let mut reconciler = Reconciler::new(Arc::clone(&node));
+        reconciler.spawn((id, attempt), Intent::Hold, |_| async {
+            panic!("a mistake")
+        });
+        next_end(&mut reconciler).await;
+        assert!(held(&node, &kept.devices), "its process may run");
+
+        reconciler.stop(id, 0);
+        next_end(&mut reconciler).await;
+        assert!(reconciler.workers.is_empty() && reconciler.of_task.is_empty());
+        assert!(!held(&node, &kept.devices));
+        assert!(node.journal.state().release_untold(id));
+    }
+
+    #[tokio::test]
+    async fn one_that_failed_before_it_was_accepted_is_refused_and_holds_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let node = node(folder.path());
+        let kept = kept();
+        let (id, attempt) = (kept.assignment_id, kept.attempt_id);
+        node.claims().claim(id, &kept.devices).expect("free");
+        let mut reconciler = Reconciler::new(Arc::clone(&node));
+        reconciler.spawn((id, attempt), Intent::Hold, |_| async {
+            panic!("a mistake")
+        });
+        next_end(&mut reconciler).await;
+        assert!(!held(&node, &kept.devices));
+        assert!(node.journal.state().untold(id) && node.journal.state().buried(id));
+        assert!(reconciler.workers.is_empty());
     }
 }

@@ -7,15 +7,15 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
-use nix::sys::stat::{Mode, mkdirat};
-use nix::unistd::{Gid, Uid, fchown};
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::stat::{Mode, UtimensatFlags, fchmod, fstat, mkdirat, utimensat};
+use nix::sys::time::TimeSpec;
+use nix::unistd::{Gid, Uid, fchown, fchownat, setfsgid, setfsuid};
 use protocol::desired::Assignment;
 use serde::{Deserialize, Serialize};
 
 use super::Node;
 use crate::files::{ensure_folder, read_json};
-use crate::folders::owned_by;
 use crate::runs::{Directory, Refusal};
 use crate::supervise::{open_folder, step_down};
 
@@ -59,6 +59,7 @@ pub fn lay_out(node: &Node, assignment: &Assignment) -> Result<Layout, Refusal> 
             &node.config.work_roots,
             assignment.working_directory.as_deref(),
             &folder.join("work"),
+            owner,
         )?,
     };
     for path in [&layout.work, &layout.temporary] {
@@ -80,7 +81,14 @@ pub fn lay_out(node: &Node, assignment: &Assignment) -> Result<Layout, Refusal> 
     for path in [&layout.work, &layout.temporary] {
         give(path, owner).map_err(|e| failed(path, e))?;
     }
-    checkpoint(&layout.checkpoint, owner).map_err(|e| failed(&layout.checkpoint, e))?;
+    let _settled = node.checkpoints_settled();
+    checkpoint(
+        node.folders.checkpoints(),
+        &assignment.team_id.to_string(),
+        &assignment.job_id.to_string(),
+        owner,
+    )
+    .map_err(|e| failed(&layout.checkpoint, e))?;
     write_workers(node, assignment).map_err(|e| failed(&layout.workers, e))?;
     Ok(layout)
 }
@@ -140,7 +148,12 @@ fn reopen(folder: &Path) {
 }
 
 /// Where the process starts: the job's own folder, or the one it names below a root.
-fn directory(roots: &[PathBuf], wanted: Option<&str>, work: &Path) -> Result<Directory, Refusal> {
+fn directory(
+    roots: &[PathBuf],
+    wanted: Option<&str>,
+    work: &Path,
+    owner: Option<u32>,
+) -> Result<Directory, Refusal> {
     let Some(wanted) = wanted else {
         return Ok(Directory {
             root: work.to_owned(),
@@ -169,10 +182,12 @@ fn directory(roots: &[PathBuf], wanted: Option<&str>, work: &Path) -> Result<Dir
     } else {
         below
     };
-    // Tried here to refuse early, and again as the job's user when it starts.
+    // Tried here to refuse early, and again when it starts; both times as the job's user, so that
+    // nobody learns what lies in a folder that is closed to him.
     open_folder(root)
-        .and_then(|root| step_down(&root, below))
+        .and_then(|root| as_user(owner, || step_down(&root, below)))
         .map_err(|error| match error {
+            Errno::EACCES => refuse("the team's user may not enter it".to_owned()),
             Errno::ENOENT => refuse("there is no such folder".to_owned()),
             Errno::ELOOP => refuse(format!(
                 "a part of it below {} is a link, and links are not followed",
@@ -185,6 +200,52 @@ fn directory(roots: &[PathBuf], wanted: Option<&str>, work: &Path) -> Result<Dir
         root: root.clone(),
         below: below.to_owned(),
     })
+}
+
+/// Looks at files with the rights of a job's user. On a thread of its own, which ends with them: the
+/// kernel keeps them for each thread.
+fn as_user<T: Send>(
+    user: Option<u32>,
+    look: impl FnOnce() -> nix::Result<T> + Send,
+) -> nix::Result<T> {
+    let Some(user) = user else {
+        return look();
+    };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("as user".to_owned());
+        let looks = thread.spawn_scoped(scope, move || {
+            take_file_rights(user)?;
+            look()
+        });
+        match looks.map(std::thread::ScopedJoinHandle::join) {
+            Ok(Ok(seen)) => seen,
+            Ok(Err(panic)) => std::panic::resume_unwind(panic),
+            Err(_) => Err(Errno::EAGAIN),
+        }
+    })
+}
+
+/// Gives this thread the rights to files of a user with no group but his own.
+fn take_file_rights(user: u32) -> nix::Result<()> {
+    // SAFETY: no memory is passed. The plain system call reaches this thread alone, where the
+    // library's function would reach all.
+    #[allow(unsafe_code)]
+    let failed = unsafe { libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()) };
+    if failed != 0 {
+        return Err(Errno::last());
+    }
+    setfsgid(Gid::from_raw(user));
+    setfsuid(Uid::from_raw(user));
+    // They tell no failure; asked for what cannot be, they change nothing and tell what is.
+    let now = (
+        setfsgid(Gid::from_raw(u32::MAX)).as_raw(),
+        setfsuid(Uid::from_raw(u32::MAX)).as_raw(),
+    );
+    if now == (user, user) {
+        Ok(())
+    } else {
+        Err(Errno::EPERM)
+    }
 }
 
 /// The root that lies nearest above a path, with the rest of the path: what the server chose the
@@ -259,20 +320,61 @@ fn give(path: &Path, owner: Option<u32>) -> io::Result<()> {
     }
 }
 
-/// Makes the folder that a job keeps between its attempts. Its team's folder is ours, so
-/// that nothing else of the team's can be put in its place.
-fn checkpoint(folder: &Path, owner: Option<u32>) -> io::Result<()> {
-    if let Some(team) = folder.parent()
-        && !team.is_dir()
-    {
-        ensure_folder(team, 0o711)?;
+/// Makes the folder that a job keeps between its attempts, step by step from the folder of all
+/// checkpoints, through no link. Its team's folder is ours, so that nothing else of the team's can be
+/// put in its place.
+fn checkpoint(root: &Path, team: &str, job: &str, owner: Option<u32>) -> io::Result<()> {
+    let root = open_folder(root)?;
+    let as_path = OFlag::O_PATH | OFlag::O_DIRECTORY;
+    let team_folder = match mkdirat(root.as_fd(), team, Mode::from_bits_truncate(0o711)) {
+        Ok(()) => {
+            let made = step_in(
+                &root,
+                team.as_ref(),
+                OFlag::O_RDONLY | OFlag::O_DIRECTORY,
+                Mode::empty(),
+            )?;
+            // Whatever our umask took away: the team's user passes here.
+            fchmod(made.as_fd(), Mode::from_bits_truncate(0o711))?;
+            made
+        }
+        Err(Errno::EEXIST) => step_in(&root, team.as_ref(), as_path, Mode::empty())?,
+        Err(error) => return Err(error.into()),
+    };
+    let ours = [0, nix::unistd::geteuid().as_raw()];
+    let found = fstat(team_folder.as_fd())?;
+    if !ours.contains(&found.st_uid) {
+        return Err(io::Error::other(format!(
+            "the team's folder {team} belongs to user {} and not to the agent",
+            found.st_uid
+        )));
     }
-    let there = folder.symlink_metadata().is_ok_and(|found| found.is_dir());
-    if there && owner.is_none_or(|uid| owned_by(folder, uid)) {
+    match mkdirat(team_folder.as_fd(), job, Mode::S_IRWXU) {
+        Ok(()) | Err(Errno::EEXIST) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let job_folder = step_in(&team_folder, job.as_ref(), as_path, Mode::empty())?;
+    // It is in use from now on, however old what lies in it is. On storage that lets root do no
+    // more than others it stays as old as its owner last wrote to it.
+    let now = TimeSpec::UTIME_NOW;
+    let _ = utimensat(
+        team_folder.as_fd(),
+        job,
+        &now,
+        &now,
+        UtimensatFlags::NoFollowSymlink,
+    );
+    let Some(uid) = owner.filter(|uid| fstat(job_folder.as_fd()).is_ok_and(|f| f.st_uid != *uid))
+    else {
         return Ok(());
-    }
-    ensure_folder(folder, 0o700)?;
-    give(folder, owner)
+    };
+    Ok(fchownat(
+        team_folder.as_fd(),
+        job,
+        Some(Uid::from_raw(uid)),
+        Some(Gid::from_raw(uid)),
+        AtFlags::AT_SYMLINK_NOFOLLOW,
+    )?)
 }
 
 #[cfg(test)]
@@ -318,7 +420,7 @@ mod tests {
             [deep.clone(), slashed.clone()],
         ] {
             let starts = |path: &Path| {
-                directory(&roots, path.to_str(), &work).map(|found| (found.root, found.below))
+                directory(&roots, path.to_str(), &work, None).map(|found| (found.root, found.below))
             };
             for (below, name) in [(".", deep.clone()), ("in", deep.join("in"))] {
                 let found = starts(&name).expect("below the nearest root");
@@ -340,5 +442,61 @@ mod tests {
         clear(&job).expect("cleared");
         assert!(!job.exists() && Path::new("/etc/passwd").exists());
         clear(&job).expect("nothing to clear");
+    }
+
+    #[test]
+    fn a_refusal_tells_nothing_of_what_lies_in_a_folder_that_is_closed_to_the_team() {
+        const TEAM: u32 = 251_000;
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("not checked: only root can be another user");
+            return;
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let open = |path: &Path| fs::set_permissions(path, Permissions::from_mode(0o755));
+        open(folder.path()).expect("opened");
+        fs::create_dir_all(folder.path().join("theirs/secret")).expect("made");
+        fs::create_dir(folder.path().join("plain")).expect("made");
+        open(&folder.path().join("plain")).expect("opened");
+        let closed = Permissions::from_mode(0o770);
+        // Of the group that root's own groups are likely to hold.
+        fs::set_permissions(folder.path().join("theirs"), closed).expect("closed");
+        let roots = [folder.path().to_owned()];
+        let asked = |below: &str| {
+            let wanted = folder.path().join(below);
+            let found = directory(&roots, wanted.to_str(), Path::new("/"), Some(TEAM));
+            found.map(drop).map_err(|refusal| {
+                let words = refusal.message;
+                words.replace(below, "")
+            })
+        };
+        assert_eq!(asked("plain"), Ok(()));
+        let (there, absent) = (asked("theirs/secret"), asked("theirs/nothing"));
+        assert_eq!(there, absent);
+        let words = there.expect_err("closed");
+        assert!(words.contains("may not enter"), "{words}");
+        // Our own rights are as they were.
+        assert!(folder.path().join("theirs/secret").is_dir());
+    }
+
+    #[test]
+    fn a_checkpoint_folder_is_made_through_no_link_and_stays() {
+        use std::os::unix::fs::MetadataExt as _;
+        let folder = tempfile::tempdir().expect("a folder");
+        let elsewhere = tempfile::tempdir().expect("another folder");
+        let root = folder.path();
+        checkpoint(root, "team", "job", None).expect("made");
+        fs::write(root.join("team/job/step"), "7").expect("written");
+        checkpoint(root, "team", "job", None).expect("there");
+        assert_eq!(fs::read(root.join("team/job/step")).expect("kept"), b"7");
+        let mode = |path: &Path| path.metadata().expect("there").mode() & 0o777;
+        assert_eq!(mode(&root.join("team")), 0o711);
+        assert_eq!(mode(&root.join("team/job")), 0o700);
+
+        let link = std::os::unix::fs::symlink::<&Path, _>;
+        link(elsewhere.path(), root.join("linked")).expect("linked");
+        link(elsewhere.path(), root.join("team/linked")).expect("linked");
+        checkpoint(root, "linked", "job", None).expect_err("a link");
+        checkpoint(root, "team", "linked", None).expect_err("a link");
+        assert_eq!(fs::read_dir(elsewhere.path()).expect("read").count(), 0);
     }
 }

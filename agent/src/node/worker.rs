@@ -78,7 +78,7 @@ impl Worker {
             Ok(()) => self.run_accepted().await,
             Err(refusal) => {
                 tracing::warn!(assignment.id = %self.id, reason = refusal.message, "assignment refused");
-                self.give_up_claims();
+                self.node.give_up(self.id);
                 self.record(vec![self.refused(refusal)]).await;
             }
         }
@@ -324,18 +324,13 @@ impl Worker {
                 }
             }
         }
-        self.give_up_claims();
+        self.node.give_up(self.id);
         self.record(vec![Entry::fact(self.id, self.attempt, FactKind::Released)])
             .await;
     }
 
     fn enter(&self, phase: AssignmentPhase) {
         self.node.set_phase(self.id, phase);
-    }
-
-    fn give_up_claims(&self) {
-        self.node.claims().release(self.id);
-        self.node.drop_phase(self.id);
     }
 
     /// Writes what must be told. Tried until it is on disk: a full disk delays it.

@@ -1,16 +1,29 @@
 //! Control groups: how CPU and memory limits of a job are enforced, by version 2 or 1 of
 //! the kernel's interface, or not at all.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
+
+use crate::proc::Process;
 
 /// Most processes and threads of one job: a fork bomb ends here and a job that starts a
 /// thread per core and file does not.
 const PIDS_MAX: u32 = 32 * 1024;
+/// One job has at most one such part of the numbers that the kernel gives to processes: on many
+/// machines there are no more than 32,768, and a bomb must leave enough to end it.
+const PIDS_PART: u32 = 4;
+/// All jobs together have at most one such part: the other half is the machine's own.
+const PIDS_PART_OF_ALL: u32 = 2;
+/// Numbers for processes where the kernel does not say how many there are: its smallest default.
+const PIDS_OF_KERNEL: u32 = 32 * 1024;
+/// Processes that are held by descriptors at once; a supervisor may have 1024 descriptors.
+const HELD_MAX: usize = 256;
 /// The period over which CPU time is shared out, in microseconds; the kernel's default.
 const CPU_PERIOD_MICROS: i64 = 100_000;
 /// The kernel refuses a smaller quota, in microseconds.
@@ -153,12 +166,9 @@ impl Group {
             if self.v2 && fs::write(folder.join("cgroup.kill"), "1").is_ok() {
                 continue;
             }
-            let processes = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
-            processes
-                .lines()
-                .filter_map(|line| line.parse().ok())
-                .filter(|pid| *pid > 0)
-                .for_each(crate::proc::kill_process);
+            for some in processes_in(folder).chunks(HELD_MAX) {
+                kill_held(folder, some);
+            }
         }
     }
 
@@ -199,6 +209,27 @@ impl Group {
     }
 }
 
+/// Kills processes by descriptors that were opened before the group was asked again whether they
+/// are in it: who came to one of their numbers later is in another place.
+fn kill_held(folder: &Path, pids: &[i32]) {
+    let held: Vec<(i32, Process)> = pids
+        .iter()
+        .filter_map(|pid| Some((*pid, Process::hold(*pid, |_| true).ok()??)))
+        .collect();
+    let still: BTreeSet<i32> = processes_in(folder).into_iter().collect();
+    let members = held.iter().filter(|(pid, _)| still.contains(pid));
+    members.for_each(|(_, process)| process.signal(Signal::SIGKILL));
+}
+
+fn processes_in(folder: &Path) -> Vec<i32> {
+    let processes = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+    processes
+        .lines()
+        .filter_map(|line| line.parse().ok())
+        .filter(|pid| *pid > 0)
+        .collect()
+}
+
 fn read_oom_kill(line: &str) -> Option<u64> {
     line.strip_prefix("oom_kill ")?.trim().parse().ok()
 }
@@ -222,6 +253,7 @@ fn detect_v2(mounts: &str, name: &str) -> io::Result<Cgroups> {
         down_to.push(part);
         enable(&down_to, has("pids"))?;
     }
+    set_if_there(&parent, "pids.max", pids_max_of_all(pids_of_kernel()))?;
     Ok(Cgroups::V2 { parent })
 }
 
@@ -251,6 +283,9 @@ fn detect_v1(mounts: &str, name: &str) -> io::Result<Cgroups> {
                 OpenOptions::new()
                     .write(true)
                     .open(folder.join("cgroup.procs"))?;
+                if controller == "pids" {
+                    set_if_there(&folder, "pids.max", pids_max_of_all(pids_of_kernel()))?;
+                }
                 Ok(Parent {
                     controller: controller.to_owned(),
                     folder,
@@ -293,7 +328,7 @@ fn limit_v2(folder: &Path, limits: &Limits) -> io::Result<()> {
         let quota = format!("{} {CPU_PERIOD_MICROS}", cpu_quota(limits.cpus_milli));
         set(folder, "cpu.max", quota)?;
     }
-    set_if_there(folder, "pids.max", PIDS_MAX)
+    set_if_there(folder, "pids.max", pids_max())
 }
 
 fn limit_v1(controller: &str, folder: &Path, limits: &Limits) -> io::Result<()> {
@@ -310,9 +345,30 @@ fn limit_v1(controller: &str, folder: &Path, limits: &Limits) -> io::Result<()> 
             set(folder, "cpu.cfs_period_us", CPU_PERIOD_MICROS)?;
             set(folder, "cpu.cfs_quota_us", cpu_quota(limits.cpus_milli))
         }
-        "pids" => set_if_there(folder, "pids.max", PIDS_MAX),
+        "pids" => set_if_there(folder, "pids.max", pids_max()),
         _ => Ok(()),
     }
+}
+
+/// Most processes and threads of one job on this machine, and of one team's user where there are
+/// no control groups.
+pub fn pids_max() -> u32 {
+    pids_max_of_job(pids_of_kernel())
+}
+
+fn pids_max_of_job(of_kernel: u32) -> u32 {
+    PIDS_MAX.min(of_kernel / PIDS_PART).max(1)
+}
+
+fn pids_max_of_all(of_kernel: u32) -> u32 {
+    (of_kernel / PIDS_PART_OF_ALL).max(1)
+}
+
+fn pids_of_kernel() -> u32 {
+    fs::read_to_string("/proc/sys/kernel/pid_max")
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(PIDS_OF_KERNEL)
 }
 
 fn bytes(mib: i64) -> i64 {
@@ -365,6 +421,14 @@ cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0
     fn a_cpu_quota_is_exact_and_never_below_what_the_kernel_takes() {
         assert_eq!(cpu_quota(1500), 150_000);
         assert_eq!(cpu_quota(1), CPU_QUOTA_MICROS_MIN);
+    }
+
+    #[test]
+    fn jobs_leave_the_machine_numbers_for_its_own_processes() {
+        let small = 32 * 1024;
+        assert_eq!(pids_max_of_job(small), 8192);
+        assert_eq!(pids_max_of_all(small), 16_384);
+        assert_eq!(pids_max_of_job(4 * 1024 * 1024), PIDS_MAX);
     }
 
     #[test]

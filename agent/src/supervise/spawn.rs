@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
 use nix::sys::signal::{SigmaskHow, Signal, sigprocmask};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Gid, Uid, fchdir, setgid, setgroups, setuid};
@@ -66,6 +66,7 @@ pub fn spawn(orders: &Orders, group: &Group) -> Result<Child, Refusal> {
         root,
         directory: orders.directory.clone(),
         uid: orders.uid,
+        mark: orders.mark,
         steps: step_end,
     };
     // SAFETY: the supervisor has one thread, so the copy of it that runs this between fork
@@ -96,6 +97,7 @@ struct Entry {
     root: OwnedFd,
     directory: Directory,
     uid: Option<u32>,
+    mark: Option<u32>,
     steps: io::PipeWriter,
 }
 
@@ -112,12 +114,14 @@ impl Entry {
         umask(Mode::from_bits_truncate(0o077));
         self.at(Step::Identity)?;
         if let Some(uid) = self.uid {
-            setgroups(&[])?;
+            let mark: Vec<Gid> = self.mark.into_iter().map(Gid::from_raw).collect();
+            setgroups(&mark)?;
             setgid(Gid::from_raw(uid))?;
             setuid(Uid::from_raw(uid))?;
         }
         nix::sys::prctl::set_no_new_privs()?;
-        // Set after the change of user, which clears it: no job outlives its supervisor.
+        // Set after the change of user, which clears it. It ends the first process with its
+        // supervisor unless that has cleared it; for all else see `launch::kill_orphans`.
         nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&super::no_signals()), None)?;
         self.at(Step::Directory)?;
@@ -152,6 +156,11 @@ pub fn open_folder(path: &Path) -> nix::Result<OwnedFd> {
 fn set_limits() -> io::Result<()> {
     // A core dump of a job that maps device memory fills the disk of the node.
     setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
+    // Without control groups this alone ends a fork bomb. The kernel counts all processes of the
+    // user, so that with them it bounds what a team's jobs have together on this machine.
+    let (_, hard) = getrlimit(Resource::RLIMIT_NPROC)?;
+    let pids = rlim_t::from(super::cgroup::pids_max()).min(hard);
+    setrlimit(Resource::RLIMIT_NPROC, pids, pids)?;
     // GPU libraries pin host memory and open many files: as much as the node allows.
     for resource in [Resource::RLIMIT_NOFILE, Resource::RLIMIT_MEMLOCK] {
         let (_, hard) = getrlimit(resource)?;
@@ -174,12 +183,34 @@ fn close_others_on_exec() -> io::Result<()> {
             libc::CLOSE_RANGE_CLOEXEC,
         )
     };
-    // A kernel before 5.11 does not know the call; our own descriptors are marked anyhow.
-    match failed {
-        0 => Ok(()),
-        _ if io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS) => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+    if failed == 0 {
+        return Ok(());
     }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        // A kernel before 5.9 does not know the call, one before 5.11 not the flag.
+        Some(libc::ENOSYS | libc::EINVAL) => close_each_on_exec(FIRST),
+        _ => Err(error),
+    }
+}
+
+/// The same one by one, from a number on.
+fn close_each_on_exec(first: libc::c_uint) -> io::Result<()> {
+    let open: Vec<libc::c_int> = std::fs::read_dir("/proc/self/fd")?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|number| libc::c_uint::try_from(*number).is_ok_and(|number| number >= first))
+        .collect();
+    for number in open {
+        // SAFETY: it changes a flag of a descriptor; of the one that listed them, which is closed
+        // by now, it says EBADF.
+        #[allow(unsafe_code)]
+        let failed = unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
+        let error = io::Error::last_os_error();
+        if failed != 0 && error.raw_os_error() != Some(libc::EBADF) {
+            return Err(error);
+        }
+    }
+    Ok(())
 }
 
 fn refusal(program: &str, orders: &Orders, step: Option<u8>, error: &io::Error) -> Refusal {
@@ -222,6 +253,21 @@ fn refusal(program: &str, orders: &Orders, step: Option<u8>, error: &io::Error) 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn descriptors_are_marked_one_by_one_where_the_kernel_cannot_do_it_at_once() {
+        use std::os::fd::AsRawFd as _;
+        let (kept, _other) = std::io::pipe().expect("a pipe");
+        let flags = |fd: &std::io::PipeReader| {
+            nix::fcntl::fcntl(fd.as_fd(), nix::fcntl::FcntlArg::F_GETFD).expect("asked")
+        };
+        let none = nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty());
+        nix::fcntl::fcntl(kept.as_fd(), none).expect("unmarked");
+        assert_eq!(flags(&kept), 0);
+        let first = libc::c_uint::try_from(kept.as_raw_fd()).expect("a descriptor");
+        close_each_on_exec(first).expect("marked");
+        assert_eq!(flags(&kept), libc::FD_CLOEXEC);
+    }
 
     #[test]
     fn no_step_leads_out_of_the_root_or_through_a_link() {

@@ -16,6 +16,11 @@ use crate::{clock, lease, proc};
 
 /// Bytes of output taken at once; a pipe holds no more by default.
 const OUTPUT_BYTES_AT_ONCE: usize = 64 * 1024;
+/// First wait, in milliseconds, before what was killed and is still there is killed again: what was
+/// on its way into being at the first time is met by the second.
+const KILL_AGAIN_MS: i64 = 20;
+/// Longest such wait: what hangs in a driver may hang for days.
+const KILL_AGAIN_MS_MAX: i64 = 1000;
 /// Longest wait, in milliseconds: longer ones are cut in two, since poll takes an int.
 const WAIT_MS_MAX: i64 = 3600 * 1000;
 
@@ -39,7 +44,8 @@ pub fn signals() -> SigSet {
 struct Stopping {
     kill_at_ms: i64,
     lease_over: bool,
-    killed: bool,
+    /// How long after the next time it is killed again.
+    again_ms: i64,
 }
 
 struct Watch<'a> {
@@ -120,7 +126,7 @@ impl Watch<'_> {
 
     /// Begins to stop the job; a second call can only shorten the grace.
     fn stop(&mut self, grace_ms: i64, lease_over: bool) {
-        let kill_at_ms = clock::boot_ms() + grace_ms;
+        let kill_at_ms = clock::boot_ms().saturating_add(grace_ms);
         if let Some(stopping) = &mut self.stopping {
             stopping.kill_at_ms = stopping.kill_at_ms.min(kill_at_ms);
             return;
@@ -128,11 +134,20 @@ impl Watch<'_> {
         self.stopping = Some(Stopping {
             kill_at_ms,
             lease_over,
-            killed: false,
+            again_ms: KILL_AGAIN_MS,
         });
-        proc::signal_group(self.run.pid, Signal::SIGTERM);
+        self.signal(Signal::SIGTERM);
         // A process that is stopped could not act on SIGTERM.
-        proc::signal_group(self.run.pid, Signal::SIGCONT);
+        self.signal(Signal::SIGCONT);
+    }
+
+    /// Signals the job's group, and its first process where that has left for another group. It
+    /// has not been collected: its number is nobody else's, and no other group's.
+    fn signal(&self, signal: Signal) {
+        proc::signal_group(self.run.pid, signal);
+        if proc::group_of(self.run.pid) != Some(self.run.pid) {
+            proc::signal_child(self.run.pid, signal);
+        }
     }
 
     /// Does what is due by the clock, and says how long nothing else will be.
@@ -146,12 +161,12 @@ impl Watch<'_> {
             self.stop(self.orders.grace_ms, true);
         }
         let due = match &mut self.stopping {
-            Some(stopping) if stopping.killed => None,
+            // All that descends from us, wherever it has gone: a process may choose its group.
             Some(stopping) if stopping.kill_at_ms <= now => {
-                stopping.killed = true;
-                proc::signal_group(self.run.pid, Signal::SIGKILL);
-                self.run.group.kill();
-                None
+                descendants::kill_once(&self.run.group);
+                stopping.kill_at_ms = now + stopping.again_ms;
+                stopping.again_ms = (stopping.again_ms * 2).min(KILL_AGAIN_MS_MAX);
+                Some(stopping.kill_at_ms)
             }
             Some(stopping) => {
                 Some(lease_end.map_or(stopping.kill_at_ms, |end| end.min(stopping.kill_at_ms)))

@@ -102,3 +102,45 @@ async fn a_machine_that_is_not_enrolled_says_what_to_do() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_join_token_is_never_sent_in_clear() {
+    use tokio::io::AsyncReadExt as _;
+    let mut agent = Agent::enrolled().await;
+    let sha256 = agent.server.ca_sha256.clone();
+    let ca = agent.server.ca_file.display().to_string();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let plain = format!("http://{}", listener.local_addr().expect("an address"));
+    let heard = tokio::spawn(async move {
+        let (mut caller, _) = listener.accept().await.expect("a call");
+        let mut said = Vec::new();
+        // Whatever ends it, what was said until then counts.
+        let _ = caller.read_to_end(&mut said).await;
+        said
+    });
+    agent.server.url.clone_from(&plain);
+    for trust in [["--ca-sha256", &sha256], ["--ca", &ca]] {
+        let refused = agent
+            .enrol(&["--token", "token", "--replace", trust[0], trust[1]])
+            .await;
+        let words = words(&refused);
+        assert!(!refused.status.success());
+        assert!(
+            words.contains("server: ") && words.contains(&plain) && words.contains("https://"),
+            "{words}"
+        );
+    }
+    let config = agent.folder.path().join("agent.toml");
+    std::fs::write(&config, format!("server = '{plain}'\n")).expect("written");
+    agent.arguments = vec!["--config".to_owned(), config.display().to_string()];
+    agent.launch();
+    let log = agent.folder.path().join("agent.log");
+    crate::rig::until("the agent says why not", || {
+        std::fs::read_to_string(&log).is_ok_and(|log| log.contains("write it with https://"))
+    })
+    .await;
+    assert!(!heard.is_finished(), "nobody called");
+    heard.abort();
+}

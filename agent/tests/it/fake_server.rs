@@ -41,6 +41,8 @@ pub struct Inner {
     pub inventories: Vec<wire::Inventory>,
     pub chunks: Vec<wire::LogChunk>,
     pub heartbeats: u64,
+    /// Sessions that were not taken while it was not reachable.
+    pub turned_away: u64,
     pub renewals: u64,
     /// Serial numbers of the certificates that connections were opened with.
     pub connection_certificates: Vec<Vec<u8>>,
@@ -107,6 +109,7 @@ impl FakeServer {
                 inventories: Vec::new(),
                 chunks: Vec::new(),
                 heartbeats: 0,
+                turned_away: 0,
                 renewals: 0,
                 connection_certificates: Vec::new(),
                 to_agent: None,
@@ -436,6 +439,8 @@ impl Agents for Service {
             .and_then(|certs| certs.first().map(|c| c.to_vec()))
             .ok_or_else(|| Status::unauthenticated("no certificate"))?;
         if !self.0.lock().reachable {
+            self.0.lock().turned_away += 1;
+            self.0.changed.notify_waiters();
             return Err(Status::unavailable("partitioned"));
         }
         let mut incoming = request.into_inner();

@@ -205,3 +205,41 @@ async fn a_job_sees_its_devices_and_a_device_has_one_holder() {
         format!("{},{}", holder.devices[0].uuid, holder.devices[1].uuid)
     );
 }
+
+#[tokio::test]
+async fn a_driver_that_does_not_answer_at_the_start_takes_no_device_away() {
+    let (mut agent, machine) = with_three_devices().await;
+    let job = wire::Assignment {
+        devices: vec![share(1, "exclusive", 1000)],
+        ..script("sleep 1000")
+    };
+    agent.server.desire(std::slice::from_ref(&job)).await;
+    let pid = agent.server.started(&job.id).await;
+    agent.kill();
+    // Whoever opens it waits until somebody writes, as in a driver that hangs.
+    fs::remove_file(&machine).expect("removed");
+    nix::unistd::mkfifo(&machine, nix::sys::stat::Mode::S_IRWXU).expect("made");
+    agent.server.inner().inventories.clear();
+    agent.start().await;
+    let told = agent.server.inner().inventories[0].clone();
+    assert!(told.devices_unread);
+    let health = |told: &wire::Inventory| {
+        let devices = told.devices.iter();
+        devices.map(|d| d.health.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(health(&told), ["suspect"; 3]);
+
+    write_machine(&machine, &[0, 1, 2]);
+    // Lets go of who waits; the next reading finds the file.
+    agent.kill();
+    agent.start().await;
+    agent
+        .server
+        .wait("healthy devices", |inner| {
+            let told = inner.inventories.last()?;
+            (!told.devices_unread && health(told) == ["healthy"; 3]).then_some(())
+        })
+        .await;
+    assert!(crate::rig::alive(pid));
+    assert_eq!(agent.server.story(&job.id), ["accepted", "started"]);
+}

@@ -71,7 +71,15 @@ async fn a_long_grace_of_a_stop_does_not_outlive_the_lease() {
 #[tokio::test]
 async fn a_partition_shorter_than_the_lease_changes_nothing() {
     let (agent, stop, keep, stop_pid, keep_pid) = with_both_policies().await;
+    agent.server.inner().reachable = false;
     agent.server.drop_connection();
+    agent
+        .server
+        .wait("a try in vain", |inner| {
+            (inner.turned_away > 0).then_some(())
+        })
+        .await;
+    agent.server.inner().reachable = true;
     agent
         .server
         .wait("another connection", |inner| {
@@ -111,7 +119,7 @@ async fn the_lease_ends_work_also_when_the_agent_is_dead_or_stopped() {
 }
 
 #[tokio::test]
-async fn nothing_starts_without_a_lease_and_a_word_of_the_present_session() {
+async fn nothing_starts_without_a_lease_and_a_word_of_the_present_connection() {
     let mut agent = Agent::enrolled().await;
     agent.server.inner().renew_leases = false;
     agent.start().await;

@@ -1,6 +1,7 @@
 //! The agent as it is: the real program and real processes against a server of the tests' own.
 
 mod certificates;
+mod escapes;
 mod fake_server;
 mod gpus;
 mod lease;

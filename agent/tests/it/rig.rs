@@ -59,6 +59,24 @@ impl Agent {
         agent
     }
 
+    /// An agent that runs and has a connection, on a machine whose control groups it cannot use.
+    pub async fn running_without_cgroups() -> Self {
+        let mut agent = Self::enrolled().await;
+        // No folder can be made below a file.
+        agent.configure("cgroup_parent = 'cgroup.procs/none'");
+        agent.start().await;
+        let told = agent.server.inner().inventories[0].cgroup.clone();
+        assert_eq!(told, "none");
+        agent
+    }
+
+    /// Gives it settings for its next start.
+    pub fn configure(&mut self, text: &str) {
+        let config = self.folder.path().join("agent.toml");
+        fs::write(&config, format!("{text}\n")).expect("written");
+        self.arguments = vec!["--config".to_owned(), config.display().to_string()];
+    }
+
     pub async fn enrol(&self, more: &[&str]) -> Output {
         // Not a blocking call: the server lives on this thread.
         tokio::process::Command::new(AGENT)

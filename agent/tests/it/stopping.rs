@@ -194,3 +194,21 @@ async fn what_a_full_set_says_will_follow_stays_as_it_is() {
     assert!(alive(pid));
     assert_eq!(agent.server.story(&job.id), ["accepted", "started"]);
 }
+
+#[tokio::test]
+async fn a_grace_that_no_server_means_has_a_bound() {
+    let mut agent = Agent::enrolled().await;
+    agent.server.inner().grace_ms = i64::MAX;
+    agent.start().await;
+    let job = script("sleep 1000");
+    agent.server.desire(std::slice::from_ref(&job)).await;
+    agent.server.started(&job.id).await;
+    let run = agent.state().join("runs").join(&job.id);
+    let orders: serde_json::Value =
+        serde_json::from_slice(&fs::read(run.join("orders.json")).expect("orders")).expect("JSON");
+    assert_eq!(orders["grace_ms"], protocol::desired::GRACE_MS_MAX);
+    // It is stopped by the node's own grace, as nobody wants it any more.
+    agent.server.desire(&[]).await;
+    let exited = agent.server.exited(&job.id).await;
+    assert_eq!((exited.signal, exited.asked), (Some(15), true));
+}

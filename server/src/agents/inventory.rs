@@ -15,9 +15,12 @@ use crate::store::{Tx, capacity};
 
 /// Why a device that its node does not report any more is `failed`.
 const GONE: &str = "gone from the node's inventory";
+/// Why a device is `suspect` of which a node says nothing that has not read its devices.
+const UNREAD: &str = "the node's agent has restarted and cannot read its devices";
 
 /// Brings a node's rows up to date with its inventory. A device that is not reported any more
-/// is failed; `background` ends what held it. The caller holds the node's lock.
+/// is failed, and `background` ends what held it, but only where the devices were read: a driver
+/// that is slow ends no work. The caller holds the node's lock.
 pub async fn apply(
     tx: &mut Tx,
     node: NodeId,
@@ -46,8 +49,12 @@ pub async fn apply(
             },
         }
     }
+    let (unlisted, why) = match inventory.devices_unread {
+        true => (DeviceHealth::Suspect, UNREAD),
+        false => (DeviceHealth::Failed, GONE),
+    };
     for row in known.values() {
-        set_health(tx, row, actor, DeviceHealth::Failed, GONE).await?;
+        set_health(tx, row, actor, unlisted, why).await?;
     }
     nodes::set_machine(tx, node, &machine(inventory, warnings)).await?;
     capacity::refresh(tx, node).await

@@ -350,41 +350,6 @@ async fn a_node_that_holds_what_has_ended_is_not_ready_until_it_has_let_go(owner
 }
 
 #[sqlx::test(migrations = "../migrations")]
-async fn a_device_that_vanishes_is_failed_and_its_work_goes_elsewhere(owner: PgPool) {
-    let fleet = Fleet::new(owner).await;
-    let ports = machine::open(&fleet.app).await;
-    let machine = Machine::join(&fleet, &ports, "n1").await;
-    let mut connection = machine.connect(2).await;
-    connection.beat().await;
-    ready(&fleet, "n1").await;
-    let job = fleet.submit(2).await;
-    fleet.turn().await;
-    let ids = ids_of(&connection.wanted(wire::Want::Hold).await);
-    connection
-        .report_known(vec![fact(1, ids, accepted()), fact(2, ids, started())], 2)
-        .await;
-    connection
-        .send(wire::from_agent::Message::Inventory(inventory("n1", 1)))
-        .await;
-    machine::eventually("the device is failed", async || {
-        node(&fleet, "n1").await.devices[1].health == domain::state::DeviceHealth::Failed
-    })
-    .await;
-    server::background::reconcile(&fleet.app, false)
-        .await
-        .outcome()
-        .expect("reconciled");
-    let stop = connection.wanted(wire::Want::Stop).await;
-    assert_eq!(stop.stop_reason, "node_lost");
-    connection
-        .report_known(vec![fact(3, ids, killed()), fact(4, ids, released())], 4)
-        .await;
-    let job = fleet.job(job.id).await;
-    assert_eq!(job.state, JobState::Queued, "{}", job.message);
-    assert!(job.message.contains("GPU-n1-1"), "{}", job.message);
-}
-
-#[sqlx::test(migrations = "../migrations")]
 async fn what_ran_on_a_machine_that_was_restarted_is_lost_and_queues_again(owner: PgPool) {
     let fleet = Fleet::new(owner).await;
     let ports = machine::open(&fleet.app).await;

@@ -14,6 +14,7 @@ mod changes;
 mod charges;
 mod crossings;
 mod day;
+mod devices;
 mod elastic;
 mod enrolment;
 mod evictions;
