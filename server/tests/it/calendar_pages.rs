@@ -40,6 +40,18 @@ async fn a_calendar_shows_what_is_booked_and_tells_a_conflict_in_words(owner: Pg
             );
         }
     }
+    let all = form
+        .clone()
+        .with("name", "A b")
+        .with("team", "nobody")
+        .with("gpus", "0")
+        .with("to", "2126-01-07T08:00")
+        .send(&mut operator, "save")
+        .await;
+    for id in ["booking_name", "team", "gpus", "to"] {
+        let told = all.html.contains(&format!("id=\"{id}-e\""));
+        assert!(told, "{id} is told with the others: {}", all.html);
+    }
     let tried = form.send(&mut operator, "try").await;
     assert!(tried.html.contains("Nothing was saved."), "{}", tried.html);
     let made = Form::of(&tried, "/pools/h100/bookings")
@@ -54,7 +66,7 @@ async fn a_calendar_shows_what_is_booked_and_tells_a_conflict_in_words(owner: Pg
     let page = operator.get("/pools/h100/bookings?week=2126-01-09").await;
     assert!(page.html.contains("colspan=\"2\""), "{}", page.html);
     assert!(
-        page.html.contains("2126-01-07 09:00 to 2126-01-08 17:00: 2 GPUs more are promised than h100 has. Guaranteed then: 8; booked: 2; there: 8."),
+        page.html.contains("2126-01-07 09:00 to 2126-01-08 17:00: h100 has 2 GPUs less than is promised. Guaranteed then: 8; booked: 2; there: 8."),
         "{}",
         page.html
     );
