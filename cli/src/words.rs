@@ -12,10 +12,11 @@ fn words() -> Messages {
 
 /// Why work waits, in sentences: what binds, in figures where they say more, and what happens next.
 /// Nothing where a code has no word.
-pub fn wait(waiting: &Value, beyond_quota: &Value) -> Option<Vec<String>> {
+pub fn wait(waiting: &Value, beyond_quota: &Value, accuracy: &Value) -> Option<Vec<String>> {
     let t = words();
     let mut wait = Wait::told(waiting);
     wait.beyond_quota = BeyondQuota::told(beyond_quota);
+    wait.accuracy = Accuracy::told(accuracy);
     if !t.knows("waiting", &wait.code) {
         return None;
     }
@@ -64,6 +65,11 @@ pub fn remedy(remedy: &Value) -> (Vec<String>, String) {
 pub fn elements(array: &Value) -> Vec<String> {
     let told = DryRunElements::told(array).map(|elements| elements.lines(&words()));
     told.iter().flatten().map(Phrase::plain).collect()
+}
+
+/// How far expected starts were out, beside one: or that none was measured.
+pub fn spread(known: &Value) -> String {
+    Accuracy::spread(Accuracy::told(known).as_ref(), &words()).plain()
 }
 
 /// How far expected starts were out.
@@ -121,11 +127,13 @@ mod tests {
             "counts": {"nodes": 2, "too_few_free_gpus": 2}, "rank": 3, "remedies": [],
             "expected_start": "2026-11-30T12:00:00Z",
         });
-        let said = wait(&waiting, &Value::Null).expect("known").join(" ");
+        let said = wait(&waiting, &Value::Null, &Value::Null)
+            .expect("known")
+            .join(" ");
         for words in [
             "Not enough GPUs are free.",
             "It needs 4 GPUs; free in pool h100: 1.5 GPUs.",
-            "Expected to start about 2026-11-30T12:00:00Z,",
+            "Expected to start about 2026-11-30T12:00:00Z (no starts measured yet),",
         ] {
             assert!(said.contains(words), "{words} in {said}");
         }
@@ -134,7 +142,11 @@ mod tests {
             ["       2  Nodes looked at", "       2  Too few free GPUs"]
         );
         assert_eq!(
-            wait(&json!({"code": "of_a_newer_server"}), &Value::Null),
+            wait(
+                &json!({"code": "of_a_newer_server"}),
+                &Value::Null,
+                &Value::Null
+            ),
             None
         );
     }

@@ -154,6 +154,35 @@
     if (!$(".field .err")) $(".lede .bad")?.remove();
   });
 
+  /* What a try said is not true any more of what is typed now: where the next one fails, that stands in its place. */
+  const untried = ({ detail }) => {
+    const target = detail.target;
+    const area = target?.matches?.("[data-failed]") ? target : target && $("[data-failed]", target);
+    if (!area) return;
+    [...area.children].slice(1).forEach((element) => element.remove());
+    const note = document.createElement("p");
+    note.className = "small bad";
+    note.textContent = area.dataset.failed;
+    area.append(note);
+    const words = $("#submit-words");
+    if (words) words.textContent = words.dataset.plain;
+  };
+  ["htmx:responseError", "htmx:sendError", "htmx:timeout"].forEach((name) => document.addEventListener(name, untried));
+
+  /* What scrolls sideways shows on which sides it goes on. */
+  const SIDEWAYS = ".tabs, .seg, .box, .box-plain";
+  const goesOn = (element) => {
+    const left = element.scrollLeft;
+    const more = [left > 1 ? "left" : "", element.scrollWidth - element.clientWidth - left > 1 ? "right" : ""].join(" ").trim();
+    if ((element.dataset.more ?? "") === more) return;
+    if (more) element.dataset.more = more; else delete element.dataset.more;
+  };
+  const sideways = () => $$(SIDEWAYS).forEach(goesOn);
+  document.addEventListener("scroll", ({ target }) => { if (target.matches?.(SIDEWAYS)) goesOn(target); }, { capture: true, passive: true });
+  document.addEventListener("toggle", sideways, true);
+  window.addEventListener("resize", sideways);
+  window.addEventListener("load", sideways);
+
   document.addEventListener("change", (event) => {
     if (event.target.matches?.("select[data-submit]")) event.target.form.requestSubmit();
   });
@@ -173,5 +202,5 @@
     connect();
     follow();
   });
-  document.addEventListener("htmx:afterSettle", () => { localise(document); reveal(document); follow(); });
+  document.addEventListener("htmx:afterSettle", () => { localise(document); reveal(document); follow(); sideways(); });
 })();

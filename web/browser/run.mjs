@@ -255,6 +255,25 @@ await check("a wrong value keeps what was typed and says what is wrong beside it
   assert((await page.getByLabel("GPUs per worker").inputValue()) === "1000000000000", "the value was lost");
   assert(/GPUs per worker: /.test(await page.locator("#gpus-e").innerText()), await page.locator("#gpus-e").innerText());
 }, { refused: 422 });
+await check("a try that gets no answer says so in place of the old one", async () => {
+  // A page that nobody listens to: the browser complains of what is refused here on purpose.
+  const deaf = await page.context().newPage();
+  await deaf.goto(`/submit?team=${member.team}`);
+  await deaf.getByLabel("Name", { exact: true }).fill("unanswered");
+  await deaf.getByLabel("Command").fill("true");
+  await deaf.locator("#dry-run", { hasText: "Displaces" }).waitFor();
+  for (const fails of [(route) => route.abort(), (route) => route.fulfill({ status: 503, body: "" })]) {
+    await deaf.route("**/submit/dry-run", fails);
+    await deaf.getByLabel("Workers", { exact: true }).fill("2");
+    await deaf.locator("#dry-run", { hasText: "It could not be tried" }).waitFor();
+    assert(!(await deaf.locator("#dry-run").innerText()).includes("Displaces"), "the old answer stands");
+    assert((await deaf.locator("#submit-words").innerText()) === "Submit the job", "the button promises what was not tried");
+    await deaf.unroute("**/submit/dry-run");
+    await deaf.getByLabel("Workers", { exact: true }).fill("1");
+    await deaf.locator("#dry-run", { hasText: "Displaces" }).waitFor();
+  }
+  await deaf.close();
+});
 await check("the team's page shows quota, spend and members", async () => {
   await page.goto(`/teams/${member.team}`);
   assert((await page.locator(".plots, .qbar").count()) >= 1, "no quota");
@@ -341,6 +360,24 @@ await check("a pool's policy is changed by its form, and tried before it is save
   await adminPage.getByRole("button", { name: "Save", exact: true }).click();
   await adminPage.getByText("The policy was saved.").waitFor();
   assert(await adminPage.getByLabel("Running work may move").isChecked(), "it was not saved");
+});
+await check("a try of policies that gets no answer says so", async () => {
+  const deaf = await adminPage.context().newPage();
+  await deaf.goto("/pools/h100");
+  await deaf.route("**/pools/h100", (route) => (route.request().method() === "POST" ? route.abort() : route.continue()));
+  await deaf.getByRole("button", { name: "Try on the live world" }).click();
+  await deaf.locator("#effect", { hasText: "It could not be tried" }).waitFor();
+  await deaf.close();
+});
+await check("what is wider than a phone shows on which side it goes on", async () => {
+  await adminPage.setViewportSize(PHONE);
+  await adminPage.goto("/quotas");
+  const tabs = adminPage.locator(".tabs");
+  await adminPage.waitForFunction(() => document.querySelector(".tabs")?.dataset.more === "right");
+  await tabs.evaluate((element) => { element.scrollLeft = element.scrollWidth; });
+  await adminPage.waitForFunction(() => document.querySelector(".tabs")?.dataset.more === "left");
+  await adminPage.setViewportSize(DESKTOP);
+  await adminPage.waitForFunction(() => !document.querySelector(".tabs")?.dataset.more);
 });
 await check("a class is made, changed and removed", async () => {
   await adminPage.goto("/classes");

@@ -7,7 +7,7 @@ use web::messages::Messages;
 
 const ENGLISH: &str = include_str!("../messages/en.json");
 /// Attributes whose values people read or hear.
-const SPOKEN: [&str; 9] = [
+const SPOKEN: [&str; 11] = [
     "aria-label",
     "title",
     "placeholder",
@@ -16,6 +16,8 @@ const SPOKEN: [&str; 9] = [
     "data-live",
     "data-not-live",
     "data-waiting",
+    "data-failed",
+    "data-plain",
     "label",
 ];
 /// What in the samples is not said but given: texts that people wrote, and codes.
@@ -90,11 +92,20 @@ fn mark_value(value: &mut Value) {
     *value = Value::String(marked(value.as_str().expect("a message is a text")));
 }
 
+/// A page without the codes of the API that it shows as they are.
+fn without_codes(html: &str) -> String {
+    let mut parts = html.split("<code translate=\"no\">");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |kept, part| {
+        kept + part.split_once("</code>").map_or("", |(_, after)| after)
+    })
+}
+
 /// All that a reader of a page sees or hears, but for what a job wrote.
 fn said(html: &str) -> Vec<String> {
     let (before, log) = html.split_once("<ol id=\"log\"").unwrap_or((html, "</ol>"));
     let after = log.split_once("</ol>").map_or("", |(_, after)| after);
-    let html = format!("{before}{after}");
+    let html = without_codes(&format!("{before}{after}"));
     let mut said: Vec<String> = html
         .split('>')
         .filter_map(|part| part.split('<').next())

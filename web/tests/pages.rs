@@ -305,12 +305,12 @@ fn what_is_refused_displaces_nobody_and_does_not_say_so() {
     assert!(shows(&view));
     let told = view.render().unwrap();
     assert!(
-        told.contains("id=\"submit-words\" hx-swap-oob=\"true\">Submit, and wait until about"),
+        told.contains("hx-swap-oob=\"true\">Submit, and wait until about"),
         "the button says what it leads to: {told}"
     );
     let dry_run = view.dry_run.as_mut().unwrap();
     dry_run.outcome = Outcome::Refused;
-    dry_run.cause = Some(Cause::Refused(Refusal::default()));
+    dry_run.cause = Some(Cause::Refused(vec![Refusal::default()]));
     assert!(!shows(&view));
 }
 

@@ -193,6 +193,48 @@ fn an_expected_start_is_told_as_an_estimate_and_a_kept_time_as_it_is() {
 }
 
 #[test]
+fn an_expected_start_stands_beside_how_far_such_are_out() {
+    use web::views::{Accuracy, DryRunView, Wait};
+    let shell = samples::shell(web::shell::Section::Jobs, "/jobs");
+    let told = |accuracy: Option<Accuracy>| {
+        let wait = Wait {
+            code: "insufficient_capacity".into(),
+            expected_start: Some(samples::now()),
+            accuracy,
+            ..Wait::default()
+        };
+        wait.next(&shell).to_string()
+    };
+    let measured = |cases: i64| {
+        told(Some(Accuracy {
+            days: 14,
+            cases,
+            near: 1,
+            median_seconds: 240,
+        }))
+    };
+    assert!(
+        told(None).contains("(no starts measured yet)"),
+        "{}",
+        told(None)
+    );
+    let one = measured(1);
+    assert!(one.contains("(±4 min, from 1 start measured)"), "{one}");
+    let many = measured(12);
+    assert!(
+        many.contains("(±4 min for half of 12 starts measured)"),
+        "{many}"
+    );
+    let sample = samples::submit();
+    let view = DryRunView {
+        shell: sample.shell,
+        dry_run: sample.dry_run,
+    };
+    let html = view.render().unwrap();
+    assert!(html.contains("measured"), "{html}");
+}
+
+#[test]
 fn a_job_that_never_ran_is_not_said_to_have_ended() {
     let html = samples::doomed_job().render().unwrap();
     assert!(html.contains("It never ran: a job that it follows did not end well."));

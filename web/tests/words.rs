@@ -7,7 +7,15 @@ use std::path::{Path, PathBuf};
 use web::messages::Messages;
 
 /// Attributes whose values people read or hear.
-const SPOKEN: [&str; 5] = ["aria-label", "title", "placeholder", "alt", "data-l"];
+const SPOKEN: [&str; 7] = [
+    "aria-label",
+    "title",
+    "placeholder",
+    "alt",
+    "data-l",
+    "data-failed",
+    "data-plain",
+];
 
 fn files(folder: &str, extension: &str) -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);

@@ -17,7 +17,11 @@ pub fn print(answer: &Value) -> Result<(), Failure> {
     let verdict = message
         .or(answer["verdict"].as_str())
         .unwrap_or("no verdict");
-    let waiting = words::wait(&answer["waiting"], &answer["beyond_quota"]);
+    let waiting = words::wait(
+        &answer["waiting"],
+        &answer["beyond_quota"],
+        &answer["accuracy"],
+    );
     // Whom it would displace, and what it would be refused for, is told by the answer alone.
     let waiting = waiting.filter(|_| answer["verdict"] == "waits");
     for line in waiting.unwrap_or_else(|| vec![text(&verdict.into())]) {
@@ -51,9 +55,13 @@ fn lines(answer: &Value) -> Vec<String> {
         ));
     }
     if answer["expected_start"].is_string() {
+        let start = table::shown(answer, "expected_start");
+        // Its own earliest start is no estimate.
+        let spread = (answer["waiting"]["code"] != "not_yet")
+            .then(|| format!(", {}", words::spread(&answer["accuracy"])));
         lines.push(format!(
-            "start      about {}",
-            table::shown(answer, "expected_start")
+            "start      about {start}{}",
+            spread.unwrap_or_default()
         ));
     }
     lines.extend(words::accuracy(&answer["accuracy"]));
@@ -190,7 +198,7 @@ mod tests {
         assert_eq!(
             lines(&answer),
             [
-                "start      about 2026-11-30T12:00:00Z",
+                "start      about 2026-11-30T12:00:00Z, no starts measured yet",
                 "where      later, on n2",
                 "worker 0   n1 #0 mig 0.5 3g.40gb at 4, #1 time_slice 0.25 2048 MiB",
                 "changes    n1 #0: switched to mig, remove 1g.10gb at 5, cut 3g.40gb at 4",

@@ -99,7 +99,11 @@ fn in_words(mut rows: Vec<Value>) -> Vec<Value> {
 /// An explanation in lines: its sentences first, then what stands behind them.
 fn told(verdict: &Value) -> Vec<String> {
     let message = || vec![text(&verdict["message"])];
-    let said = words::wait(&verdict["waiting"], &verdict["beyond_quota"]);
+    let said = words::wait(
+        &verdict["waiting"],
+        &verdict["beyond_quota"],
+        &verdict["accuracy"],
+    );
     let mut lines = said.unwrap_or_else(message);
     let facts = |of: &Value, facts: &[(&str, &str)]| -> Vec<String> {
         let known = facts.iter().filter(|(_, path)| !at(of, path).is_null());

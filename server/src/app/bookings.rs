@@ -4,10 +4,9 @@
 pub mod calendar;
 mod watch;
 
-use domain::MilliGpu;
-use domain::Timestamp;
 use domain::ids::{BookingId, PoolId, TeamId};
 use domain::name::Name;
+use domain::{FieldError, MilliGpu, Timestamp};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
@@ -346,11 +345,20 @@ fn check(
     (from, to): (Timestamp, Timestamp),
     now: Timestamp,
 ) -> Result<(), AppError> {
+    check_gpus(gpus)?;
+    Ok(check_span(from, to, now)?)
+}
+
+fn check_gpus(gpus: MilliGpu) -> Result<(), FieldError> {
     if gpus == MilliGpu::ZERO {
         let remedy = "more than 0, with at most three decimals";
-        return Err(AppError::invalid("gpus", gpus, remedy));
+        return Err(FieldError::new("gpus", gpus, remedy));
     }
-    let refused = |remedy: String| Err(AppError::invalid("to", domain::time::format(to), remedy));
+    Ok(())
+}
+
+fn check_span(from: Timestamp, to: Timestamp, now: Timestamp) -> Result<(), FieldError> {
+    let refused = |remedy: String| Err(FieldError::new("to", domain::time::format(to), remedy));
     if to <= from {
         return refused(format!("later than from, {}", domain::time::format(from)));
     }
@@ -362,6 +370,47 @@ fn check(
         return refused(format!("at most {DAYS_MAX} days after from; {remedy}"));
     }
     Ok(())
+}
+
+/// A booking that somebody types, as far as it can be read.
+#[derive(Debug, Clone, Default)]
+pub struct Typed {
+    /// The team that it is for.
+    pub team: Option<Name>,
+    /// How much.
+    pub gpus: Option<MilliGpu>,
+    /// When it begins and ends.
+    pub span: Option<(Timestamp, Timestamp)>,
+}
+
+/// Everything that is wrong with a booking that is typed, for a form that tells it all at once.
+pub async fn faults(
+    app: &App,
+    asker: &Asker,
+    pool: &Name,
+    typed: &Typed,
+) -> Result<Vec<FieldError>, AppError> {
+    authorise(asker, Action::CreateBooking, Target::Platform)?;
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let now = store::clock(&mut tx).await?;
+    let mut faults = Vec::new();
+    faults.extend(typed.gpus.and_then(|gpus| check_gpus(gpus).err()));
+    faults.extend(
+        typed
+            .span
+            .and_then(|(from, to)| check_span(from, to, now).err()),
+    );
+    if let Some(name) = &typed.team {
+        let pool_id = pools::find(&mut tx, pool).await?.id;
+        match team(&mut tx, pool_id, pool, name).await {
+            Err(AppError::Invalid(fault)) => faults.push(fault),
+            other => {
+                other?;
+            }
+        }
+    }
+    tx.commit().await?;
+    Ok(faults)
 }
 
 /// The team of that name, which must be able to use the pool.

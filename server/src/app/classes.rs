@@ -253,11 +253,12 @@ async fn stale(tx: &mut Tx, name: &Name, given: i64) -> AppError {
     }
 }
 
-pub(super) fn check_priority(priority: i32) -> Result<(), AppError> {
+/// Checks that a priority is in its bounds.
+pub fn check_priority(priority: i32) -> Result<(), FieldError> {
     if (-PRIORITY_MAX..=PRIORITY_MAX).contains(&priority) {
         return Ok(());
     }
-    Err(AppError::invalid(
+    Err(FieldError::new(
         "priority",
         priority,
         format!("-{PRIORITY_MAX} to {PRIORITY_MAX}"),

@@ -26,6 +26,9 @@ const LAG_MAX: usize = 1_024;
 const BATCH: i64 = 1_000;
 /// Most changes that a returning subscriber is given one by one.
 const RESUME_MAX: i64 = 1_000;
+/// At least so long between two hints that work of other teams changed: in a busy cluster it
+/// changes all the time, and whoever looks at a queue is served by a look every other second.
+const OTHERS_INTERVAL: Duration = Duration::from_secs(2);
 /// At least so long between two notifications to other replicas: committing one takes a lock
 /// of the whole database.
 const NOTIFY_INTERVAL: Duration = Duration::from_millis(10);
@@ -51,7 +54,8 @@ pub struct FeedItem {
     #[serde(skip)]
     pub id: String,
     /// `job`, `attempt`, `assignment`, `node`, `device`, `team`, `quota`, `pool`, `class`, `booking` or
-    /// `window`; `reset` when changes were missed and everything is to be read again.
+    /// `window`; `queue` when work of others changed, whose queues may be in another order now; `reset`
+    /// when changes were missed and everything is to be read again.
     pub noun: String,
     /// The job that it is or belongs to.
     pub job: Option<JobId>,
@@ -164,6 +168,33 @@ pub struct Subscription {
     waiting: VecDeque<FeedItem>,
     passed: Option<Position>,
     rights_read: Instant,
+    others: OthersWork,
+}
+
+/// Work that its reader may not see: that some of it changed is told now and then, and no more of it.
+#[derive(Debug, Default)]
+struct OthersWork {
+    changed: bool,
+    told_at: Option<Instant>,
+}
+
+impl OthersWork {
+    /// How long it is until a change may be told; nothing where there is none.
+    fn left(&self, now: Instant) -> Option<Duration> {
+        let since = self.told_at.map(|at| now.saturating_duration_since(at));
+        let left = since.map_or(Duration::ZERO, |since| {
+            OTHERS_INTERVAL.saturating_sub(since)
+        });
+        self.changed.then_some(left)
+    }
+
+    /// Takes the change that may be told by now.
+    fn take(&mut self, now: Instant) -> Option<FeedItem> {
+        self.left(now).filter(Duration::is_zero)?;
+        self.changed = false;
+        self.told_at = Some(now);
+        Some(hint("queue", None))
+    }
 }
 
 /// Subscribes; with the id of the last item that was received, what came after it comes first.
@@ -185,6 +216,7 @@ pub async fn subscribe(
         waiting: VecDeque::new(),
         passed: None,
         rights_read: Instant::now(),
+        others: OthersWork::default(),
     };
     if let Some(last) = last {
         subscription.resume(parse(last)?).await?;
@@ -199,9 +231,18 @@ impl Subscription {
             if let Some(item) = self.waiting.pop_front() {
                 return Some(item);
             }
-            let left = rights::AGE_MAX.saturating_sub(self.rights_read.elapsed());
+            let now = Instant::now();
+            if let Some(item) = self.others.take(now) {
+                return Some(item);
+            }
+            let rights = rights::AGE_MAX.saturating_sub(self.rights_read.elapsed());
+            let left = self
+                .others
+                .left(now)
+                .map_or(rights, |left| left.min(rights));
             let received = tokio::time::timeout(left, self.receiver.recv()).await;
             match received {
+                Err(_) if left < rights => {}
                 Err(_) => self.asker = self.rights_again().await?,
                 Ok(Ok(change)) => {
                     // In the order of the feed: what comes after is passed by the new rights.
@@ -209,8 +250,10 @@ impl Subscription {
                         self.asker = self.rights_again().await?;
                     }
                     let known = self.passed.is_some_and(|passed| change.position <= passed);
-                    if !known && let Some(item) = visible(&self.asker, &change) {
-                        return Some(item);
+                    match visible(&self.asker, &change) {
+                        Some(item) if !known => return Some(item),
+                        Some(_) => {}
+                        None => self.others.changed |= of_work(&change),
                     }
                 }
                 Ok(Err(RecvError::Lagged(_))) => {
@@ -245,6 +288,8 @@ impl Subscription {
             return Ok(());
         }
         self.passed = missed.last().map(|change| change.position);
+        let hidden = |change: &Change| of_work(change) && visible(&self.asker, change).is_none();
+        self.others.changed |= missed.iter().any(hidden);
         self.waiting.extend(
             missed
                 .iter()
@@ -255,9 +300,19 @@ impl Subscription {
 }
 
 fn reset(position: Option<Position>) -> FeedItem {
+    hint("reset", position)
+}
+
+/// Whether it is work that changed.
+fn of_work(change: &Change) -> bool {
+    change.noun == "job"
+}
+
+/// An item that tells what to read again, and nothing of anybody.
+fn hint(noun: &str, position: Option<Position>) -> FeedItem {
     FeedItem {
         id: position.map(write).unwrap_or_default(),
-        noun: "reset".to_owned(),
+        noun: noun.to_owned(),
         job: None,
         node: None,
         team: None,
@@ -358,6 +413,23 @@ mod tests {
             ("node", None, None)
         );
         assert!(item.node.is_some());
+    }
+
+    #[test]
+    fn that_work_of_others_changed_is_told_now_and_then_and_nothing_of_it() {
+        let begin = Instant::now();
+        let mut others = OthersWork::default();
+        assert_eq!((others.left(begin), others.take(begin)), (None, None));
+        others.changed = true;
+        let told = others.take(begin).expect("the first at once");
+        assert_eq!(told, hint("queue", None));
+        assert_eq!((told.job, told.node, told.team), (None, None, None));
+        others.changed = true;
+        let soon = begin + OTHERS_INTERVAL / 2;
+        assert_eq!(others.take(soon), None, "not so soon again");
+        assert_eq!(others.left(soon), Some(OTHERS_INTERVAL / 2));
+        assert!(others.take(begin + OTHERS_INTERVAL).is_some());
+        assert_eq!(others.take(begin + OTHERS_INTERVAL * 2), None, "told once");
     }
 
     #[test]

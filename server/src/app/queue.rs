@@ -1,12 +1,12 @@
 //! The queue of a pool: what waits there, in the engine's own order.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use domain::ids::JobId;
 use domain::name::Name;
 use domain::{MilliGpu, Timestamp};
 use engine::plan::{Code, Waiting};
-use engine::world::World;
+use engine::world::{Workload, World};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -137,6 +137,38 @@ pub async fn list(app: &App, asker: &Asker, pool: &Name, ask: &PageAsk) -> Resul
     })
 }
 
+/// The pool in whose queue the asker's own work waits, else that of its teams: the one with most of it.
+pub async fn own_pool(app: &App, asker: &Asker) -> Result<Option<String>, AppError> {
+    authorise(asker, Action::ListQueue, Target::Platform)?;
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let teams = store::teams::names_of(&mut tx, &asker.scope().teams).await?;
+    tx.commit().await?;
+    let thought = questions::think(app).await?;
+    let works = thought.world.workloads.iter();
+    let works: HashMap<&str, &Workload> = works.map(|work| (work.name.as_str(), work)).collect();
+    let user = asker.user_id.to_string();
+    let work = |name: &str| works.get(name).copied();
+    let own = |name: &str| work(name).is_some_and(|work| work.user.as_ref() == Some(&user));
+    let of_teams = |name: &str| work(name).is_some_and(|work| teams.contains(&work.team));
+    let waiting = &thought.plan.waiting;
+    Ok(fullest(waiting, own).or_else(|| fullest(waiting, of_teams)))
+}
+
+/// The pool in whose queue most of some work waits; of equal ones the first by name.
+fn fullest(waiting: &[Waiting], counts: impl Fn(&str) -> bool) -> Option<String> {
+    let mut pools: BTreeMap<&str, u64> = BTreeMap::new();
+    let counted = |waits: &&Waiting| waits.code != Code::Suspended && counts(&waits.workload);
+    for pool in waiting
+        .iter()
+        .filter(counted)
+        .filter_map(|waits| waits.pool.as_deref())
+    {
+        *pools.entry(pool).or_default() += 1;
+    }
+    let most = pools.into_iter().rev().max_by_key(|(_, jobs)| *jobs);
+    most.map(|(pool, _)| pool.to_owned())
+}
+
 fn id(waiting: &Waiting) -> Option<JobId> {
     translate::job_id(&waiting.workload)
 }
@@ -229,6 +261,25 @@ mod tests {
             expected_start: None,
             remedies: Vec::new(),
         }
+    }
+
+    #[test]
+    fn a_reader_begins_with_the_pool_in_which_most_of_its_own_work_waits() {
+        let waits = [
+            waiting("mine1", "b", Some(1), Code::BehindInOrder),
+            waiting("mine2", "b", Some(2), Code::BehindInOrder),
+            waiting("mine3", "a", Some(1), Code::BehindInOrder),
+            waiting("held1", "c", None, Code::Suspended),
+            waiting("held2", "c", None, Code::Suspended),
+            waiting("held3", "c", None, Code::Suspended),
+            waiting("theirs", "d", Some(1), Code::BehindInOrder),
+        ];
+        let pool = |of: &dyn Fn(&str) -> bool| fullest(&waits, of);
+        assert_eq!(pool(&|name| name != "theirs").as_deref(), Some("b"));
+        assert_eq!(pool(&|name| name == "theirs").as_deref(), Some("d"));
+        assert_eq!(pool(&|name| name.starts_with("held")), None);
+        let ties = pool(&|name| ["mine1", "mine3"].contains(&name));
+        assert_eq!(ties.as_deref(), Some("a"));
     }
 
     fn names(shown: &Shown<'_>) -> Vec<(String, u64)> {

@@ -1,7 +1,7 @@
 //! The bookings of a pool: a calendar by weeks, and making, changing and removing one.
 
 use axum::extract::{Path, State};
-use axum::http::{StatusCode, Uri};
+use axum::http::Uri;
 use axum::response::{IntoResponse, Redirect, Response};
 use domain::name::Name;
 use domain::weekly::Zone;
@@ -9,19 +9,20 @@ use domain::{FieldError, MilliGpu, Timestamp};
 use serde::Deserialize;
 use web::messages::Messages;
 use web::shell::Section;
-use web::views::{
-    BookingConflict, BookingForm, BookingRow, BookingsView, Effect, PolicySave, PolicyTab, Refusal,
-};
+use web::views::{BookingConflict, BookingForm, BookingRow, BookingsView, PolicyTab, Refusal};
 
 use super::calendar::{Calendar, date};
 use super::fields::Fields;
 use super::jobs::Teams;
+use super::policies::{self, Outcome};
 use super::pool::read_name;
 use super::visit::{Posted, Visit};
-use super::{PageError, changes, effect, page, policies, refusal};
+use super::{PageError, changes, effect, page, refusal};
 use crate::app::authorise::{Action, Target, authorise, may};
 use crate::app::bookings::calendar::Conflict;
-use crate::app::bookings::{self, Booking, BookingFilter, BookingPatch, BookingState, NewBooking};
+use crate::app::bookings::{
+    self, Booking, BookingFilter, BookingPatch, BookingState, NewBooking, Typed,
+};
 use crate::app::page::{PAGE_ITEMS_MAX, PageAsk};
 use crate::app::policy_diff::{self, BookingDraft, PolicyDraft};
 use crate::app::versions::{PolicyNoun, VersionFilter};
@@ -39,17 +40,6 @@ pub struct CalendarQuery {
     edit: Option<String>,
 }
 
-/// What came of a form that was sent.
-#[derive(Default)]
-struct Outcome {
-    form: Option<BookingForm>,
-    errors: Vec<Refusal>,
-    effect: Option<Effect>,
-    reason: String,
-    key: Option<String>,
-    refused: bool,
-}
-
 /// Shows the calendar.
 pub async fn show_bookings(
     State(app): State<App>,
@@ -58,7 +48,7 @@ pub async fn show_bookings(
     uri: Uri,
 ) -> Result<Response, PageError> {
     let query: CalendarQuery = read_query(&uri)?;
-    show(&app, &visit, &read_name(&pool)?, query, Outcome::default()).await
+    show(&app, &visit, &read_name(&pool)?, query, Outcome::none()).await
 }
 
 async fn show(
@@ -66,7 +56,7 @@ async fn show(
     visit: &Visit,
     pool: &Name,
     query: CalendarQuery,
-    outcome: Outcome,
+    mut outcome: Outcome<BookingForm>,
 ) -> Result<Response, PageError> {
     let asker = &visit.asker;
     let mut shell = visit.shell(app, Section::Policies).await?;
@@ -82,7 +72,7 @@ async fn show(
     }
     let form = match (
         may(asker, Action::CreateBooking, Target::Platform),
-        outcome.form,
+        outcome.form.take(),
     ) {
         (false, _) => None,
         (true, Some(form)) => Some(form),
@@ -100,6 +90,7 @@ async fn show(
         pool: Some(pool.clone()),
         ..VersionFilter::default()
     };
+    let status = outcome.status();
     let mut response = page(&BookingsView {
         tabs: policies::tabs(app, visit, PolicyTab::Bookings, Some(pool.as_str())).await?,
         pool: pool.to_string(),
@@ -112,20 +103,13 @@ async fn show(
             .collect(),
         teams: teams.all().map(|team| team.name.to_string()).collect(),
         form,
-        save: PolicySave {
-            address: send,
-            back: address.clone(),
-            reason: outcome.reason,
-            key: policies::key(outcome.key),
-        },
+        save: outcome.save(send, &address),
         errors: outcome.errors,
         effect: outcome.effect,
         changes: changes::beside(app, visit, changes, &address).await?,
         shell,
     })?;
-    if outcome.refused {
-        *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
-    }
+    *response.status_mut() = status;
     Ok(response)
 }
 
@@ -260,13 +244,11 @@ async fn set(
         },
         errors: Vec::new(),
     };
-    let mut outcome = Outcome {
-        reason: text("reason"),
-        key: Some(text("idempotency_key")),
-        refused: fields.saves(),
-        ..Outcome::default()
-    };
-    let done = match read(&mut form, zone) {
+    let mut outcome = Outcome::sent(fields);
+    let read = read(&mut form, zone);
+    note_faults(app, visit, pool, &mut form, &read.typed).await?;
+    let new = read.whole().filter(|_| form.errors.is_empty());
+    let done = match new {
         None => None,
         Some(new) if fields.saves() => {
             match save(app, visit, pool, changed, (&form, fields), new).await {
@@ -343,8 +325,44 @@ fn draft(pool: &Name, new: NewBooking) -> PolicyDraft {
     }
 }
 
-/// The booking that is typed; what is wrong is noted in the form.
-fn read(form: &mut BookingForm, zone: Zone) -> Option<NewBooking> {
+/// What could be read of the form.
+struct Read {
+    name: Option<Name>,
+    typed: Typed,
+}
+
+impl Read {
+    /// The booking, where all of it could be read.
+    fn whole(self) -> Option<NewBooking> {
+        let (from, to) = self.typed.span?;
+        Some(NewBooking {
+            name: self.name?,
+            team: self.typed.team?,
+            gpus: self.typed.gpus?,
+            from,
+            to,
+        })
+    }
+}
+
+/// Notes in the form what is wrong with what could be read of it.
+async fn note_faults(
+    app: &App,
+    visit: &Visit,
+    pool: &Name,
+    form: &mut BookingForm,
+    typed: &Typed,
+) -> Result<(), AppError> {
+    for fault in bookings::faults(app, &visit.asker, pool, typed).await? {
+        let mut error = refusal::of_value(&fault, fault.field.clone());
+        own_words(&mut error);
+        form.errors.push(error);
+    }
+    Ok(())
+}
+
+/// The booking that is typed; what cannot be read is noted in the form.
+fn read(form: &mut BookingForm, zone: Zone) -> Read {
     let mut errors = Vec::new();
     let mut keep = |field: &str, fault: FieldError| {
         errors.push(refusal::of_value(&fault, field.to_owned()));
@@ -368,13 +386,14 @@ fn read(form: &mut BookingForm, zone: Zone) -> Option<NewBooking> {
     for error in &mut form.errors {
         own_words(error);
     }
-    Some(NewBooking {
-        name: name?,
-        team: team?,
-        gpus: gpus?,
-        from: from?,
-        to: to?,
-    })
+    Read {
+        name,
+        typed: Typed {
+            team,
+            gpus,
+            span: from.zip(to),
+        },
+    }
 }
 
 /// What a booking's amounts and team may be is not what a job's may.
@@ -410,11 +429,7 @@ pub async fn delete_booking(
             Ok(Redirect::to(&address).into_response())
         }
         Err(error) => {
-            let outcome = Outcome {
-                errors: vec![refusal::of(error, str::to_owned)?],
-                refused: true,
-                ..Outcome::default()
-            };
+            let outcome = Outcome::refused(refusal::of(error, str::to_owned)?);
             show(&app, &visit, &pool, CalendarQuery::default(), outcome).await
         }
     }

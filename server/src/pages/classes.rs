@@ -90,24 +90,23 @@ pub async fn make_class(
     Posted { visit, fields }: Posted<Fields>,
 ) -> Result<Response, PageError> {
     authorise(&visit.asker, Action::CreateClass, Target::Platform)?;
-    let made = match new_class(&fields) {
-        Ok(new) => classes::create(&app, &visit.asker, Repeat::none(), new, "")
-            .await
-            .map(|_| ()),
-        Err(error) => Err(error),
-    };
-    let error = match made {
-        Ok(()) => return Ok(Redirect::to("/classes?done=class_made").into_response()),
-        Err(error) => refusal::of(error, |key| {
-            if key == "priority" { key } else { "class_name" }.to_owned()
-        })?,
+    let field_of = |key: &str| if key == "priority" { key } else { "class_name" }.to_owned();
+    let errors = match new_class(&fields) {
+        Err(faults) => {
+            let told = |fault: &FieldError| refusal::of_value(fault, field_of(&fault.field));
+            faults.iter().map(told).collect()
+        }
+        Ok(new) => match classes::create(&app, &visit.asker, Repeat::none(), new, "").await {
+            Ok(_) => return Ok(Redirect::to("/classes?done=class_made").into_response()),
+            Err(error) => vec![refusal::of(error, field_of)?],
+        },
     };
     let outcome = Outcome {
         form: ClassForm {
             name: fields.text("name").to_owned(),
             priority: fields.text("priority").to_owned(),
             preemptible: fields.text("preemptible") == "true",
-            error: Some(error),
+            errors,
         },
         refused: true,
         ..Outcome::default()
@@ -115,18 +114,24 @@ pub async fn make_class(
     show(&app, &visit, outcome).await
 }
 
-fn new_class(fields: &Fields) -> Result<NewClass, AppError> {
-    Ok(NewClass {
-        name: fields.text("name").parse()?,
-        priority: priority(fields)?,
-        preemptible: fields.text("preemptible") == "true",
-    })
+/// The class that is typed, or every fault of it.
+fn new_class(fields: &Fields) -> Result<NewClass, Vec<FieldError>> {
+    match (fields.text("name").parse(), priority(fields)) {
+        (Ok(name), Ok(priority)) => Ok(NewClass {
+            name,
+            priority,
+            preemptible: fields.text("preemptible") == "true",
+        }),
+        (name, priority) => Err(name.err().into_iter().chain(priority.err()).collect()),
+    }
 }
 
-fn priority(fields: &Fields) -> Result<i32, AppError> {
+fn priority(fields: &Fields) -> Result<i32, FieldError> {
     let text = fields.text("priority");
     let refused = |_| FieldError::new("priority", text, "a whole number");
-    Ok(text.parse().map_err(refused)?)
+    let priority: i32 = text.parse().map_err(refused)?;
+    classes::check_priority(priority)?;
+    Ok(priority)
 }
 
 /// Tries a changed class on the live world, or saves it.
@@ -170,7 +175,7 @@ pub async fn change_class(
             };
             tried(&app, &visit, draft).await
         }
-        Err(error) => Err(error),
+        Err(error) => Err(error.into()),
     };
     match done {
         Ok(effect) => outcome.effect = Some(effect),

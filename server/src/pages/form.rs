@@ -49,6 +49,8 @@ pub struct SubmitFields {
     #[serde(default)]
     gpus: String,
     #[serde(default)]
+    mig_profile: String,
+    #[serde(default)]
     cpus: String,
     #[serde(default)]
     memory_gib: String,
@@ -91,6 +93,7 @@ impl SubmitFields {
                 "workers" => self.workers = value.to_owned(),
                 "min_workers" => self.min_workers = value.to_owned(),
                 "gpus" => self.gpus = value.to_owned(),
+                "mig_profile" => self.mig_profile = value.to_owned(),
                 "time_limit_minutes" => self.time_limit_minutes = value.to_owned(),
                 "preemptible" => self.preemptible = value.to_owned(),
                 _ => {}
@@ -110,6 +113,7 @@ impl SubmitFields {
             workers: self.workers.clone(),
             min_workers: self.min_workers.clone(),
             gpus: self.gpus.clone(),
+            mig_profile: self.mig_profile.clone(),
             cpus: self.cpus.clone(),
             memory_gib: self.memory_gib.clone(),
             gpu_memory_gib: self.gpu_memory_gib.clone(),
@@ -259,11 +263,14 @@ impl SubmitFields {
     fn per_worker(&self) -> Result<PerWorker, Vec<FieldError>> {
         let mut faults = Vec::new();
         let mut keep = |fault: FieldError| faults.push(fault);
-        let gpus = self
-            .gpus
-            .trim()
-            .parse::<MilliGpu>()
-            .map_err(|e| keep(within("per_worker.gpus", e)));
+        let profile = Some(self.mig_profile.trim()).filter(|text| !text.is_empty());
+        let gpus = match (self.gpus.trim(), profile) {
+            // One instance, where only its profile is said.
+            ("", Some(_)) => Ok(MilliGpu::whole(1)),
+            (text, _) => text
+                .parse::<MilliGpu>()
+                .map_err(|e| keep(within("per_worker.gpus", e))),
+        };
         let cpus = match self.cpus.trim() {
             "" => Ok(MilliCpu::ZERO),
             text => text.parse().map_err(|e| keep(within("per_worker.cpus", e))),
@@ -282,7 +289,8 @@ impl SubmitFields {
             (Ok(gpus), Ok(cpus), Ok(memory), Ok(gpu_memory_mib), Ok(share)) => Ok(PerWorker {
                 gpus: Some(gpus),
                 gpu_memory_mib,
-                sharing: share.map_or_else(|| by_size(gpus), |mode| vec![mode]),
+                sharing: share.map_or_else(|| fitting(gpus, profile.is_some()), |mode| vec![mode]),
+                mig_profile: profile.map(str::to_owned),
                 cpus,
                 memory_mib: memory.unwrap_or(0),
                 ..PerWorker::default()
@@ -361,6 +369,7 @@ pub fn fields_of(spec: &JobSpec) -> SubmitForm {
         workers: spec.workers.to_string(),
         min_workers: spec.min_workers.map_or_else(String::new, |n| n.to_string()),
         gpus: spec.per_worker.gpus().to_string(),
+        mig_profile: spec.per_worker.mig_profile.clone().unwrap_or_default(),
         cpus: if spec.per_worker.cpus == MilliCpu::ZERO {
             String::new()
         } else {
@@ -395,9 +404,12 @@ pub fn fields_of(spec: &JobSpec) -> SubmitForm {
     }
 }
 
-/// The modes that suit an amount of GPUs: whole devices alone, a fraction by whatever shares one.
-fn by_size(gpus: MilliGpu) -> Vec<SharingMode> {
-    if gpus > MilliGpu::ZERO && gpus.milli() < MILLI {
+/// The modes that suit what is asked for: instances of a profile by MIG, whole devices alone, a
+/// fraction by whatever shares one.
+fn fitting(gpus: MilliGpu, instances: bool) -> Vec<SharingMode> {
+    if instances {
+        vec![SharingMode::Mig]
+    } else if gpus > MilliGpu::ZERO && gpus.milli() < MILLI {
         vec![SharingMode::TimeSlice, SharingMode::Mps]
     } else {
         vec![SharingMode::Exclusive]
@@ -406,7 +418,7 @@ fn by_size(gpus: MilliGpu) -> Vec<SharingMode> {
 
 /// What the form's choice of sharing holds for a worker.
 fn share_of(worker: &PerWorker) -> String {
-    if worker.sharing == by_size(worker.gpus()) {
+    if worker.sharing == fitting(worker.gpus(), worker.mig_profile.is_some()) {
         return String::new();
     }
     let first = worker.sharing.first();

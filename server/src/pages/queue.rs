@@ -13,6 +13,7 @@ use super::jobs::Teams;
 use super::visit::Visit;
 use super::{PageError, page};
 use crate::app::page::PageAsk;
+use crate::app::pools::Pool;
 use crate::app::queue::{self, Others, Queued};
 use crate::app::{App, AppError, pools};
 use crate::front::fields::read_query;
@@ -28,7 +29,8 @@ pub struct QueueQuery {
     cursor: Option<String>,
 }
 
-/// Shows the queue of a pool; of the first one where none is named.
+/// Shows the queue of a pool: where none is named, of the one in which the reader's own work waits,
+/// else of the first one.
 pub async fn show_queue(
     State(app): State<App>,
     visit: Visit,
@@ -38,7 +40,12 @@ pub async fn show_queue(
     let asker = &visit.asker;
     let offered = pools::list(&app, asker, &PageAsk::first()).await?.items;
     let pool = match query.pool.as_str() {
-        "" => offered.first().map(|pool| pool.name.clone()),
+        "" => {
+            let own = queue::own_pool(&app, asker).await?;
+            let own = |pool: &&Pool| Some(pool.name.as_str()) == own.as_deref();
+            let pool = offered.iter().find(own).or_else(|| offered.first());
+            pool.map(|pool| pool.name.clone())
+        }
         name => {
             let unknown = |_| AppError::not_found("pool", name);
             Some(name.parse().map_err(unknown)?)

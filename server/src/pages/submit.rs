@@ -51,6 +51,8 @@ pub struct SubmitQuery {
     min_workers: Option<String>,
     /// GPUs per worker, likewise.
     gpus: Option<String>,
+    /// The profile of its MIG instances, likewise.
+    mig_profile: Option<String>,
     /// Its time limit, likewise.
     time_limit_minutes: Option<String>,
     /// Whether it may be preempted, likewise.
@@ -76,6 +78,7 @@ pub async fn show_submit(
     form.workers = query.workers.unwrap_or(form.workers);
     form.min_workers = query.min_workers.unwrap_or(form.min_workers);
     form.gpus = query.gpus.unwrap_or(form.gpus);
+    form.mig_profile = query.mig_profile.unwrap_or(form.mig_profile);
     form.time_limit_minutes = query.time_limit_minutes.unwrap_or(form.time_limit_minutes);
     form.preemptible = query.preemptible.unwrap_or(form.preemptible);
     show(&app, &visit, &query.team, form, Vec::new(), None).await
@@ -214,10 +217,10 @@ pub async fn check_job(
     let team = read_team(&fields.team)?;
     let answer = match fields.spec() {
         _ if fields.sketchy() => None,
-        Err(faults) => Some(refused(faults.first().map(refused_field))),
+        Err(faults) => Some(refused(faults.iter().map(refused_field).collect())),
         Ok(spec) => Some(match dry_run(&app, &visit, &team, spec).await {
             Ok(answer) => answer,
-            Err(refusal) => refused(Some(refusal?)),
+            Err(refusal) => refused(vec![refusal?]),
         }),
     };
     page(&DryRunView {
@@ -226,10 +229,10 @@ pub async fn check_job(
     })
 }
 
-fn refused(refusal: Option<Refusal>) -> DryRun {
+fn refused(refusals: Vec<Refusal>) -> DryRun {
     DryRun {
         outcome: Outcome::Refused,
-        cause: refusal.map(Cause::Refused),
+        cause: Some(Cause::Refused(refusals)),
         elements: None,
         placement: Vec::new(),
         slices: Vec::new(),

@@ -3,23 +3,24 @@
 use std::collections::BTreeMap;
 
 use axum::extract::{Path, State};
-use axum::http::{StatusCode, Uri};
+use axum::http::Uri;
 use axum::response::{IntoResponse, Redirect, Response};
 use domain::Timestamp;
 use domain::name::Name;
 use domain::weekly::Day;
 use serde::Deserialize;
 use web::shell::Section;
-use web::views::{Effect, PolicySave, PolicyTab, Refusal, WindowForm, WindowRow, WindowsView};
+use web::views::{Effect, PolicyTab, WindowForm, WindowRow, WindowsView};
 
 use super::fields::Fields;
 use super::jobs::Teams;
+use super::policies::{self, Outcome};
 use super::pool::read_name;
 use super::quota_fields::{self, Texts};
 use super::visit::{Posted, Visit};
 use super::week_grid::grids;
 use super::window_fields::{edited, fresh, kept, lines, read};
-use super::{PageError, changes, effect, page, policies, refusal};
+use super::{PageError, changes, effect, page, refusal};
 use crate::app::authorise::{Action, Target, authorise, may};
 use crate::app::page::PageAsk;
 use crate::app::policy_diff::{self, PolicyDraft, WindowDraft};
@@ -38,17 +39,6 @@ pub struct WindowsQuery {
     edit: Option<String>,
 }
 
-/// What came of a form that was sent.
-#[derive(Default)]
-struct Outcome {
-    form: Option<WindowForm>,
-    errors: Vec<Refusal>,
-    effect: Option<Effect>,
-    reason: String,
-    key: Option<String>,
-    refused: bool,
-}
-
 /// Shows the windows.
 pub async fn show_windows(
     State(app): State<App>,
@@ -57,7 +47,7 @@ pub async fn show_windows(
     uri: Uri,
 ) -> Result<Response, PageError> {
     let query: WindowsQuery = read_query(&uri)?;
-    show(&app, &visit, &read_name(&pool)?, query, Outcome::default()).await
+    show(&app, &visit, &read_name(&pool)?, query, Outcome::none()).await
 }
 
 async fn show(
@@ -65,7 +55,7 @@ async fn show(
     visit: &Visit,
     pool: &Name,
     query: WindowsQuery,
-    outcome: Outcome,
+    mut outcome: Outcome<WindowForm>,
 ) -> Result<Response, PageError> {
     let asker = &visit.asker;
     // A pool has few.
@@ -76,12 +66,12 @@ async fn show(
     let teams = Teams::load(app, asker).await?;
     let address = format!("/pools/{pool}/windows");
     let mut shell = visit.shell(app, Section::Policies).await?;
-    if outcome.form.is_some() || outcome.refused {
+    if outcome.answers() {
         shell.here = address.clone();
     }
     let form = match (
         may(asker, Action::CreateWindow, Target::Platform),
-        outcome.form,
+        outcome.form.take(),
     ) {
         (false, _) => None,
         (true, Some(form)) => Some(form),
@@ -104,6 +94,7 @@ async fn show(
         ..VersionFilter::default()
     };
     let kept = kept(&table, pool);
+    let status = outcome.status();
     let mut response = page(&WindowsView {
         tabs: policies::tabs(app, visit, PolicyTab::Windows, Some(pool.as_str())).await?,
         pool: pool.to_string(),
@@ -113,20 +104,13 @@ async fn show(
             .map(|window| row(window, &kept, &teams))
             .collect(),
         form,
-        save: PolicySave {
-            address: send,
-            back: address.clone(),
-            reason: outcome.reason,
-            key: policies::key(outcome.key),
-        },
+        save: outcome.save(send, &address),
         errors: outcome.errors,
         effect: outcome.effect,
         changes: changes::beside(app, visit, changes, &address).await?,
         shell,
     })?;
-    if outcome.refused {
-        *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
-    }
+    *response.status_mut() = status;
     Ok(response)
 }
 
@@ -189,12 +173,7 @@ async fn set(
         Some(_) => policies::version(fields)?,
         None => 0,
     };
-    let mut outcome = Outcome {
-        reason: text("reason"),
-        key: Some(text("idempotency_key")),
-        refused: fields.saves(),
-        ..Outcome::default()
-    };
+    let mut outcome = Outcome::sent(fields);
     if let Some(new) = typed.new.take() {
         let teams: Vec<Name> = new.quotas.iter().map(|quota| quota.team.clone()).collect();
         let refused = if fields.saves() {
@@ -290,11 +269,7 @@ pub async fn delete_window(
             Ok(Redirect::to(&address).into_response())
         }
         Err(error) => {
-            let outcome = Outcome {
-                errors: vec![refusal::of(error, str::to_owned)?],
-                refused: true,
-                ..Outcome::default()
-            };
+            let outcome = Outcome::refused(refusal::of(error, str::to_owned)?);
             show(&app, &visit, &pool, WindowsQuery::default(), outcome).await
         }
     }

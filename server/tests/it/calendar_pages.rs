@@ -29,6 +29,18 @@ async fn a_calendar_shows_what_is_booked_and_tells_a_conflict_in_words(owner: Pg
     ] {
         form.marks(&mut operator, (field, value), id).await;
     }
+    let all = form
+        .clone()
+        .with("name", "A b")
+        .with("team", "nobody")
+        .with("gpus", "0")
+        .with("to", "2126-01-07T08:00")
+        .send(&mut operator, "save")
+        .await;
+    for id in ["booking_name", "team", "gpus", "to"] {
+        let told = all.html.contains(&format!("id=\"{id}-e\""));
+        assert!(told, "{id} is told with the others: {}", all.html);
+    }
     let tried = form.send(&mut operator, "try").await;
     assert!(tried.html.contains("Nothing was saved."), "{}", tried.html);
     let made = Form::of(&tried, "/pools/h100/bookings")

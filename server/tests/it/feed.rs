@@ -78,12 +78,21 @@ async fn each_team_hears_of_its_own_jobs_and_of_others_only_that_a_nodes_use_cha
         items.iter().any(|n| n.noun == "node" && n.node.is_some()),
         "{items:?}"
     );
-    // Resuming after an item gives what came after it, once.
+    let hints = |item: &FeedItem| item.noun == "queue";
+    assert!(
+        items.iter().any(hints),
+        "queues are to be read again: {items:?}"
+    );
+    let told = |items: Vec<FeedItem>| -> Vec<FeedItem> {
+        items.into_iter().filter(|item| !hints(item)).collect()
+    };
+    let items = told(items);
+    // Resuming after an item gives what came after it, once; hints have no place in the feed.
     let first = &items[0];
     let mut again = feed::subscribe(&fleet.app, fleet.bob(), Some(&first.id))
         .await
         .expect("a stream");
-    let replayed = until(&mut again, end.id).await;
+    let replayed = told(until(&mut again, end.id).await);
     assert_eq!(replayed, items[1..]);
     // One that was away for longer than changes are kept is told to read everything again.
     let mut old = feed::subscribe(&fleet.app, fleet.bob(), Some("1-1"))

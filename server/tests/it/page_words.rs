@@ -147,6 +147,14 @@ async fn a_refused_field_is_named_by_its_label(owner: PgPool) {
             );
         }
     }
+    let several = form("NaN", "sh+-c+%27x");
+    for path in ["/submit", "/submit/dry-run"] {
+        let html = member.post(path, &several).await.html;
+        for label in ["GPUs per worker", "Command"] {
+            let told = html.contains(&format!("<b>{label}</b>"));
+            assert!(told, "{path}: {label} is told with the other: {html}");
+        }
+    }
 }
 
 #[sqlx::test(migrations = "../migrations")]

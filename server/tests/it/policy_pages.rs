@@ -248,7 +248,7 @@ async fn a_pools_policy_is_a_form_of_every_key_that_is_tried_and_then_saved(owne
     assert_eq!(pool["preemption"]["across_borrowers"], true);
     let page = operator.get("/pools/h100").await;
     for words in [
-        "What may pass work that does not fit easy → conservative",
+        "What may pass work that does not fit what does not delay the first → what delays nobody ahead",
         "Why: calmer",
     ] {
         assert!(page.html.contains(words), "{words}: {}", page.html);
@@ -313,6 +313,12 @@ async fn classes_are_made_changed_and_removed_on_their_page(owner: PgPool) {
         "{}",
         refused.html
     );
+    let both = form.clone().with("name", "A b").with("priority", "many");
+    let both = both.send(&mut operator, "").await;
+    for id in ["class-name-e", "class-priority-e"] {
+        let told = both.html.contains(&format!("id=\"{id}\""));
+        assert!(told, "{id} is told with the other: {}", both.html);
+    }
     let made = form.with("name", "spare").with("priority", "5");
     let made = made
         .with("preemptible", "true")

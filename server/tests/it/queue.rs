@@ -123,6 +123,10 @@ async fn what_is_held_back_or_comes_later_has_no_place_in_the_order(owner: PgPoo
 #[sqlx::test(migrations = "../migrations")]
 async fn the_page_shows_own_jobs_in_their_places_and_others_in_sum(owner: PgPool) {
     let server = crowded(&owner).await;
+    // The first by name, in which nothing of the reader's waits.
+    let another = json!({ "name": "a100" });
+    let made = server.client("operator").post("/pools", another).await;
+    made.expect(StatusCode::CREATED);
     give_password(&owner, server.users["vision-viewer"]).await;
     let mut browser = Browser::new(&server.app);
     browser.sign_in("vision-viewer").await;

@@ -54,8 +54,8 @@ pub struct ClassForm {
     pub priority: String,
     /// Whether its work may be preempted.
     pub preemptible: bool,
-    /// What is wrong with it.
-    pub error: Option<Refusal>,
+    /// What is wrong, each with its field.
+    pub errors: Vec<Refusal>,
 }
 
 impl ClassRow {
@@ -72,7 +72,7 @@ impl ClassRow {
 impl ClassForm {
     /// The error of a field, where it is that one's.
     fn error(&self, field: &str) -> Option<&Refusal> {
-        self.error.as_ref().filter(|error| error.field == field)
+        self.errors.iter().find(|error| error.field == field)
     }
 
     fn wrong(&self, field: &str) -> bool {

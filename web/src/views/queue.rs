@@ -100,6 +100,12 @@ impl QueueView {
         self.pool.as_deref() == Some(pool)
     }
 
+    /// Whether a start is told that is an estimate.
+    fn estimates(&self) -> bool {
+        let mut waits = self.rows.iter().map(|row| &row.wait);
+        waits.any(|wait| wait.expected_start.is_some() && !wait.kept_time())
+    }
+
     fn submits(&self) -> bool {
         self.shell
             .reader

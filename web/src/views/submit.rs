@@ -81,6 +81,7 @@ pub struct SubmitForm {
     pub workers: String,
     pub min_workers: String,
     pub gpus: String,
+    pub mig_profile: String,
     pub cpus: String,
     pub memory_gib: String,
     pub gpu_memory_gib: String,
@@ -110,6 +111,7 @@ impl Default for SubmitForm {
             workers: "1".into(),
             min_workers: String::new(),
             gpus: "1".into(),
+            mig_profile: String::new(),
             cpus: String::new(),
             memory_gib: String::new(),
             gpu_memory_gib: String::new(),
@@ -211,7 +213,7 @@ pub enum Cause {
     /// It would wait.
     Waits(Box<Wait>),
     /// It would be refused.
-    Refused(Refusal),
+    Refused(Vec<Refusal>),
 }
 
 /// What a submission would lead to.
@@ -279,7 +281,7 @@ impl DryRun {
                 let said = [Some(wait.explain(t)), wait.figures(t), mends];
                 said.into_iter().flatten().collect()
             }
-            Some(Cause::Refused(refusal)) => vec![refusal.say(t)],
+            Some(Cause::Refused(refusals)) => refusals.iter().map(|one| one.say(t)).collect(),
             None => Vec::new(),
         }
     }
@@ -324,6 +326,18 @@ impl DryRun {
             parts.push(t.say("dry.moved").nest("jobs", moved));
         }
         Phrase::list(parts)
+    }
+
+    /// When it would start: an estimate with how far such are out, or a time that is its own.
+    fn start(&self, shell: &Shell, at: &DateTime<Utc>) -> Phrase {
+        let (t, at) = (&shell.t, shell.moment(at));
+        match &self.cause {
+            Some(Cause::Waits(wait)) if !wait.kept_time() => t
+                .say("dry.about_spread")
+                .nest("at", at)
+                .nest("spread", Accuracy::spread(self.accuracy(), t)),
+            _ => t.say("dry.about").nest("at", at),
+        }
     }
 
     /// How far such expected starts were out of late.
@@ -429,7 +443,7 @@ impl SubmitView {
 }
 
 /// The fields that carry their own errors.
-const SHOWN_FIELDS: [&str; 23] = [
+const SHOWN_FIELDS: [&str; 24] = [
     "name",
     "kind",
     "class",
@@ -438,6 +452,7 @@ const SHOWN_FIELDS: [&str; 23] = [
     "workers",
     "min_workers",
     "gpus",
+    "mig_profile",
     "cpus",
     "memory_gib",
     "gpu_memory_gib",
@@ -464,6 +479,7 @@ pub fn field_of(spec_key: &str) -> &str {
         ("per_worker.cpus", "cpus"),
         ("per_worker.memory_mib", "memory_gib"),
         ("per_worker.gpu_memory_mib", "gpu_memory_gib"),
+        ("per_worker.mig_profile", "mig_profile"),
         ("per_worker.sharing", "share"),
         ("time_limit_seconds", "time_limit_minutes"),
         ("checkpoint_seconds", "checkpoint_minutes"),

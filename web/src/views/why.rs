@@ -69,7 +69,16 @@ impl Accuracy {
         t.count("why.accuracy", self.cases)
             .with("days", self.days)
             .with("near", self.near)
-            .nest("median", t.duration(self.median_seconds))
+    }
+
+    /// What stands beside an expected start: how far such were out, or that none was measured.
+    pub fn spread(known: Option<&Self>, t: &Messages) -> Phrase {
+        match known {
+            Some(known) => t
+                .count("why.spread", known.cases)
+                .nest("median", t.duration(known.median_seconds)),
+            None => t.say("why.unmeasured"),
+        }
     }
 }
 
@@ -306,7 +315,10 @@ impl Wait {
         }
         match &self.expected_start {
             Some(at) if self.kept_time() => t.say("why.begins").nest("at", moment(at)),
-            Some(at) => t.say("why.expected").nest("at", moment(at)),
+            Some(at) => t
+                .say("why.expected")
+                .nest("at", moment(at))
+                .nest("spread", Accuracy::spread(self.accuracy.as_ref(), t)),
             None if t.knows("why_next", &self.code) => t.word("why_next", &self.code),
             None => t.say("why.no_estimate"),
         }
@@ -409,6 +421,9 @@ impl Remedy {
                 ("workers", Some(value)) => fields.push(("workers", value.to_owned())),
                 ("min_workers", Some(value)) => fields.push(("min_workers", value.to_owned())),
                 ("per_worker.gpus", Some(value)) => fields.push(("gpus", value.to_owned())),
+                ("per_worker.mig_profile", Some(value)) => {
+                    fields.push(("mig_profile", value.to_owned()));
+                }
                 ("preemptible", Some(value)) => fields.push(("preemptible", value.to_owned())),
                 ("time_limit_seconds", Some(value)) => {
                     fields.push(("time_limit_minutes", minutes(value.parse().ok()?)));

@@ -360,7 +360,7 @@ pub fn classes() -> ClassesView {
             name: "x y".into(),
             priority: "1".into(),
             preemptible: true,
-            error: wrong("class_name", "x y"),
+            errors: wrong("class_name", "x y").into_iter().collect(),
         },
         error: Some(Refusal {
             code: Some("class_in_use".into()),

@@ -44,6 +44,46 @@ fn the_fields_say_a_spec() {
 }
 
 #[test]
+fn a_profile_asks_for_instances_and_is_shown_again() {
+    let asked = |gpus: &str| {
+        let fields = SubmitFields {
+            gpus: gpus.to_owned(),
+            share: String::new(),
+            mig_profile: " 1g.10gb ".to_owned(),
+            ..filled()
+        };
+        fields.spec()
+    };
+    let spec = asked("").expect("one instance");
+    assert_eq!(spec.per_worker.mig_profile.as_deref(), Some("1g.10gb"));
+    assert_eq!(spec.per_worker.sharing, [SharingMode::Mig]);
+    assert_eq!(spec.per_worker.gpus(), MilliGpu::whole(1));
+    let again = fields_of(&asked("2").expect("two instances"));
+    assert_eq!(
+        (
+            again.mig_profile.as_str(),
+            again.gpus.as_str(),
+            again.share.as_str()
+        ),
+        ("1g.10gb", "2", "")
+    );
+    assert!(asked("0.5").is_err(), "no part of an instance");
+}
+
+#[test]
+fn a_remedy_that_is_a_profile_is_pressed_in_the_form() {
+    let mut fields = SubmitFields {
+        change: "mig_profile=2g.20gb".to_owned(),
+        gpus: "1".to_owned(),
+        share: String::new(),
+        ..filled()
+    };
+    assert!(fields.take_change());
+    let spec = fields.spec().expect("it is well-formed");
+    assert_eq!(spec.per_worker.mig_profile.as_deref(), Some("2g.20gb"));
+}
+
+#[test]
 fn a_fraction_shares_a_device_unless_a_mode_is_chosen() {
     let modes = |gpus: &str, share: &str| {
         let (gpus, share) = (gpus.to_owned(), share.to_owned());

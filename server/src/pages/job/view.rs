@@ -428,7 +428,14 @@ fn workers(t: &Messages, spec: &JobSpec) -> Phrase {
 
 fn per_worker(t: &Messages, need: &PerWorker) -> Phrase {
     let parts = [
-        (need.gpus() > MilliGpu::ZERO).then(|| t.gpus(need.gpus().milli())),
+        match &need.mig_profile {
+            Some(profile) => Some(
+                t.say("job.instances")
+                    .with("n", need.gpus())
+                    .with("profile", profile),
+            ),
+            None => (need.gpus() > MilliGpu::ZERO).then(|| t.gpus(need.gpus().milli())),
+        },
         (need.cpus.milli() > 0).then(|| {
             t.say_of("unit.cpus", need.cpus.milli())
                 .with("n", need.cpus)
