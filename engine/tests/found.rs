@@ -442,3 +442,33 @@ fn room_that_is_kept_for_another_request_is_not_given() {
     let start = plan.start_of("part").expect("it starts");
     assert_eq!(start.placement[0].devices[0].mode, SharingMode::Exclusive);
 }
+
+#[test]
+fn a_device_that_a_kept_room_makes_whole_again_has_no_instance_after_that() {
+    let mut leaves = running_on_slices(
+        Workload::waiting("leaves", "t", 1, before(60)),
+        "n1",
+        &[(0, "1g.20gb@0")],
+    );
+    leaves.state = WorkloadState::Leaving;
+    leaves.leaves_at = Some(before(-1));
+    let mut whole = Workload::waiting("whole", "t", 1, before(50));
+    whole.nominated = Some(Nominated {
+        placement: vec![Placed {
+            node: "n1".to_owned(),
+            devices: vec![PlacedDevice::whole(0)],
+        }],
+        until: before(-5),
+    });
+    let rig = Rig::new()
+        .pool(shared())
+        .node(cut(Node::new("n1", "p", 1), 0, &["1g.20gb@0"]))
+        .team("t", 0)
+        .work(leaves)
+        .work(whole)
+        .work(slices("slice", "t", "3g.40gb", 1));
+    // Nobody knows when `whole` ends.
+    let plan = rig.plan();
+    assert_eq!(plan.nominations[0].workload, "whole");
+    assert_eq!(plan.reservations, []);
+}

@@ -73,7 +73,10 @@ pub(crate) struct Load {
     pub sharers: u32,
     pub milli: i64,
     pub memory: i64,
+    /// Nothing where nobody stands, and where modes meet: who leaves, and who has the room after that.
     pub mode: Option<SharingMode>,
+    /// Sharers by mode.
+    modes: [u16; SharingMode::ALL.len()],
     /// The team of the first sharer, in mode MPS: it keeps to one.
     pub team: usize,
     /// The memory of the first sharer where all have the same: in mode vGPU.
@@ -85,8 +88,8 @@ pub(crate) struct Load {
 impl Load {
     /// The same with a part more.
     pub fn put(&mut self, team: usize, part: &Part) {
-        if self.sharers == 0 {
-            self.mode = Some(part.mode);
+        let sharers = &mut self.modes[part.mode as usize];
+        if *sharers == 0 {
             if part.mode == SharingMode::Mps {
                 self.team = team;
             }
@@ -94,6 +97,12 @@ impl Load {
                 self.size = part.memory;
             }
         }
+        *sharers += 1;
+        self.mode = if u32::from(*sharers) == self.sharers + 1 {
+            Some(part.mode)
+        } else {
+            None
+        };
         self.sharers += 1;
         self.milli += part.milli;
         self.memory += part.memory;
@@ -104,7 +113,14 @@ impl Load {
 
     /// The same with a part less.
     pub fn take(&mut self, part: &Part) {
+        let sharers = &mut self.modes[part.mode as usize];
+        *sharers = sharers.saturating_sub(1);
         self.sharers = self.sharers.saturating_sub(1);
+        if self.mode.is_none() {
+            let all = self.sharers;
+            let only = |mode: &&SharingMode| u32::from(self.modes[**mode as usize]) == all;
+            self.mode = SharingMode::ALL.iter().find(only).copied();
+        }
         self.milli -= part.milli;
         self.memory -= part.memory;
         if let Some(slice) = part.slice {
