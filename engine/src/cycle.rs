@@ -94,9 +94,9 @@ pub(crate) struct Cycle<'i, 'w> {
     pub ends: Vec<Option<Ends>>,
     /// When limits will let work start, by pool, team and shape.
     pub limited: FxHashMap<(usize, usize, usize), Option<Timestamp>>,
-    /// When those will have run for long enough who may make way for work, by pool, team, shape,
-    /// priority and since when it waits.
-    pub protected: FxHashMap<(usize, usize, usize, i64, Timestamp), Option<Timestamp>>,
+    /// In how many seconds those will have run for long enough who may make way for work, by pool, team,
+    /// shape and priority.
+    pub protected: FxHashMap<(usize, usize, usize, i64), Option<i64>>,
     /// Work that is the last of its pool to be looked at and would be given a start that is kept:
     /// it is, unless it is given room.
     postponed: Option<(usize, usize)>,

@@ -1,8 +1,5 @@
 //! Which rules of a pool's policy keep a workload from making room, by their keys, and until when.
 
-use chrono::TimeDelta;
-use domain::Timestamp;
-
 use super::Rules;
 use super::search::could_make_room;
 use crate::ledger::Ledger;
@@ -59,27 +56,24 @@ pub(crate) fn binding_rules(
     binding
 }
 
-/// The moment from which on a workload can make room, where only that somebody has not run or waited
-/// for long enough keeps it from that: whoever is protected now is so no longer then.
+/// The seconds from now after which a workload could make room, had it waited for long enough itself:
+/// whoever is protected now is so no longer then.
 pub(crate) fn once_protected_ran(
     ledger: &mut Ledger<'_, '_>,
     work: usize,
     pool: usize,
-) -> Option<Timestamp> {
-    let own = Rules::of(ledger.index, pool);
-    let waits = own.waits(ledger, work, pool);
+) -> Option<i64> {
+    let mut rules = Rules::of(ledger.index, pool);
+    rules.delay = 0;
+    let waits = rules.waits(ledger, pool);
     let mut could = |seconds: i64| {
-        let mut rules = own.clone();
         rules.later = seconds;
         could_make_room(ledger, work, pool, &rules)
     };
     // Who has run for long enough once has so for ever: the later, the more room can be made.
-    let last = *waits.last()?;
-    if !could(last) {
+    if !could(*waits.last()?) {
         return None;
     }
     let first = waits.partition_point(|seconds| !could(*seconds));
-    let seconds = waits.get(first).copied().unwrap_or(last);
-    let wait = TimeDelta::try_seconds(seconds)?;
-    ledger.index.world.now.checked_add_signed(wait)
+    waits.get(first).copied()
 }

@@ -20,7 +20,7 @@ pub(crate) struct Rules {
     consolidate: bool,
     pub(super) max_per_day: Option<u32>,
     pub(super) max_per_team_hour: Option<u32>,
-    /// By how many seconds later than now all has run, and waited, than it has: to tell when room can be made.
+    /// By how many seconds longer all has run than it has: to tell when room can be made.
     pub(super) later: i64,
     /// Elastic work that this plan shrinks already, and by which right.
     shrunk: HashMap<usize, Right>,
@@ -121,13 +121,13 @@ impl Rules {
 
     /// Whether a workload has not waited long enough to displace others.
     pub fn delayed(&self, index: &Index<'_>, work: usize) -> bool {
-        self.waited(index, work) < self.delay
+        self.delay_left(index, work) > 0
     }
 
-    /// For how many seconds a workload has waited.
-    fn waited(&self, index: &Index<'_>, work: usize) -> i64 {
+    /// For how many seconds a workload must still wait before it may displace others.
+    pub fn delay_left(&self, index: &Index<'_>, work: usize) -> i64 {
         let waited = index.world.now - index.works[work].row.submitted;
-        waited.num_seconds().saturating_add(self.later)
+        self.delay.saturating_sub(waited.num_seconds())
     }
 
     /// For how many seconds a workload has run.
@@ -137,11 +137,11 @@ impl Rules {
         ran.saturating_add(self.later)
     }
 
-    /// The seconds from now after which a workload that waits has waited for long enough, or running
-    /// work has run for long enough to be taken; each is one from which on more room can be made.
-    pub(super) fn waits(&self, ledger: &Ledger<'_, '_>, newcomer: usize, pool: usize) -> Vec<i64> {
+    /// The seconds from now, none among them, after which running work of a pool has run for long enough
+    /// to be taken: from each on more room can be made.
+    pub(super) fn waits(&self, ledger: &Ledger<'_, '_>, pool: usize) -> Vec<i64> {
         let index = ledger.index;
-        let mut seconds = vec![self.delay - self.waited(index, newcomer)];
+        let mut seconds = vec![0];
         for work in 0..index.works.len() {
             let here = ledger.slots(work).first();
             let here = here.is_some_and(|slot| index.nodes[slot.node].pool == pool);
@@ -153,7 +153,7 @@ impl Rules {
             seconds
                 .extend([self.min_runtime, self.least_before_reclaim()].map(|least| least - ran));
         }
-        seconds.retain(|wait| *wait > 0);
+        seconds.retain(|wait| *wait >= 0);
         seconds.sort_unstable();
         seconds.dedup();
         seconds

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use chrono::TimeDelta;
 use domain::Timestamp;
 
 use super::remedies::RANKED_MAX;
@@ -11,7 +12,7 @@ use crate::index::Amount;
 use crate::ledger::{Ledger, Sight, Standing};
 use crate::place::Query;
 use crate::plan::Code;
-use crate::preempt;
+use crate::preempt::{self, Rules};
 use crate::quota;
 use crate::start;
 
@@ -51,24 +52,26 @@ pub(super) fn start_of(
     }
 }
 
-/// When a workload would have its room, made by those who are protected for a known time yet; equal
-/// work is told the same.
+/// When a workload would have its room, made by those who are protected for a known time yet, or once it
+/// has waited for as long as it must before it may displace them.
 fn once_room_is_made(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize) -> Option<Timestamp> {
+    let index = cycle.index;
+    let ran = once_protected_ran(cycle, work, pool)?;
+    let wait = ran.max(Rules::of(index, pool).delay_left(index, work));
+    // What could make room now and does not is kept from it by something else than time.
+    let wait = TimeDelta::try_seconds(wait).filter(|wait| *wait > TimeDelta::zero())?;
+    // Whoever gives way then has its grace to leave in.
+    backfill::after_grace(index, pool).checked_add_signed(wait)
+}
+
+/// In how many seconds those have run for long enough; equal work is told the same.
+fn once_protected_ran(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize) -> Option<i64> {
     let facts = &cycle.index.works[work];
-    let key = (
-        pool,
-        facts.team,
-        facts.shape,
-        facts.priority,
-        facts.row.submitted,
-    );
+    let key = (pool, facts.team, facts.shape, facts.priority);
     if let Some(known) = cycle.protected.get(&key) {
         return *known;
     }
-    let made = preempt::once_protected_ran(&mut cycle.ledger, work, pool);
-    // Whoever gives way then has its grace to leave in.
-    let grace = backfill::after_grace(cycle.index, pool) - cycle.index.world.now;
-    let found = made.and_then(|made| made.checked_add_signed(grace));
+    let found = preempt::once_protected_ran(&mut cycle.ledger, work, pool);
     cycle.protected.insert(key, found);
     found
 }
