@@ -205,7 +205,7 @@ fn row(booking: &Booking, teams: &Teams, zone: Zone) -> BookingRow {
             .iter()
             .map(|conflict| conflict_row(conflict, zone))
             .collect(),
-        conflict_since: booking.conflict_since.map(shown),
+        conflict_since: booking.conflict_since.map(|at| shown(zone, at)),
         version: booking.version,
         edit: format!(
             "/pools/{}/bookings?edit={}&week={}#form",
