@@ -10,7 +10,7 @@ use server::app::idempotency::Repeat;
 use server::app::jobs;
 use server::lifecycle::{self, Actor};
 use server::scheduler::world::{Memory, Mirror};
-use server::scheduler::{self, Turn, translate};
+use server::scheduler::{self, translate};
 use server::store;
 use sqlx::PgPool;
 
@@ -132,49 +132,6 @@ async fn waiting_for_locks(owner: &PgPool) -> i64 {
     .fetch_one(owner)
     .await
     .expect("a number")
-}
-
-#[sqlx::test(migrations = "../migrations")]
-async fn a_loop_whose_every_plan_is_refused_is_not_done_until_the_world_is_right_again(
-    owner: PgPool,
-) {
-    let fleet = Fleet::with_policy(owner, json!({ "sharing": ["exclusive", "time_slice"] })).await;
-    fleet.node("n1", 1).await;
-    let spec = json!({ "name": "f", "command": ["true"], "per_worker": { "gpus": 0.25, "sharing": ["time_slice"] } });
-    let (one, two) = (
-        fleet.submit_spec(spec.clone()).await.expect("accepted").id,
-        fleet.submit_spec(spec.clone()).await.expect("accepted").id,
-    );
-    fleet.turn().await;
-    for job in [one, two] {
-        fleet.run(job).await;
-    }
-    // Two that would join on a device that is in two modes at once: neither alone is to blame.
-    let waits = fleet.submit_spec(spec.clone()).await.expect("accepted").id;
-    fleet.submit_spec(spec).await.expect("accepted");
-    mode_of(&fleet, two, "mps").await;
-    let mut leader = fleet.lead().await;
-    for turn in 0..3 {
-        let turned = leader.turn().await.expect("a turn");
-        assert_ne!(turned, Turn::Done, "turn {turn}");
-    }
-    assert_eq!(fleet.job(waits).await.reason, None, "nothing was committed");
-    mode_of(&fleet, two, "time_slice").await;
-    let mut leader = fleet.lead().await;
-    assert_eq!(leader.turn().await.expect("a turn"), Turn::Done);
-    assert_ne!(fleet.job(waits).await.state, JobState::Queued);
-}
-
-async fn mode_of(fleet: &Fleet, job: JobId, mode: &str) {
-    sqlx::query!(
-        "UPDATE assignment_devices SET mode = $2
-         WHERE assignment_id IN (SELECT id FROM assignments WHERE job_id = $1)",
-        job as JobId,
-        mode
-    )
-    .execute(&fleet.owner)
-    .await
-    .expect("changed");
 }
 
 #[sqlx::test(migrations = "../migrations")]
