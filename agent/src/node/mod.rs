@@ -5,6 +5,7 @@ mod claims;
 mod environment;
 mod launch;
 mod reconcile;
+mod rights;
 mod sweep;
 mod workdir;
 mod worker;
