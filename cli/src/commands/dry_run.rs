@@ -116,7 +116,7 @@ fn lines(answer: &Value) -> Vec<String> {
     }
     for there in items(answer, "costs_per_hour").filter(|_| answer["cost_per_hour"].is_null()) {
         let cost = match there["cost_per_hour"].is_object() {
-            true => format!("{} per hour", table::money(&there["cost_per_hour"])),
+            true => format!("{} per hour", table::price(&there["cost_per_hour"])),
             false => "unpriced".to_owned(),
         };
         let place = (text(&there["pool"]), text(&there["mode"]));
