@@ -84,6 +84,14 @@ pub enum EnrolError {
     Identity(#[from] IdentityError),
 }
 
+/// Whether a server says that the node is retired, whatever it was asked.
+pub fn retired(status: &tonic::Status) -> bool {
+    status
+        .metadata()
+        .get(protocol::REFUSAL)
+        .is_some_and(|refusal| refusal == protocol::REFUSAL_RETIRED)
+}
+
 /// Enrols this machine and keeps its identity.
 pub async fn enrol(folders: &Folders, enrolment: &Enrolment) -> Result<Identity, EnrolError> {
     match Identity::load(&folders.identity()) {

@@ -15,6 +15,10 @@ const THREADS: usize = 2;
 /// Most threads that wait for the disk.
 const BLOCKING_THREADS_MAX: usize = 16;
 
+/// The exit status of an agent whose node is retired: whatever starts agents again leaves this one
+/// alone (`RestartPreventExitStatus=` of systemd).
+const RETIRED: u8 = 3;
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     // A supervisor is to stay small: it gets no runtime and no log.
@@ -28,7 +32,10 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("allotment-agent: {error:#}");
-            ExitCode::FAILURE
+            match error.is::<agent::run::Retired>() {
+                true => ExitCode::from(RETIRED),
+                false => ExitCode::FAILURE,
+            }
         }
     }
 }

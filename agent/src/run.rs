@@ -9,6 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::config::Config;
+pub use crate::connection::Retired;
 use crate::connection::{Connector, Keeper};
 use crate::folders::Folders;
 use crate::inventory::{Machine, NO_ISOLATION};
@@ -25,7 +26,8 @@ const FIRST_READING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Desired sets that wait for the reconciler; it is never long behind.
 const COMMANDS_MAX: usize = 16;
 
-/// Runs an agent until it is told to leave. Its jobs stay.
+/// Runs an agent until it is told to leave; its jobs stay. Fails with
+/// [`Retired`] when its node is retired.
 pub async fn run(config: Config) -> anyhow::Result<()> {
     config.check()?;
     let isolated = nix::unistd::geteuid().is_root();
@@ -91,7 +93,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let mut terminated = signal(SignalKind::terminate())?;
     let mut interrupted = signal(SignalKind::interrupt())?;
     tokio::select! {
-        () = connector.run() => {}
+        retired = connector.run() => return Err(retired.into()),
         ended = reconciler => ended.context("the reconciler failed")?,
         _ = terminated.recv() => {}
         _ = interrupted.recv() => {}

@@ -31,6 +31,28 @@ text_enum!(
 );
 
 text_enum!(
+    /// What a job is for; a replica of a service is no job.
+    JobKind, "kind" {
+        /// Trains a model; long, wants many devices.
+        Training = "training",
+        /// Any other work that ends.
+        Batch = "batch",
+        /// A person sits before it.
+        Interactive = "interactive",
+    }
+);
+
+impl From<JobKind> for WorkloadKind {
+    fn from(kind: JobKind) -> Self {
+        match kind {
+            JobKind::Training => Self::Training,
+            JobKind::Batch => Self::Batch,
+            JobKind::Interactive => Self::Interactive,
+        }
+    }
+}
+
+text_enum!(
     /// Whether the devices of a worker must be linked.
     NvlinkRule, "nvlink" {
         /// Linked devices before others.
@@ -176,7 +198,7 @@ pub struct JobSpec {
     pub name: JobName,
     /// What it is for: training, batch or interactive.
     #[serde(default = "default_kind")]
-    pub kind: WorkloadKind,
+    pub kind: JobKind,
     /// Its priority class.
     #[serde(default = "default_class")]
     pub class: Name,
@@ -265,8 +287,8 @@ pub struct JobSpec {
 /// What a restart costs unless a job says otherwise, in seconds.
 pub const RESTART_SECONDS_DEFAULT: i64 = 120;
 
-fn default_kind() -> WorkloadKind {
-    WorkloadKind::Batch
+fn default_kind() -> JobKind {
+    JobKind::Batch
 }
 fn default_class() -> Name {
     "normal".parse().expect("a well-formed name")

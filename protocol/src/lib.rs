@@ -22,6 +22,12 @@ pub mod report;
 /// the largest messages are cut.
 pub const MESSAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
 
+/// The key in the metadata of a refusal that says why for a program. Its message says it for people.
+pub const REFUSAL: &str = "allotment-refusal";
+
+/// The [`REFUSAL`] of a node that is retired: its agent has nothing more to do, and ends.
+pub const REFUSAL_RETIRED: &str = "node_retired";
+
 /// How large a message is when it travels, in bytes.
 pub fn encoded_bytes(message: &impl prost::Message) -> usize {
     message.encoded_len()

@@ -16,6 +16,8 @@ use crate::who;
 
 /// An agent leaves its jobs running and has only to sync its journal.
 const STOP_BOUND: Duration = Duration::from_secs(15);
+/// The exit code of an agent whose node is retired.
+const RETIRED: i32 = 3;
 
 /// How an agent finds and is found.
 #[derive(Debug, Clone)]
@@ -137,8 +139,12 @@ impl Agent {
         })
     }
 
-    /// Fails, naming the process and its log, when it has ended by itself.
+    /// Fails, naming the process and its log, when it has ended by itself, but for one whose node
+    /// is retired.
     pub fn check(&mut self) -> anyhow::Result<()> {
+        if self.process.has_left(RETIRED)? {
+            return Ok(());
+        }
         self.process.check()
     }
 

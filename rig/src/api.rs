@@ -31,6 +31,14 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// What a refusal says for people, its status where it says nothing.
+    pub fn words(&self) -> String {
+        match self.body["detail"].as_str() {
+            Some(words) => words.to_owned(),
+            None => format!("the server answered {}", self.status),
+        }
+    }
+
     /// The body of a success; else an error that shows the problem.
     pub fn success(self) -> anyhow::Result<Value> {
         if !self.status.is_success() {

@@ -153,6 +153,18 @@ impl Process {
         self.child.as_mut().map_or(Ok(()), Child::check)
     }
 
+    /// Whether it has ended by itself with this exit code; it counts as stopped then.
+    pub fn has_left(&mut self, code: i32) -> anyhow::Result<bool> {
+        let Some(child) = &mut self.child else {
+            return Ok(false);
+        };
+        let left = child.ended()?.is_some_and(|how| how.code() == Some(code));
+        if left {
+            self.child = None;
+        }
+        Ok(left)
+    }
+
     /// Its process id, 0 while it is stopped.
     pub fn pid(&self) -> u32 {
         self.child.as_ref().map_or(0, Child::pid)

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use axum::Router;
+use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
+use axum::routing::any;
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -92,6 +94,12 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
 pub fn router(app: App) -> Router {
     Router::new()
         .nest(api::PREFIX, api::router(app.clone()))
+        // What is nested does not have the address that ends in a slash.
+        .route(
+            &format!("{}/", api::PREFIX),
+            any(|| async { StatusCode::NOT_FOUND })
+                .layer(from_fn_with_state(app.clone(), api::problem::render)),
+        )
         .merge(health::router(app.clone()))
         .merge(pages::router(app.clone()))
         .layer(from_fn_with_state(app.clone(), headers::guard))

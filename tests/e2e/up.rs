@@ -241,6 +241,72 @@ async fn a_job_that_a_stop_of_the_product_ended_is_charged_up_to_then_and_runs_a
     );
 }
 
+#[tokio::test]
+async fn a_product_resumes_without_the_agents_of_retired_nodes() {
+    let checkout = Checkout::make("retired");
+    let up = |checkout: &Checkout| {
+        let up = checkout.up(&["--detach", "--port", "0"]).output().unwrap();
+        let said = said(&up);
+        assert!(up.status.success(), "{said}");
+        let file = UpFile::read(&checkout.folder).unwrap();
+        let admin = rig::api::Api::with_token(&file.url, &file.token).unwrap();
+        (said, file, admin)
+    };
+    let (first, file, admin) = up(&checkout);
+    let refused: Vec<&str> = first
+        .lines()
+        .filter(|line| line.contains("an example is not submitted"))
+        .collect();
+    assert!(!refused.is_empty(), "there is no pool h100 here: {first}");
+    assert!(
+        refused.iter().all(|line| !line.contains('{')),
+        "examples are refused in sentences: {refused:?}"
+    );
+    let why = serde_json::json!({ "reason": "the board is broken" });
+    for job in admin.list("/jobs").await.unwrap() {
+        let id = job["id"].as_str().unwrap();
+        let cancel = format!("/jobs/{id}/cancel");
+        admin.post(&cancel, &serde_json::json!({})).await.unwrap();
+    }
+    wait::until("the node is empty and retired", UP_BOUND, || async {
+        Ok(admin.post("/nodes/small-1/retire", &why).await.ok())
+    })
+    .await
+    .unwrap();
+    admin.post("/nodes/l40s-1/cordon", &why).await.unwrap();
+    let agent = file.pids.agents["small-1"];
+    wait::until(
+        "the retired node's agent ends by itself",
+        UP_BOUND,
+        || async {
+            // One that has ended and was not waited for has no command any more.
+            let command = std::fs::read(format!("/proc/{agent}/cmdline")).unwrap_or_default();
+            Ok(command.is_empty().then_some(()))
+        },
+    )
+    .await
+    .unwrap();
+    let state = std::fs::canonicalize(checkout.folder.join(".allotment/state")).unwrap();
+    let log = std::fs::read_to_string(state.join("logs/agent-small-1.log")).unwrap();
+    assert!(
+        log.contains("node small-1 is retired and holds nothing any more"),
+        "{log}"
+    );
+    let down = checkout.rig(&["down"]).output().unwrap();
+    assert_eq!(said(&down).trim(), "stopped");
+
+    let (again, file, admin) = up(&checkout);
+    assert!(
+        again.contains("node small-1 is retired: its agent is not started")
+            && again.contains("node l40s-1 is cordoned"),
+        "{again}"
+    );
+    let started: Vec<&String> = file.pids.agents.keys().collect();
+    assert_eq!(started, ["l40s-1"]);
+    let node = admin.get("/nodes/l40s-1").await.unwrap();
+    assert_eq!(node["reachability"], "ready", "{node}");
+}
+
 /// The folders of the control groups of the jobs of a checkout's product.
 fn control_groups(folder: &Path) -> Vec<PathBuf> {
     let state = std::fs::canonicalize(folder.join(".allotment/state")).unwrap();

@@ -45,6 +45,8 @@ impl State {
     /// A node's state, of its two facts: what people want of it, and whether it answers.
     pub fn node(intent: NodeIntent, reachability: Reachability) -> Self {
         let code = match (reachability, intent) {
+            // It is gone for good, and that it does not answer is of no interest any more.
+            (_, NodeIntent::Retired) => intent.as_str(),
             (Reachability::Lost | Reachability::Unreachable, _) => reachability.as_str(),
             (Reachability::Ready, NodeIntent::Open) => "ready",
             (Reachability::Ready, intent) => intent.as_str(),

@@ -6,14 +6,16 @@ mod logs;
 mod renewal;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use domain::ids::IncarnationId;
 use rand::RngExt as _;
 use tokio::sync::mpsc;
+use tonic::Code;
 
 pub use renewal::Keeper;
 
+use crate::enrol::{self, EnrolError};
 use crate::inventory::Machine;
 use crate::node::{Command, Node};
 
@@ -22,6 +24,11 @@ const BACKOFF: Duration = Duration::from_millis(200);
 /// Longest wait: a server that is back has all its nodes within seconds, and thousands of
 /// them, each at a time of its own, do not fall over it.
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
+/// Longest wait after the server refused the node as such: that changes only when a person does
+/// something about it, and they wait for it.
+const REFUSED_BACKOFF_MAX: Duration = Duration::from_secs(60);
+/// A cause that stays is told again after so long, for whoever looks at the end of a log.
+const TOLD_AGAIN: Duration = Duration::from_secs(600);
 
 /// What a connection needs.
 pub struct Connector {
@@ -40,9 +47,11 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// Keeps a connection up for ever.
-    pub async fn run(self) {
+    /// Keeps a connection up, until the server says that the node is retired and it holds nothing
+    /// any more.
+    pub async fn run(self) -> Retired {
         let mut wait = BACKOFF;
+        let mut told = Told::default();
         loop {
             let error = match self.keeper.renew_if_due().await {
                 Ok(()) => hold::hold(&self, &mut wait).await,
@@ -50,13 +59,70 @@ impl Connector {
             };
             // The reconciler lives as long as we do.
             let _ = self.commands.send(Command::Ended).await;
-            tracing::warn!(
-                error = format!("{error:#}"),
-                "no connection with the server; trying again"
-            );
+            let refused = refusal(&error);
+            if refused.is_some_and(enrol::retired) && self.holds_nothing() {
+                return Retired {
+                    node: self.keeper.identity().await.node_name,
+                };
+            }
+            let words = format!("{error:#}");
+            if told.is_due(&words, Instant::now()) {
+                tracing::warn!(error = words, "no connection with the server; trying on");
+            } else {
+                tracing::debug!(error = words, "still no connection with the server");
+            }
             tokio::time::sleep(jittered(wait)).await;
-            wait = (wait * 2).min(BACKOFF_MAX);
+            let denied = refused.is_some_and(|status| status.code() == Code::PermissionDenied);
+            let most = if denied {
+                REFUSED_BACKOFF_MAX
+            } else {
+                BACKOFF_MAX
+            };
+            wait = (wait * 2).min(most);
         }
+    }
+
+    fn holds_nothing(&self) -> bool {
+        let node = &self.node;
+        node.held(&node.journal.state()).is_empty()
+    }
+}
+
+/// The node of this agent is retired, and nothing is left to be done for it.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "node {node} is retired and holds nothing any more, so its agent has ended; to use this machine \
+     again enrol it under another name: allotment-agent enrol --replace --name NAME"
+)]
+pub struct Retired {
+    /// The node's name.
+    pub node: String,
+}
+
+/// What was told last, and when: a cause that stays is not told with every try.
+#[derive(Debug, Default)]
+struct Told {
+    last: Option<(String, Instant)>,
+}
+
+impl Told {
+    fn is_due(&mut self, words: &str, now: Instant) -> bool {
+        if let Some((last, at)) = &self.last
+            && last == words
+            && now.duration_since(*at) < TOLD_AGAIN
+        {
+            return false;
+        }
+        self.last = Some((words.to_owned(), now));
+        true
+    }
+}
+
+/// The answer of a server that took the connection and refused.
+fn refusal(error: &anyhow::Error) -> Option<&tonic::Status> {
+    match error.downcast_ref::<EnrolError>() {
+        Some(EnrolError::Refused(status)) => Some(status),
+        _ => error.downcast_ref::<tonic::Status>(),
     }
 }
 
@@ -69,6 +135,16 @@ fn jittered(most: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cause_that_stays_is_told_once_and_again_after_a_while() {
+        let (mut told, now) = (Told::default(), Instant::now());
+        assert!(told.is_due("a", now));
+        assert!(!told.is_due("a", now + Duration::from_secs(5)));
+        assert!(told.is_due("b", now + Duration::from_secs(6)));
+        assert!(told.is_due("a", now + Duration::from_secs(7)));
+        assert!(told.is_due("a", now + Duration::from_secs(7) + TOLD_AGAIN));
+    }
 
     #[test]
     fn waits_differ_and_have_a_bound() {

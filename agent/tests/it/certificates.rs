@@ -144,3 +144,38 @@ async fn a_join_token_is_never_sent_in_clear() {
     assert!(!heard.is_finished(), "nobody called");
     heard.abort();
 }
+
+#[tokio::test]
+async fn the_agent_of_a_retired_node_ends_with_a_sentence() {
+    let mut agent = Agent::running().await;
+    agent.server.inner().retired = true;
+    agent.server.drop_connection();
+    let ended = crate::rig::eventually("it ends by itself", || agent.ended()).await;
+    assert_eq!(ended.code(), Some(3));
+    let log = agent.log();
+    assert!(
+        log.contains("node n1 is retired and holds nothing any more"),
+        "{log}"
+    );
+}
+
+#[tokio::test]
+async fn an_agent_that_holds_work_stays_though_its_node_is_retired_and_says_so_once() {
+    let mut agent = Agent::running().await;
+    let job = script("sleep 600");
+    agent.server.desire(std::slice::from_ref(&job)).await;
+    agent.server.started(&job.id).await;
+    agent.server.inner().retired = true;
+    agent.server.drop_connection();
+    agent
+        .server
+        .wait("four tries", |inner| (inner.denials >= 4).then_some(()))
+        .await;
+    assert_eq!(agent.ended(), None);
+    let log = agent.log();
+    let told = log
+        .lines()
+        .filter(|line| line.contains("WARN") && line.contains("is retired"))
+        .count();
+    assert_eq!(told, 1, "{log}");
+}

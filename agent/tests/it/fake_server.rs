@@ -29,6 +29,9 @@ pub struct Inner {
     pub renew_leases: bool,
     /// Whether connections are taken.
     pub reachable: bool,
+    /// Whether the node counts as retired, and how often it was told so.
+    pub retired: bool,
+    pub denials: u32,
     pub acknowledge: bool,
     /// Whether certificates are handed out that have expired already.
     pub issue_expired: bool,
@@ -98,6 +101,8 @@ impl FakeServer {
                 grace_ms: 10_000,
                 renew_leases: true,
                 reachable: true,
+                retired: false,
+                denials: 0,
                 acknowledge: true,
                 issue_expired: false,
                 renew_after_seconds: 3600,
@@ -442,6 +447,16 @@ impl Agents for Service {
             self.0.lock().turned_away += 1;
             self.0.changed.notify_waiters();
             return Err(Status::unavailable("partitioned"));
+        }
+        if self.0.lock().retired {
+            self.0.lock().denials += 1;
+            self.0.changed.notify_waiters();
+            let mut refused = Status::permission_denied("node n1 is retired");
+            refused.metadata_mut().insert(
+                protocol::REFUSAL,
+                protocol::REFUSAL_RETIRED.parse().expect("ASCII"),
+            );
+            return Err(refused);
         }
         let mut incoming = request.into_inner();
         let first = incoming.message().await?.and_then(|first| first.message);

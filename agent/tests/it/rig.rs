@@ -157,6 +157,17 @@ impl Agent {
         }
     }
 
+    /// How it ended by itself, if it has.
+    pub fn ended(&mut self) -> Option<std::process::ExitStatus> {
+        let child = self.child.as_mut().expect("it was started");
+        child.try_wait().expect("watched")
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("agent.log")).expect("a log")
+    }
+
     pub fn pid(&self) -> i32 {
         let child = self.child.as_ref().expect("the agent runs");
         i32::try_from(child.id()).expect("a pid")
@@ -272,8 +283,16 @@ pub fn alive(pid: i64) -> bool {
 
 /// Waits for a state of the machine.
 pub async fn until(what: &str, look: impl Fn() -> bool) {
+    eventually(what, || look().then_some(())).await;
+}
+
+/// The same, for a state that has a value.
+pub async fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + WAIT_MAX;
-    while !look() {
+    loop {
+        if let Some(seen) = look() {
+            return seen;
+        }
         assert!(Instant::now() < deadline, "waited in vain until {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -114,6 +114,17 @@ fn lines(answer: &Value) -> Vec<String> {
             form(moved, ("another place", "other places"))
         ));
     }
+    for there in items(answer, "costs_per_hour").filter(|_| answer["cost_per_hour"].is_null()) {
+        let cost = match there["cost_per_hour"].is_object() {
+            true => format!("{} per hour", table::price(&there["cost_per_hour"])),
+            false => "unpriced".to_owned(),
+        };
+        let place = (text(&there["pool"]), text(&there["mode"]));
+        lines.push(format!(
+            "price      {cost} in pool {}, mode {}",
+            place.0, place.1
+        ));
+    }
     if answer["cost_per_hour"].is_object() {
         let each = if array { " for each" } else { "" };
         lines.push(format!(

@@ -1,7 +1,9 @@
 //! A job's spec from flags.
 
 mod file;
+mod yaml;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use clap::Args;
@@ -164,10 +166,16 @@ impl SpecFlags {
             ("selector", &self.selector),
             ("labels", &self.labels),
         ] {
+            // Those of a file or of a job like it are overwritten; of two flags neither is.
+            let flag = key.trim_end_matches('s');
+            let mut named = BTreeSet::new();
             for pair in values {
                 let (name, value) = pair
                     .split_once('=')
-                    .ok_or_else(|| Failure::Words(format!("--{key}: {pair} is not KEY=VALUE")))?;
+                    .ok_or_else(|| Failure::Words(format!("--{flag}: {pair} is not KEY=VALUE")))?;
+                if !named.insert(name) {
+                    return Err(twice(flag, name));
+                }
                 object(spec, key).insert(name.into(), json!(value));
             }
         }
@@ -197,11 +205,15 @@ impl SpecFlags {
         }
         self.write_needs(spec)?;
         self.write_retries(spec);
+        let mut named = BTreeSet::new();
         for file in &self.files {
             let (name, path) = match file.split_once('=') {
                 Some((name, path)) => (name, path),
                 None => (file.rsplit('/').next().unwrap_or(file), file.as_str()),
             };
+            if !named.insert(name) {
+                return Err(twice("file", name));
+            }
             object(spec, "files").insert(name.into(), json!(read_text(Path::new(path))?));
         }
         Ok(())
@@ -256,6 +268,12 @@ impl SpecFlags {
             object(spec, "retries").insert("on".into(), json!(self.retry_on));
         }
     }
+}
+
+/// A name that two flags give.
+fn twice(flag: &str, name: &str) -> Failure {
+    let name = domain::error::quote(name);
+    Failure::Words(format!("--{flag}: {name} is given twice: give it once"))
 }
 
 /// A text; an empty one takes the key of a file or of a job like it away.
@@ -355,6 +373,42 @@ mod tests {
                 let told = refused(flag, value);
                 assert!(told.contains(bounds), "{flag} {value}: {told}");
             }
+        }
+    }
+
+    #[test]
+    fn a_name_that_two_flags_give_is_refused() {
+        let told = |flags: &SpecFlags| {
+            let mut spec = Map::new();
+            spec.insert("env".into(), json!({"A": "0"}));
+            flags
+                .write(&mut spec)
+                .map_err(|failure| failure.to_string())
+        };
+        let pairs = |pairs: &[&str]| pairs.iter().map(|pair| (*pair).to_owned()).collect();
+        let once = SpecFlags {
+            env: pairs(&["A=1", "B=1"]),
+            ..SpecFlags::default()
+        };
+        assert_eq!(told(&once), Ok(()));
+        for (flags, words) in [
+            (
+                SpecFlags {
+                    env: pairs(&["A=1", "A=2"]),
+                    ..SpecFlags::default()
+                },
+                "--env: A is given twice",
+            ),
+            (
+                SpecFlags {
+                    labels: pairs(&["x=1", "x=1"]),
+                    ..SpecFlags::default()
+                },
+                "--label: x is given twice",
+            ),
+        ] {
+            let failure = told(&flags).expect_err(words);
+            assert!(failure.starts_with(words), "{failure}");
         }
     }
 

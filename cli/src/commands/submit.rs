@@ -25,7 +25,7 @@ const AWAY_LOOKS_MAX: u32 = 1_200;
     after_help = "Examples:\n  allot submit --team vision --pool h100 --gpus 1 --wait -- python3 train.py --epochs 20\n  allot submit examples/digits/job.yaml --team vision\n\nA file whose key jobs lists specs submits all of them, or none."
 )]
 pub struct Submit {
-    /// A spec, or a list of them below jobs, as YAML or JSON; flags overwrite their keys
+    /// A spec, or a list of them below jobs, as YAML 1.2 or JSON; flags overwrite their keys
     #[arg(value_name = "FILE.yaml")]
     file: Option<PathBuf>,
     /// A job whose spec it begins with; flags overwrite its keys

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
-use super::{JobSpec, PerWorker, Runner, WorkloadKind};
+use super::{JobSpec, PerWorker, Runner};
 use crate::error::printable;
 use crate::quantity::{DEVICES_PER_NODE_MAX, MILLI};
 use crate::sharing::SharingMode;
@@ -110,13 +110,6 @@ impl JobSpec {
     }
 
     fn check_command(&self) -> Result<(), FieldError> {
-        if self.kind == WorkloadKind::Inference {
-            return Err(FieldError::new(
-                "kind",
-                "inference",
-                "training, batch or interactive; inference is a service",
-            ));
-        }
         if self.command.is_empty() || self.command[0].is_empty() {
             return Err(FieldError::new(
                 "command",
@@ -345,6 +338,15 @@ impl PerWorker {
                 "sharing",
                 "exclusive",
                 "time_slice or mps, since a fraction of a device is shared",
+            ));
+        }
+        let whole = self.mig_profile.is_none() && gpus >= MilliGpu::whole(1);
+        if whole && !self.sharing.contains(&SharingMode::Exclusive) {
+            let asked: Vec<&str> = self.sharing.iter().map(|mode| mode.as_str()).collect();
+            return Err(FieldError::new(
+                "sharing",
+                asked.join(", "),
+                "exclusive, since whole devices are given to one worker; a device is shared where gpus is a fraction below 1, and cut where mig_profile names an instance",
             ));
         }
         if let Some(model) = &self.gpu_model {

@@ -136,7 +136,10 @@ fn binding(
     match verdict.code {
         Code::Suspended => "it is suspended until somebody resumes it".to_owned(),
         Code::NotYet => format!("it is not to start before {scope}"),
-        Code::Dependency => format!("it waits for {scope} to end well"),
+        Code::Dependency => {
+            let name = scope.strip_prefix("workload ").unwrap_or(scope);
+            format!("it waits for job {name} to end well")
+        }
         Code::PoolClosed => format!("nothing new starts in pool {pool}, which is closed"),
         Code::NeverFits => format!(
             "no node registered in pool {pool} could ever hold {} with {}",

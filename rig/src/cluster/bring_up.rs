@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, bail};
+use domain::ids::RepeatKey;
+use reqwest::Method;
 use serde_json::json;
 
 use super::{AGENTS_READY_BOUND, Cluster};
@@ -146,7 +148,31 @@ impl Cluster {
     }
 
     async fn start_agents(&mut self) -> anyhow::Result<()> {
-        let machines = self.options.machines.clone();
+        let mut machines = self.options.machines.clone();
+        let nodes = self.admin().list("/nodes?retired=true&limit=500").await?;
+        let intent = |machine: &Machine| {
+            let node = nodes.iter().find(|node| node["name"] == *machine.name);
+            node.and_then(|node| node["intent"].as_str())
+                .unwrap_or("open")
+        };
+        let mut told = Vec::new();
+        for machine in &machines {
+            match intent(machine) {
+                "open" => {}
+                "retired" => told.push(format!(
+                    "node {} is retired: its agent is not started",
+                    machine.name
+                )),
+                other => told.push(format!(
+                    "node {} is {other}: it starts nothing until it is uncordoned",
+                    machine.name
+                )),
+            }
+        }
+        machines.retain(|machine| intent(machine) != "retired");
+        for line in told {
+            self.options.stages.say(line);
+        }
         self.options
             .stages
             .say(format!("starting {} agents", machines.len()));
@@ -191,15 +217,20 @@ impl Cluster {
                 .context("an example's owner is in a team")?;
             let spec = examples::read(&folder.join(file))?;
             let api = self.sign_in(&user.name).await?;
-            if let Err(error) = api.post(&format!("/teams/{team}/jobs"), &spec).await {
-                refused.push(format!("{file}: {error:#}"));
+            let key = RepeatKey::new().to_string();
+            let path = format!("/teams/{team}/jobs");
+            let answer = api
+                .call(Method::POST, &path, Some(&spec), Some(&key))
+                .await?;
+            if !answer.status.is_success() {
+                refused.push(format!("{file}: {}", answer.words()));
             }
         }
         // Machines of another kind than the examples ask for are no failed start.
         for line in refused {
             self.options
                 .stages
-                .say(format!("example not submitted: {line}"));
+                .say(format!("an example is not submitted: {line}"));
         }
         self.secrets.examples_submitted = true;
         self.secrets.keep(&self.options.paths.state)

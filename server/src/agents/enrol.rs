@@ -11,6 +11,7 @@ use protocol::wire;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tonic::Status;
+use tonic::metadata::MetadataValue;
 
 use super::authority::{Authority, AuthorityError, NodeCertificate};
 use super::refusals::Refusals;
@@ -39,6 +40,9 @@ pub enum EnrolError {
     /// It may not.
     #[error("{0}")]
     Denied(String),
+    /// The node is retired: its agent is to end.
+    #[error("node {0} is retired: enrol this machine again, under another name")]
+    Retired(String),
     /// The name is another machine's.
     #[error("{0}")]
     Taken(String),
@@ -63,6 +67,14 @@ impl From<EnrolError> for Status {
         match error {
             EnrolError::Invalid(message) => Self::invalid_argument(message),
             EnrolError::Denied(message) => Self::permission_denied(message),
+            EnrolError::Retired(_) => {
+                let mut status = Self::permission_denied(error.to_string());
+                status.metadata_mut().insert(
+                    protocol::REFUSAL,
+                    MetadataValue::from_static(protocol::REFUSAL_RETIRED),
+                );
+                status
+            }
             EnrolError::Taken(message) => Self::already_exists(message),
             EnrolError::Database(error) => {
                 tracing::warn!(%error, "an enrolment or renewal failed: the database refused or was away");
@@ -320,11 +332,14 @@ pub async fn check_connection(
 async fn check_known(tx: &mut Tx, certificate: &NodeCertificate) -> Result<(), EnrolError> {
     let id = certificate.node_id;
     let node = nodes::lock(tx, id).await?;
-    let Some(node) = node.filter(|node| node.intent != NodeIntent::Retired) else {
+    let Some(node) = node else {
         return Err(EnrolError::Denied(
-            "the node is retired or unknown: enrol it again, under another name".into(),
+            "the node is unknown: enrol it again".into(),
         ));
     };
+    if node.intent == NodeIntent::Retired {
+        return Err(EnrolError::Retired(node.name));
+    }
     if nodes::voice(tx, id).await?.enrolment_id == certificate.enrolment_id {
         return Ok(());
     }

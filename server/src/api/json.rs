@@ -32,49 +32,80 @@ pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, AppError> {
     let path = fault.path().to_string();
     let path = if path == "." { String::new() } else { path };
     let error = fault.into_inner();
-    if error.classify() != Category::Data {
-        let field = if path.is_empty() { "body" } else { &path };
-        // Where a word is asked for, a value of another kind is told as if it were no JSON.
-        return Err(match serde_json::from_str::<Value>(text) {
-            Ok(whole) => AppError::Invalid(no_word::<T>(whole, field)),
-            Err(_) => unreadable(field, text, &error),
-        });
+    // The parser stops at the first fault, of JSON or of what was asked for: what it says tells
+    // not always which of both it was.
+    if let Err(at) = serde_json::from_str::<serde::de::IgnoredAny>(text) {
+        let field = match error.classify() {
+            Category::Data => "body",
+            _ if path.is_empty() => "body",
+            _ => path.as_str(),
+        };
+        let error = if field == "body" { &at } else { &error };
+        return Err(unreadable(field, text, error));
     }
-    let mut whole = serde_json::from_str::<Value>(text).unwrap_or(Value::Null);
+    let whole = match serde_json::from_str::<Value>(text) {
+        Ok(whole) => whole,
+        Err(at) if message(&at).contains("escape") || message(&at).contains("surrogate") => {
+            return Err(half_a_character(&path, text, &at));
+        }
+        Err(_) => Value::Null,
+    };
     let fault = fault_in(&whole, &path, &error);
-    if !fault.missing {
+    if !fault.missing && knows(&fault.remedy) {
         return Err(AppError::Invalid(fault));
     }
-    // What its parser says of a value that it cannot be is what it takes.
-    let tried = put_null(&mut whole, &fault.field).and_then(|()| {
+    let tried = wanted::<T>(&whole, &fault.field);
+    if fault.missing {
+        return Err(AppError::Invalid(takes(fault, tried)));
+    }
+    Err(AppError::Invalid(match tried {
+        Some(tried) => FieldError {
+            remedy: tried.remedy,
+            ..fault
+        },
+        None => fault,
+    }))
+}
+
+/// What parsers say of the value of a choice that is no text: nothing of what may be chosen.
+const CHOICE_UNSAID: [&str; 2] = ["expected value", "string or map"];
+
+/// Whether a remedy says what would be accepted.
+fn knows(remedy: &str) -> bool {
+    !CHOICE_UNSAID.contains(&remedy)
+}
+
+/// What a field takes: what its parser says of a value that it cannot be. Of a choice it names what
+/// may be chosen only where it gets a text.
+fn wanted<T: DeserializeOwned>(whole: &Value, field: &str) -> Option<FieldError> {
+    let tried = |value: Value| {
+        let mut whole = whole.clone();
+        put(&mut whole, field, value)?;
         let wrong = serde_path_to_error::deserialize::<_, T>(&whole).err()?;
         let path = wrong.path().to_string();
         Some(fault_in(&whole, &path, &wrong.into_inner()))
-    });
-    Err(AppError::Invalid(takes(fault, tried)))
+    };
+    let told = |fault: &FieldError| fault.field == field && knows(&fault.remedy);
+    let by_null = tried(Value::Null).filter(told);
+    by_null.or_else(|| tried(Value::from(NO_CHOICE)).filter(told))
 }
 
-/// A value that is no word where one is asked for. Which there are its parser says of a word that
-/// is none of them.
-fn no_word<T: DeserializeOwned>(mut whole: Value, field: &str) -> FieldError {
-    const NO_WORD: &str = "/";
-    let pointer: String = field
-        .split(['.', '[', ']'])
-        .filter(|part| !part.is_empty())
-        .map(|part| format!("/{part}"))
-        .collect();
-    let held = whole
-        .pointer_mut(&pointer)
-        .map(|held| std::mem::replace(held, NO_WORD.into()));
-    let value = held.map_or_else(|| "a value".to_owned(), |held| held.to_string());
-    let tried = serde_path_to_error::deserialize::<_, T>(&whole).err();
-    let tried = tried.map(|wrong| {
-        let path = wrong.path().to_string();
-        fault_in(&whole, &path, &wrong.into_inner())
-    });
-    let tried = tried.filter(|tried| tried.field == field && !tried.missing);
-    let remedy = tried.map_or_else(|| "a string".to_owned(), |tried| tried.remedy);
-    FieldError::new(field, value, remedy)
+/// A text that is no choice anywhere.
+const NO_CHOICE: &str = "/";
+
+/// An escape that JSON has and Unicode has no text for.
+fn half_a_character(path: &str, text: &str, error: &serde_json::Error) -> AppError {
+    let value = word_at(text, error.line(), error.column()).unwrap_or("an escape");
+    let field = if path.is_empty() { "body" } else { path };
+    AppError::invalid(
+        field,
+        value,
+        format!(
+            "text of whole characters, which it is not at line {} column {}: an escape such as \\ud83d stands for half of one and the other half does not follow it",
+            error.line(),
+            error.column()
+        ),
+    )
 }
 
 fn fault_in(whole: &Value, path: &str, error: &serde_json::Error) -> FieldError {
@@ -83,16 +114,21 @@ fn fault_in(whole: &Value, path: &str, error: &serde_json::Error) -> FieldError 
     })
 }
 
-/// Puts null at a path whose object is there.
-fn put_null(whole: &mut Value, path: &str) -> Option<()> {
-    let (above, key) = path.rsplit_once('.').unwrap_or(("", path));
-    let pointer: String = above
+/// Puts a value at a path such as `jobs[3].kind` whose object or list is there.
+fn put(whole: &mut Value, path: &str, value: Value) -> Option<()> {
+    let mut keys: Vec<&str> = path
         .split(['.', '[', ']'])
         .filter(|part| !part.is_empty())
-        .map(|part| format!("/{part}"))
         .collect();
-    let object = whole.pointer_mut(&pointer)?.as_object_mut()?;
-    object.insert(key.to_owned(), Value::Null);
+    let last = keys.pop()?;
+    let pointer: String = keys.iter().map(|key| format!("/{key}")).collect();
+    match whole.pointer_mut(&pointer)? {
+        Value::Object(object) => {
+            object.insert(last.to_owned(), value);
+        }
+        Value::Array(list) => *list.get_mut(last.parse::<usize>().ok()?)? = value,
+        _ => return None,
+    }
     Some(())
 }
 
@@ -240,6 +276,64 @@ mod tests {
             }
         }
         assert_eq!(fault(r#"{"name": "a", "name": "b"}"#).0, "name");
+    }
+
+    #[test]
+    fn a_choice_that_is_no_text_is_told_what_may_be_chosen() {
+        for (key, value, path, choices) in [
+            ("kind", "null", "kind", "training"),
+            ("kind", "5", "kind", "training"),
+            ("runner", "null", "runner", "process"),
+            ("on_partition", "true", "on_partition", "stop"),
+            ("nvlink", "null", "nvlink", "prefer"),
+            (
+                "per_worker",
+                r#"{"sharing": [null]}"#,
+                "per_worker.sharing[0]",
+                "time_slice",
+            ),
+            (
+                "retries",
+                r#"{"limit": 1, "on": [null]}"#,
+                "retries.on[0]",
+                "failure",
+            ),
+        ] {
+            let text = format!(r#"{{"name": "a", "command": ["x"], "{key}": {value}}}"#);
+            let (field, told, remedy) = fault(&text);
+            assert_eq!(field, path, "{text}");
+            assert!(value.contains(&told), "{text}: {told}");
+            assert!(remedy.contains(choices), "{text}: {remedy}");
+            assert!(!remedy.contains("expected"), "{text}: {remedy}");
+        }
+        #[derive(Debug, serde::Deserialize)]
+        #[allow(dead_code)]
+        struct Wanted {
+            role: domain::role::TeamRole,
+        }
+        for text in ["{}", r#"{"role": null}"#] {
+            let told = match read::<Wanted>(text.as_bytes()) {
+                Err(AppError::Invalid(fault)) => fault.to_string(),
+                other => panic!("{other:?}"),
+            };
+            assert!(told.contains("owner") && told.contains("viewer"), "{told}");
+        }
+    }
+
+    #[test]
+    fn what_stands_behind_a_body_and_half_a_character_are_told_as_that() {
+        for text in [
+            r#"{"name":"a"} {"x":1}"#,
+            r#"{"name":"a", "command": ["x"]} {"x":1}"#,
+        ] {
+            match read::<JobSpec>(text.as_bytes()) {
+                Err(AppError::Unreadable(fault)) => assert_eq!(fault.field, "body", "{fault}"),
+                other => panic!("{other:?}"),
+            }
+        }
+        let (field, _, remedy) = fault(r#"{"name": "\ud800", "command": ["x"]}"#);
+        assert_eq!(field, "name");
+        assert!(remedy.contains("half of one"), "{remedy}");
     }
 
     #[test]

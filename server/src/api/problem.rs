@@ -118,6 +118,11 @@ impl IntoResponse for AppError {
                 problem.value = Some(name.clone());
                 problem.remedy = Some(format!("the name or id of a {what} that you may see"));
             }
+            Self::NoLog { of } => {
+                problem.field = Some("log".to_owned());
+                problem.value = Some(of.clone());
+                problem.remedy = Some("a worker and an attempt of the job that have begun".into());
+            }
             Self::Encoding { given } => {
                 problem.field = Some("Content-Encoding".into());
                 problem.value = Some(given.clone());
@@ -207,7 +212,9 @@ fn classify(error: &AppError) -> (StatusCode, String, &'static str) {
             "the log-in is refused",
         ),
         AppError::Forbidden { .. } => (StatusCode::FORBIDDEN, "forbidden", "not for this role"),
-        AppError::NotFound { .. } => (StatusCode::NOT_FOUND, "not-found", "it is not there"),
+        AppError::NotFound { .. } | AppError::NoLog { .. } => {
+            (StatusCode::NOT_FOUND, "not-found", "it is not there")
+        }
         AppError::Conflict { code, .. } => {
             let kind = code.as_str().replace('_', "-");
             return (

@@ -8,6 +8,7 @@ use super::authorise::Needs;
 use super::quotas::tree::Excess;
 use super::refusal_code::RefusalCode;
 use super::streams::Kind;
+use super::wish;
 use crate::lifecycle::LifecycleError;
 
 /// A refusal or a failure; `api` renders it as problem+json, `pages` as a page.
@@ -37,7 +38,7 @@ pub enum AppError {
     #[error("the name or the password is wrong")]
     WrongCredentials,
     /// Known and visible, but not for this person: 403.
-    #[error("{action} needs {needs}")]
+    #[error("you may not {}: that needs {needs}", wish::in_words(.action))]
     Forbidden {
         /// What was asked for.
         action: &'static str,
@@ -51,6 +52,12 @@ pub enum AppError {
         what: &'static str,
         /// The name or id as asked for.
         name: String,
+    },
+    /// No such log, or not to be seen: 404.
+    #[error("there is no log {of}")]
+    NoLog {
+        /// Of what, such as `of worker 3 of attempt 1`.
+        of: String,
     },
     /// It contradicts the present state: 409, which is told.
     #[error("{message}: {}", .field.remedy)]

@@ -72,8 +72,11 @@ pub async fn open(
     };
     match ahead {
         Some(LogPiece::Missing) if place.ended() => {
-            let name = format!("of worker {} of attempt {}", ask.worker, place.attempt);
-            Err(AppError::not_found("log", name))
+            let of = format!(
+                "of worker {} of attempt {} any more: its node keeps none",
+                ask.worker, place.attempt
+            );
+            Err(AppError::NoLog { of })
         }
         Some(LogPiece::Broken(why)) => Err(AppError::LogBusy {
             node: place.node,
@@ -140,14 +143,14 @@ async fn find(app: &App, asker: &Asker, job: JobId, ask: &LogAsk) -> Result<LogP
     let place = assignments::log_place(&mut tx, row.team_id, job, of).await?;
     tx.commit().await?;
     place.ok_or_else(|| {
-        let name = if row.attempt == 0 {
-            "of a job of which no attempt has begun".to_owned()
+        let of = if row.attempt == 0 {
+            "yet: no attempt of the job has begun".to_owned()
         } else {
             let filling = ask.filling.map(|n| format!("filling {n} of "));
             let filling = filling.unwrap_or_default();
             format!("of {filling}worker {} of attempt {attempt}", ask.worker)
         };
-        AppError::not_found("log", name)
+        AppError::NoLog { of }
     })
 }
 

@@ -52,6 +52,7 @@ pub mod usage;
 pub mod users;
 pub mod versions;
 pub mod windows;
+mod wish;
 
 pub use asker::Asker;
 pub use error::AppError;

@@ -23,6 +23,7 @@ pub use dry_run::{
     DryRunWorker, ElementsOn, ElementsWaiting, Refusal, dry_run,
 };
 pub use explain::{Ended, Evidence, Explanation, Holders, evidence, explain};
+pub use price::CostThere;
 
 /// The name of a workload that is asked about and not submitted; no id looks like it.
 const ASKED: &str = "dry-run";

@@ -112,7 +112,7 @@ pub async fn create(
         name: new.name.clone(),
         parent_id: parent,
     });
-    check_depth(&tree, id)?;
+    check_depth(&tree, id, new.parent.as_ref())?;
     let hue = store::teams::free_hue(tx).await?;
     store::teams::insert(tx, id, &new.name, parent, hue)
         .await
@@ -157,7 +157,11 @@ pub async fn update(
             node.parent_id = parent;
         }
         for node in &tree {
-            check_depth(&tree, node.id)?;
+            check_depth(
+                &tree,
+                node.id,
+                patch.parent.as_ref().and_then(Option::as_ref),
+            )?;
         }
         quotas::check_all_pools(&mut tx, &tree).await?;
     }
@@ -406,7 +410,9 @@ async fn parent_for(tx: &mut Tx, name: &Name) -> Result<TeamId, AppError> {
     Ok(parent.id)
 }
 
-fn check_depth(tree: &[TreeTeam], team: TeamId) -> Result<(), AppError> {
+/// Refuses a tree that is too deep or goes round in a circle above a team, now that `asked` is the
+/// parent of one.
+fn check_depth(tree: &[TreeTeam], team: TeamId, asked: Option<&Name>) -> Result<(), AppError> {
     let mut at = Some(team);
     for _ in 0..DEPTH_MAX {
         let Some(id) = at else { return Ok(()) };
@@ -415,10 +421,9 @@ fn check_depth(tree: &[TreeTeam], team: TeamId) -> Result<(), AppError> {
     if at.is_none() {
         return Ok(());
     }
-    let name = tree.iter().find(|n| n.id == team).map(|n| n.name.as_str());
     Err(AppError::invalid(
         "parent",
-        name.unwrap_or("this team"),
+        asked.map_or("null", Name::as_str),
         format!("a team that is not below it, in a tree of at most {DEPTH_MAX} levels"),
     ))
 }
@@ -451,7 +456,13 @@ mod tests {
             name: "t".parse().expect("a name"),
             parent_id,
         };
-        assert!(check_depth(&[team(a, None), team(b, Some(a))], b).is_ok());
-        assert!(check_depth(&[team(a, Some(b)), team(b, Some(a))], b).is_err());
+        let asked: Name = "t2".parse().expect("a name");
+        let circle = check_depth(&[team(a, Some(b)), team(b, Some(a))], b, Some(&asked));
+        assert!(
+            matches!(&circle, Err(AppError::Invalid(fault)) if fault.value == "t2"),
+            "what was sent is told: {circle:?}"
+        );
+        assert!(check_depth(&[team(a, None), team(b, Some(a))], b, None).is_ok());
+        assert!(check_depth(&[team(a, Some(b)), team(b, Some(a))], b, None).is_err());
     }
 }

@@ -135,7 +135,13 @@ async fn window(tx: &mut Tx, ask: &UsageAsk) -> Result<Window, AppError> {
     let to = ask.to.unwrap_or(now);
     let from = ask.from.unwrap_or_else(|| usage::month_start(to.min(now)));
     let shown = |time| domain::time::format(time);
+    // What was not sent is not at fault.
+    let by_default = ask.from.is_none();
     if from >= to {
+        if ask.to.is_none() && !by_default {
+            let remedy = format!("a time before now, which is {}", shown(to));
+            return Err(AppError::invalid("from", shown(from), remedy));
+        }
         return Err(AppError::invalid(
             "to",
             shown(to),
@@ -148,6 +154,13 @@ async fn window(tx: &mut Tx, ask: &UsageAsk) -> Result<Window, AppError> {
         (DAYS_MAX, "")
     };
     if to - from > chrono::TimeDelta::days(days_max) {
+        if by_default {
+            let remedy = format!(
+                "at most {days_max} days after from{what}, which is {} where it is not given",
+                shown(from)
+            );
+            return Err(AppError::invalid("to", shown(to), remedy));
+        }
         return Err(AppError::invalid(
             "from",
             shown(from),
@@ -184,7 +197,7 @@ async fn read(tx: &mut Tx, window: &Window, by: Grouping) -> Result<Usage, AppEr
 }
 
 /// No money, in the currency that prices are in; nothing where there are no prices.
-async fn nothing(tx: &mut Tx) -> Result<Option<Money>, AppError> {
+pub(in crate::app) async fn nothing(tx: &mut Tx) -> Result<Option<Money>, AppError> {
     let currency = store::prices::currency(tx).await?;
     let currency = currency.and_then(|code| code.parse().ok());
     Ok(currency.map(|currency| Money {

@@ -23,11 +23,12 @@ pub async fn show_fleet(State(app): State<App>, visit: Visit) -> Result<Response
     let nodes = all_nodes(&app, asker).await?;
     let offered = pools::list(&app, asker, &PageAsk::first()).await?.items;
     let pools = offered.into_iter().map(|pool| {
-        let here: Vec<&Node> = nodes
+        let (retired, here): (Vec<&Node>, Vec<&Node>) = nodes
             .iter()
             .filter(|node| node.pool == pool.name.as_str())
-            .collect();
+            .partition(|node| node.intent == NodeIntent::Retired);
         FleetPool {
+            retired: retired.len(),
             gpu_model: here
                 .iter()
                 .flat_map(|node| &node.devices)
@@ -59,12 +60,16 @@ pub async fn show_fleet(State(app): State<App>, visit: Visit) -> Result<Response
     })
 }
 
-/// Every node that is not retired. Bounded by the fleet; each page goes on behind the one before.
+/// Every node, also those that are retired. Bounded by the fleet; each page goes on behind the one before.
 async fn all_nodes(app: &App, asker: &Asker) -> Result<Vec<Node>, PageError> {
     let mut nodes = Vec::new();
     let mut ask = PageAsk::first();
+    let filter = NodeFilter {
+        retired: true,
+        ..NodeFilter::default()
+    };
     loop {
-        let page = nodes::list(app, asker, &NodeFilter::default(), &ask).await?;
+        let page = nodes::list(app, asker, &filter, &ask).await?;
         nodes.extend(page.items);
         match page.next_cursor {
             Some(cursor) => ask = PageAsk::new(Some(PAGE_ITEMS_MAX), Some(cursor))?,

@@ -305,12 +305,20 @@ impl SubmitFields {
             .lines()
             .map(str::trim_end)
             .filter(|line| !line.trim().is_empty());
-        lines
-            .map(|line| match line.split_once('=') {
-                Some((name, value)) => Ok((name.trim().to_owned(), value.to_owned())),
-                None => Err(FieldError::new("env", line, "NAME=value, one on each line")),
-            })
-            .collect()
+        let mut variables = BTreeMap::new();
+        for line in lines {
+            let Some((name, value)) = line.split_once('=') else {
+                return Err(FieldError::new("env", line, "NAME=value, one on each line"));
+            };
+            let name = name.trim();
+            if variables
+                .insert(name.to_owned(), value.to_owned())
+                .is_some()
+            {
+                return Err(FieldError::new("env", name, "each variable once"));
+            }
+        }
+        Ok(variables)
     }
 
     fn files(&self) -> Result<BTreeMap<String, String>, FieldError> {
@@ -428,7 +436,7 @@ fn share_of(worker: &PerWorker) -> String {
 fn bare(name: domain::name::JobName, command: Vec<String>) -> JobSpec {
     JobSpec {
         name,
-        kind: domain::spec::WorkloadKind::Batch,
+        kind: domain::spec::JobKind::Batch,
         class: "normal".parse().expect("a well-formed name"),
         pools: Vec::new(),
         command,

@@ -84,9 +84,15 @@ fn told(text: &str) -> Option<String> {
 }
 
 fn notes(node: &Node) -> Vec<NodeNote> {
+    // What its agent has not told is not known: what stands in its place are no facts.
+    let unheard = node.agent_version.is_empty();
     let all = [
-        (NodeNote::NoIsolation, !node.isolated),
-        (NodeNote::NoLimits, node.cgroup == "none"),
+        (
+            NodeNote::Unheard,
+            unheard && node.intent != NodeIntent::Retired,
+        ),
+        (NodeNote::NoIsolation, !unheard && !node.isolated),
+        (NodeNote::NoLimits, !unheard && node.cgroup == "none"),
     ];
     all.into_iter()
         .filter_map(|(note, holds)| holds.then_some(note))

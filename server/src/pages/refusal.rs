@@ -1,11 +1,20 @@
 //! Refusals that a form shows beside its fields, in place of a page of their own.
 
+use axum::http::StatusCode;
+use axum::response::Response;
 use domain::FieldError;
 use web::messages::Messages;
 use web::views::Refusal;
 
-use super::told;
+use super::{PageError, told};
 use crate::app::{AppError, RefusalCode};
+
+/// The page of a refused form, with its form again: it says by its status, too, that nothing was done.
+pub fn answer(page: Result<Response, PageError>) -> Result<Response, PageError> {
+    let mut response = page?;
+    *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
+    Ok(response)
+}
 
 /// The refusal of a form whose field for a key `field_of` knows; any other error comes back.
 pub fn of(error: AppError, field_of: impl Fn(&str) -> String) -> Result<Refusal, AppError> {

@@ -26,7 +26,7 @@ use crate::app::classes::Class;
 use crate::app::idempotency::Repeat;
 use crate::app::page::PageAsk;
 use crate::app::planning::{
-    DryRunDevice, DryRunInstance, DryRunSlices, DryRunVerdict, DryRunWorker,
+    CostThere, DryRunDevice, DryRunInstance, DryRunSlices, DryRunVerdict, DryRunWorker,
 };
 use crate::app::{App, AppError, classes, jobs, planning, pools};
 use crate::front::fields::read_query;
@@ -238,6 +238,7 @@ fn refused(refusals: Vec<Refusal>) -> DryRun {
         slices: Vec::new(),
         kept_on: Vec::new(),
         displaces: None,
+        per_hour_between: None,
         per_hour: None,
         at_most: None,
     }
@@ -286,12 +287,33 @@ async fn dry_run(
             .as_ref()
             .zip(limit)
             .map(|(price, seconds)| for_seconds(price, seconds)),
+        per_hour_between: match answer.cost_per_hour {
+            Some(_) => None,
+            None => between(&answer.costs_per_hour),
+        },
         per_hour: answer.cost_per_hour,
     })
 }
 
 fn elements(array: Option<&planning::DryRunArray>) -> Option<DryRunElements> {
     DryRunElements::told(&serde_json::to_value(array).ok()?)
+}
+
+/// The least and the most of what it costs per hour where it may start; nothing where a place has no
+/// price, or another currency.
+fn between(costs: &[CostThere]) -> Option<(Money, Money)> {
+    let costs: Option<Vec<&Money>> = costs
+        .iter()
+        .map(|there| there.cost_per_hour.as_ref())
+        .collect();
+    let costs = costs?;
+    let first = costs.first()?;
+    if costs.iter().any(|cost| cost.currency != first.currency) {
+        return None;
+    }
+    let least = costs.iter().min_by_key(|cost| cost.amount)?;
+    let most = costs.iter().max_by_key(|cost| cost.amount)?;
+    Some(((*least).clone(), (*most).clone()))
 }
 
 fn placed(worker: &DryRunWorker) -> PlacedWorker {

@@ -180,18 +180,12 @@ pub async fn add_member(
         }
         Err(error) => refusal::of(error, field_of)?,
     };
-    show(
-        &app,
-        &visit,
-        &team,
-        MemberForm {
-            user: fields.user,
-            role: fields.role,
-            error: Some(refusal),
-        },
-        None,
-    )
-    .await
+    let form = MemberForm {
+        user: fields.user,
+        role: fields.role,
+        error: Some(refusal),
+    };
+    refusal::answer(show(&app, &visit, &team, form, None).await)
 }
 
 /// The form's field for a key, or for what stands in the way.
@@ -223,7 +217,8 @@ pub async fn remove_member(
         Ok(_) => Ok(Redirect::to(&format!("/teams/{team}?done=member_removed")).into_response()),
         Err(conflict @ AppError::Conflict { .. }) => {
             let kept = refusal::of(conflict, field_of)?;
-            show(&app, &visit, &team, MemberForm::default(), Some(kept)).await
+            let page = show(&app, &visit, &team, MemberForm::default(), Some(kept));
+            refusal::answer(page.await)
         }
         Err(error) => Err(error.into()),
     }

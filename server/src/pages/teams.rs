@@ -128,16 +128,12 @@ pub async fn make_team(
         }
         Err(error) => refusal::of(error, field_of)?,
     };
-    show(
-        &app,
-        &visit,
-        TeamForm {
-            name: fields.name,
-            parent: fields.parent,
-            error: Some(refusal),
-        },
-    )
-    .await
+    let form = TeamForm {
+        name: fields.name,
+        parent: fields.parent,
+        error: Some(refusal),
+    };
+    refusal::answer(show(&app, &visit, form).await)
 }
 
 /// The form's field for a key, or for what stands in the way.

@@ -46,6 +46,7 @@ pub fn detail(t: &Messages, error: &AppError) -> Option<Phrase> {
         AppError::Unauthenticated
         | AppError::WrongCredentials
         | AppError::NotFound { .. }
+        | AppError::NoLog { .. }
         | AppError::Stale { .. }
         | AppError::PreconditionRequired
         | AppError::AlreadyThere { .. }

@@ -91,16 +91,11 @@ pub async fn add_user(
         Ok(()) => return Ok(Redirect::to("/users?done=user_added").into_response()),
         Err(error) => refusal::of(error, field_of)?,
     };
-    show(
-        &app,
-        &visit,
-        None,
-        UserForm {
-            error: Some(refusal),
-            ..shown
-        },
-    )
-    .await
+    let form = UserForm {
+        error: Some(refusal),
+        ..shown
+    };
+    refusal::answer(show(&app, &visit, None, form).await)
 }
 
 /// The form's field for a key, or for what stands in the way.

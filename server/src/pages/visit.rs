@@ -17,6 +17,7 @@ use super::query::Checked;
 use crate::app::authorise::{Action, Needs, may_somewhere};
 use crate::app::sessions::{self, SessionKind};
 use crate::app::{App, AppError, Asker, clock};
+use crate::front::fields::field_fault;
 use crate::front::{self, RequestContext};
 
 /// Largest form that is read: a job's file with room for its encoding.
@@ -167,9 +168,11 @@ pub async fn read_form<T: DeserializeOwned>(request: Request) -> Result<(String,
         pairs.into_iter(),
     ))
     .map_err(|error| {
+        // Which field it is; what else a parser says is of its own types.
+        let fault = field_fault("", &error.to_string(), |_| None);
         AppError::Unreadable(FieldError::new(
             "form",
-            error,
+            fault.field,
             "the fields of the page's form",
         ))
     })?;
@@ -206,7 +209,7 @@ fn unreadable(what: &str) -> PageError {
 /// The refusal of a form whose token is not this session's.
 pub fn forged() -> PageError {
     let error = AppError::Forbidden {
-        action: "sending this form",
+        action: "send_form",
         needs: Needs::PageToken,
     };
     error.into()

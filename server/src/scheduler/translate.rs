@@ -219,7 +219,7 @@ pub fn waiting(
         name,
         team: team.to_owned(),
         user: Some(user),
-        kind: spec.kind,
+        kind: spec.kind.into(),
         class: spec.class.to_string(),
         submitted,
         not_before: spec.not_before,

@@ -239,7 +239,7 @@ async fn a_node_that_is_away_is_named(owner: PgPool) {
         .await
         .err();
     assert!(
-        matches!(none, Some(AppError::NotFound { .. })),
+        matches!(none, Some(AppError::NoLog { .. })),
         "no attempt yet: {none:?}"
     );
     fleet.turn().await;
@@ -266,7 +266,7 @@ async fn a_node_that_is_away_is_named(owner: PgPool) {
         .await
         .err();
     assert!(
-        matches!(missing, Some(AppError::NotFound { what: "log", .. })),
+        matches!(missing, Some(AppError::NoLog { .. })),
         "{missing:?}"
     );
 }

@@ -57,6 +57,7 @@ mod specs;
 mod statements;
 mod stops;
 mod telling;
+mod told;
 mod transactions;
 mod tries;
 mod versions;

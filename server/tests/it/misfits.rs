@@ -101,18 +101,18 @@ async fn a_value_that_no_node_has_is_named_with_those_that_nodes_have(owner: PgP
             "have: A30, H100-80GB",
         ),
         (
-            one("sharing", json!(["mps"])),
+            json!({ "per_worker": { "gpus": 0.5, "sharing": ["mps"] } }),
             "no_such_hardware",
             "per_worker.sharing",
             "mps",
-            "exclusive",
+            "a whole number of gpus, since no device is shared there (modes of nodes of all pools: exclusive)",
         ),
         (
             json!({ "per_worker": { "mig_profile": "1g.10gb", "sharing": ["mig"] } }),
             "no_such_hardware",
             "per_worker.sharing",
             "mig",
-            "exclusive",
+            "mig_profile null, since nothing is cut into instances there",
         ),
     ] {
         let told = refusal(&fleet, asked).await;

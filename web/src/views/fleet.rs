@@ -29,6 +29,8 @@ pub struct FleetPool {
     pub modes: Vec<ModeOffer>,
     /// Its nodes.
     pub nodes: Vec<FleetNode>,
+    /// How many nodes it had that are retired.
+    pub retired: usize,
     /// Guarantees given in it, when they exceed the devices that are there: (guaranteed, there), in thousandths.
     pub overpromised: Option<(i64, i64)>,
 }

@@ -69,6 +69,8 @@ pub enum NodeNote {
     NoIsolation,
     /// The host allows no cgroups: CPU and memory limits are not enforced.
     NoLimits,
+    /// Its agent has not said anything yet, so that nothing is known of it.
+    Unheard,
 }
 
 impl NodeNote {
@@ -76,6 +78,7 @@ impl NodeNote {
         match self {
             Self::NoIsolation => "no_isolation",
             Self::NoLimits => "no_limits",
+            Self::Unheard => "unheard",
         }
     }
 }

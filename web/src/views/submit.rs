@@ -151,6 +151,8 @@ pub struct DryRun {
     pub displaces: Option<Displaced>,
     /// What it would cost in an hour.
     pub per_hour: Option<Money>,
+    /// The least and the most of it, where it would wait and that depends on the pool and the mode.
+    pub per_hour_between: Option<(Money, Money)>,
     /// What it would cost at most, when it has a time limit.
     pub at_most: Option<Money>,
 }

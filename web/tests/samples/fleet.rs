@@ -93,6 +93,7 @@ pub fn fleet() -> FleetView {
         available,
     };
     let pool = |name: &str, model: &str, nodes: Vec<FleetNode>| FleetPool {
+        retired: 0,
         name: name.into(),
         gpu_model: Some(model.into()),
         modes: vec![offer("exclusive", true), offer("time_slice", true)],

@@ -88,6 +88,7 @@ pub fn submit() -> SubmitView {
                 lost_milli_seconds: 7_200_000,
             }),
             per_hour: Some(yuan(16_440)),
+            per_hour_between: None,
             at_most: Some(yuan(32_880)),
         }),
         idempotency_key: "key".into(),

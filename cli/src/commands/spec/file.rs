@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
+use super::yaml::{self, Mark};
 use crate::failure::Failure;
 
 /// What a file asks for.
@@ -20,7 +21,18 @@ pub enum Asked {
 /// `files` that begins with `@` names a file beside it. The key `team`, which a spec does not
 /// have, is returned apart.
 pub fn read(path: &Path) -> Result<(Asked, Option<String>), Failure> {
-    let Value::Object(mut spec) = read_yaml(path)? else {
+    let (value, marks) = read_marked(path)?;
+    if let Some(mark) = marks.iter().find(|mark| is_text(&mark.path)) {
+        let text = domain::error::quote(&mark.text);
+        return Err(Failure::Refused(format!(
+            "{}, line {}: {}: {text} is {} here and a text is wanted: write it in quotes, \"{text}\"",
+            path.display(),
+            mark.line,
+            mark.path,
+            mark.kind()
+        )));
+    }
+    let Value::Object(mut spec) = value else {
         return Err(Failure::Refused(format!(
             "{}: this is no spec; write one key with its value on a line, such as name: digits",
             path.display()
@@ -74,10 +86,57 @@ fn with_files(mut spec: Map<String, Value>, folder: &Path) -> Result<Map<String,
     Ok(spec)
 }
 
+/// Keys of a spec, and of what is below them, whose values are texts.
+const TEXTS: [&str; 20] = [
+    "name",
+    "kind",
+    "class",
+    "pools",
+    "image",
+    "runner",
+    "command",
+    "env",
+    "working_directory",
+    "files",
+    "per_worker.gpu_model",
+    "per_worker.mig_profile",
+    "per_worker.sharing",
+    "selector",
+    "nvlink",
+    "anti_affinity",
+    "node",
+    "on_partition",
+    "labels",
+    "topology",
+];
+
+/// Whether a spec takes a text at a path.
+fn is_text(path: &str) -> bool {
+    let path = match path
+        .strip_prefix("jobs[")
+        .and_then(|rest| rest.split_once("]."))
+    {
+        Some((_, within)) => within,
+        None => path,
+    };
+    TEXTS.iter().any(|key| {
+        let rest = path.strip_prefix(key);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    })
+}
+
 /// Reads a YAML or JSON file.
 pub fn read_yaml(path: &Path) -> Result<Value, Failure> {
+    read_marked(path).map(|(value, _)| value)
+}
+
+/// Reads a YAML or JSON file, and where in it numbers, true and false stand.
+fn read_marked(path: &Path) -> Result<(Value, Vec<Mark>), Failure> {
     let text = read_text(path)?;
-    serde_saphyr::from_str(&text).map_err(|error| unreadable(path, &error))
+    // The first reading finds what is no YAML, or grows without end; it takes words such as `no` and
+    // `on` for false and true, as YAML did until 2009.
+    let first: Value = serde_saphyr::from_str(&text).map_err(|error| unreadable(path, &error))?;
+    Ok(yaml::read(&text).unwrap_or((first, Vec::new())))
 }
 
 /// A file that is no YAML, told by its place, with what is wrong there and what would be right: a
@@ -137,6 +196,42 @@ mod tests {
         assert!(told("a: [1").contains("line "));
         let missing = read(&path).expect_err("it is gone").to_string();
         assert!(missing.contains("there is no such file"), "{missing}");
+    }
+
+    #[test]
+    fn a_number_where_a_text_is_wanted_is_told_with_its_line_as_it_stands_there() {
+        let path = std::env::temp_dir().join(format!("allot-texts-{}.yaml", std::process::id()));
+        let asked = |text: &str| {
+            fs::write(&path, text).expect("it can be written");
+            let asked = read(&path);
+            fs::remove_file(&path).expect("it was there");
+            asked
+        };
+        for (text, told) in [
+            (
+                "name: a\ncommand: [echo, 1e3]\n",
+                "line 2: command[1]: 1e3 is a number here and a text is wanted: write it in quotes, \"1e3\"",
+            ),
+            (
+                "jobs:\n- name: a\n  env:\n    CI: true\n",
+                "line 4: jobs[0].env.CI: true is true or false here",
+            ),
+            ("name: 007\n", "line 1: name: 007 is a number"),
+        ] {
+            let failure = asked(text).expect_err("a text is wanted").to_string();
+            assert!(failure.contains(told), "{failure}");
+        }
+        let text = "name: y\nenv: {C: no}\nretries: {limit: 1, on: [failure]}\nworkers: 2\n";
+        let (Asked::One(spec), _) = asked(text).expect("a spec") else {
+            panic!("it is one job");
+        };
+        assert_eq!(
+            Value::Object(spec),
+            json!({
+                "name": "y", "env": {"C": "no"}, "workers": 2,
+                "retries": {"limit": 1, "on": ["failure"]},
+            })
+        );
     }
 
     #[test]

@@ -78,6 +78,30 @@ fn work_without_gpus_names_no_gpu() {
 }
 
 #[test]
+fn whole_devices_are_exclusive_and_only_parts_are_shared() {
+    let asked = |per_worker: &str| {
+        checked(&format!(
+            r#"{{"name": "a", "command": ["true"], "per_worker": {per_worker}}}"#
+        ))
+    };
+    for per_worker in [
+        r#"{"gpus": 2, "sharing": ["time_slice", "exclusive"]}"#,
+        r#"{"gpus": 0.5, "sharing": ["time_slice"]}"#,
+        r#"{"gpus": 0, "sharing": ["mps"]}"#,
+        r#"{"gpus": 2, "mig_profile": "1g.10gb", "sharing": ["mig"]}"#,
+    ] {
+        assert_eq!(asked(per_worker), Ok(()), "{per_worker}");
+    }
+    let error = asked(r#"{"gpus": 1, "sharing": ["time_slice", "mps"]}"#).unwrap_err();
+    assert!(
+        error.contains(
+            "per_worker.sharing: time_slice, mps is refused: exclusive, since whole devices"
+        ) && error.contains("a fraction below 1"),
+        "{error}"
+    );
+}
+
+#[test]
 fn instances_of_a_profile_are_counted_in_whole_ones() {
     let asked = |gpus: &str| {
         let asked = format!(r#"{{{gpus}"mig_profile": "1g.10gb", "sharing": ["mig"]}}"#);

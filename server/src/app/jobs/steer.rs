@@ -238,7 +238,7 @@ async fn resume_locked(tx: &mut Tx, job: &mut JobRow, actor: &Actor) -> Result<(
 fn ended(job: &JobRow) -> AppError {
     AppError::wrong_state(
         RefusalCode::JobEnded,
-        format!("the job has {} already", job.state),
+        format!("the job has ended already: it is {}", job.state),
         job.state,
         "submit it anew",
     )

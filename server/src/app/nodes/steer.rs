@@ -115,10 +115,14 @@ async fn check_empty(tx: &mut crate::store::Tx, row: &NodeRow) -> Result<(), App
     if live.is_empty() {
         return Ok(());
     }
+    let held = match live.len() {
+        1 => "1 assignment".to_owned(),
+        several => format!("{several} assignments"),
+    };
     let remedy = "drain it, or declare it lost, and retire it then";
     Err(AppError::conflict(
         RefusalCode::NodeInUse,
-        format!("node {} still holds {} assignments", row.name, live.len()),
+        format!("node {} still holds {held}", row.name),
         FieldError::new("assignments", live.len(), remedy),
     ))
 }

@@ -14,11 +14,12 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::accuracy::{self, Accuracy};
-use super::{price, workload};
+use super::price::{self, CostThere};
+use super::workload;
 use crate::app::authorise::Action;
 use crate::app::jobs::{self, BeyondQuota, Prospect};
 use crate::app::questions::{self, live};
-use crate::app::{App, AppError, Asker};
+use crate::app::{App, AppError, Asker, usage};
 use crate::scheduler::discreet;
 use crate::store;
 pub use array::{DryRunArray, ElementsOn, ElementsWaiting};
@@ -43,9 +44,12 @@ pub struct DryRun {
     pub expected_nodes: Vec<String>,
     /// How far expected starts in its pool were out of late, where one is told and such are known.
     pub accuracy: Option<Accuracy>,
-    /// What it would cost per hour there; where it would wait, what it costs wherever it may start, if
-    /// that is the same everywhere. Null where no price covers it.
+    /// What it would cost per hour there, which is nothing without GPUs; where it would wait, what it
+    /// costs in the pool in which it is expected to start, else wherever it may, if that is the same
+    /// everywhere. Null where no price covers it.
     pub cost_per_hour: Option<Money>,
+    /// Where it would wait: what it costs per hour in each pool and mode in which it may start.
+    pub costs_per_hour: Vec<CostThere>,
     /// Whom it would displace, in aggregate.
     pub displaces: Displaced,
     /// Why it would wait, in the form of an explanation.
@@ -200,7 +204,15 @@ pub async fn dry_run(
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     answer.cost_per_hour = match answer.verdict {
         DryRunVerdict::Refused => None,
-        _ if answer.placement.is_empty() => price::anywhere(&mut tx, &world, &wanted).await?,
+        _ if wanted.no_gpus() => usage::nothing(&mut tx).await?,
+        _ if answer.placement.is_empty() => {
+            let costs = price::by_pool(&mut tx, &world, &wanted).await?;
+            let expected = pool.as_deref().filter(|_| answer.expected_start.is_some());
+            let there = |cost: &&CostThere| expected.is_none_or(|pool| cost.pool == pool);
+            let common = price::common(costs.iter().filter(there));
+            answer.costs_per_hour = costs;
+            common
+        }
         _ => price::there(&mut tx, &world, &answer.placement).await?,
     };
     if let Some(array) = &mut answer.array {
@@ -226,6 +238,7 @@ fn answer(
         expected_nodes: Vec::new(),
         accuracy: None,
         cost_per_hour: None,
+        costs_per_hour: Vec::new(),
         displaces: Displaced::default(),
         waiting: None,
         beyond_quota: None,

@@ -10,9 +10,11 @@ use domain::sharing::SharingMode;
 use domain::spec::JobSpec;
 use engine::world::World;
 use rust_decimal::Decimal;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::dry_run::DryRunWorker;
-use crate::app::AppError;
+use crate::app::{AppError, usage};
 use crate::store::prices::PriceInForce;
 use crate::store::{self, Tx};
 
@@ -37,40 +39,65 @@ impl Wanted {
         }
     }
 
+    /// Whether it holds no GPU, so that it costs nothing.
+    pub(super) fn no_gpus(&self) -> bool {
+        self.gpus == MilliGpu::ZERO
+    }
+
     fn accepts(&self, pool: &str) -> bool {
         self.pools.is_empty() || self.pools.iter().any(|name| name.as_str() == pool)
     }
 }
 
-/// What work costs per hour wherever it may start; nothing where that differs or a price is missing.
-pub(super) async fn anywhere(
+/// What work would cost per hour in a pool and mode in which it may start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CostThere {
+    /// The pool.
+    pub pool: String,
+    /// The mode.
+    pub mode: SharingMode,
+    /// What it costs per hour there; null where no price covers it.
+    pub cost_per_hour: Option<Money>,
+}
+
+/// What work costs per hour in each pool and mode in which it may start. Of instances that is not
+/// known before they have a place, and work without GPUs costs nothing anywhere.
+pub(super) async fn by_pool(
     tx: &mut Tx,
     world: &World,
     wanted: &Wanted,
-) -> Result<Option<Money>, AppError> {
-    let mut common: Option<PriceInForce> = None;
-    if wanted.instances {
-        return Ok(None);
+) -> Result<Vec<CostThere>, AppError> {
+    let mut costs = Vec::new();
+    if wanted.instances || wanted.gpus == MilliGpu::ZERO {
+        return Ok(costs);
     }
     for pool in world.pools.iter().filter(|pool| wanted.accepts(&pool.name)) {
         let offered = |mode: &&SharingMode| pool.sharing.contains(mode);
         for mode in wanted.modes.iter().filter(offered) {
             let price = store::prices::in_force(tx, &pool.name, *mode).await?;
-            match (price, &common) {
-                (Some(price), None) => common = Some(price),
-                (Some(price), Some(known))
-                    if (price.amount, &price.currency) == (known.amount, &known.currency) => {}
-                _ => return Ok(None),
-            }
+            costs.push(CostThere {
+                pool: pool.name.clone(),
+                mode: *mode,
+                cost_per_hour: price.map(|price| for_gpus(price, wanted.gpus)),
+            });
         }
     }
-    Ok(common.map(|price| Money {
-        amount: money::round(
-            price.amount * Decimal::new(wanted.gpus.milli(), 3),
-            SHOWN_DECIMALS,
-        ),
+    Ok(costs)
+}
+
+/// The cost that all places have; nothing where they differ, one is without a price, or there is none.
+pub(super) fn common<'c>(costs: impl IntoIterator<Item = &'c CostThere>) -> Option<Money> {
+    let mut costs = costs.into_iter().map(|there| there.cost_per_hour.as_ref());
+    let first = costs.next()??;
+    costs.all(|cost| cost == Some(first)).then(|| first.clone())
+}
+
+fn for_gpus(price: PriceInForce, gpus: MilliGpu) -> Money {
+    let amount = price.amount * Decimal::new(gpus.milli(), 3);
+    Money {
+        amount: money::round(amount, SHOWN_DECIMALS),
         currency: price.currency,
-    }))
+    }
 }
 
 /// What a placement costs per hour by the prices in force; nothing where one is missing.
@@ -79,6 +106,10 @@ pub(super) async fn there(
     world: &World,
     placement: &[DryRunWorker],
 ) -> Result<Option<Money>, AppError> {
+    let without_gpus = |worker: &DryRunWorker| worker.devices.is_empty();
+    if !placement.is_empty() && placement.iter().all(without_gpus) {
+        return usage::nothing(tx).await;
+    }
     let mut sum: Option<Money> = None;
     let mut known: BTreeMap<(&str, SharingMode), Option<PriceInForce>> = BTreeMap::new();
     for worker in placement {

@@ -122,6 +122,18 @@ fn a_pressed_change_is_made_in_its_field() {
 }
 
 #[test]
+fn a_variable_that_is_given_twice_is_named() {
+    let mut fields = filled();
+    fields.env = "A=1\nB=1\nA=2".into();
+    let faults = fields.spec().expect_err("it is there twice");
+    let told: Vec<(&str, &str)> = faults
+        .iter()
+        .map(|fault| (fault.field.as_str(), fault.value.as_str()))
+        .collect();
+    assert_eq!(told, [("env", "A")]);
+}
+
+#[test]
 fn every_wrong_field_is_named_at_once() {
     let mut fields = filled();
     fields.gpus = "NaN".into();

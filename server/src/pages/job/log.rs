@@ -92,10 +92,10 @@ pub async fn panel(
                 panel.unavailable = Some("busy".into())
             }
             Err(AppError::Forbidden { .. }) => panel.unavailable = Some("not_yours".into()),
-            Err(AppError::NotFound { .. }) if job.state.terminal() => {
+            Err(AppError::NotFound { .. } | AppError::NoLog { .. }) if job.state.terminal() => {
                 panel.unavailable = Some("none".into())
             }
-            Err(AppError::NotFound { .. }) => {}
+            Err(AppError::NotFound { .. } | AppError::NoLog { .. }) => {}
             Err(error) => return Err(error.into()),
         }
     }
@@ -199,7 +199,9 @@ async fn read_end(app: &App, visit: &Visit, job: &Job, chosen: Chosen) -> Result
 
 fn ask(chosen: Chosen, offset: i64, follow: bool) -> Result<LogAsk, AppError> {
     let number = |field: &str, value: u32| {
-        i32::try_from(value).map_err(|_| AppError::not_found("log", format!("of {field} {value}")))
+        i32::try_from(value).map_err(|_| AppError::NoLog {
+            of: format!("of {field} {value}"),
+        })
     };
     Ok(LogAsk {
         worker: number("worker", chosen.worker)?,

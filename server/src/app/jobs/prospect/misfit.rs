@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use domain::sharing::SharingMode;
 use domain::spec::{JobSpec, NvlinkRule};
 use domain::{FieldError, MilliCpu, MilliGpu, words};
 use engine::plan::Code;
@@ -239,7 +240,33 @@ impl Misfit<'_> {
         self.one_of("a model", models.collect())
     }
 
+    /// The modes of the nodes that hold such work, or what to ask for where there are none.
     fn modes(&self) -> String {
+        let need = &self.spec.per_worker;
+        let offered = self.offered();
+        let serves = |mode: &SharingMode| match mode {
+            SharingMode::Exclusive => need.mig_profile.is_none() && !need.fraction(),
+            SharingMode::Mig => need.mig_profile.is_some(),
+            SharingMode::Mps | SharingMode::TimeSlice | SharingMode::Vgpu => need.fraction(),
+        };
+        if offered.iter().any(serves) {
+            let served = offered.iter().filter(|mode| serves(mode));
+            return self.one_of("modes", served.map(ToString::to_string).collect());
+        }
+        let instead = if need.mig_profile.is_some() {
+            "mig_profile null, since nothing is cut into instances there"
+        } else if need.fraction() {
+            "a whole number of gpus, since no device is shared there"
+        } else {
+            "a fraction of a device in gpus, since none is given out whole there"
+        };
+        let known: Vec<&str> = offered.iter().map(|mode| mode.as_str()).collect();
+        let (pools, known) = (self.pools, known.join(", "));
+        format!("another pool, or {instead} (modes of nodes of {pools}: {known})")
+    }
+
+    /// The modes that nodes of the pools are given out in.
+    fn offered(&self) -> BTreeSet<SharingMode> {
         let offered = self.nodes().flat_map(|node| {
             let pool = self.fleet.pools.iter().find(|pool| pool.name == node.pool);
             let modes = pool.map_or(&[][..], |pool| &pool.sharing);
@@ -248,9 +275,9 @@ impl Misfit<'_> {
                     .as_ref()
                     .is_none_or(|known| known.contains(mode))
             };
-            modes.iter().filter(drives).map(ToString::to_string)
+            modes.iter().filter(drives).copied()
         });
-        self.one_of("modes", offered.collect())
+        offered.collect()
     }
 
     /// The values of a label, or the labels where no node has that one.
