@@ -157,7 +157,8 @@ fn sorted(plan: &engine::plan::Plan, name: impl Fn(&str) -> String) -> serde_jso
         match value {
             serde_json::Value::String(text) => {
                 let words = text.split(' ').map(|word| {
-                    let job = word.len() == 3 && word.starts_with('j');
+                    let number = word.strip_prefix('j').filter(|rest| rest.len() == 2);
+                    let job = number.is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_digit()));
                     if job { name(word) } else { word.to_owned() }
                 });
                 *text = words.collect::<Vec<_>>().join(" ");

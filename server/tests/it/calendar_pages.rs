@@ -117,8 +117,7 @@ async fn a_weekly_window_is_tried_as_if_it_were_open_and_shown_in_the_week(owner
     made.leads_to("/pools/h100/windows?done=window_made");
     let page = operator.get("/pools/h100/windows").await;
     assert!(
-        page.html
-            .contains("colspan=\"4\" title=\"nights 22:00"),
+        page.html.contains("colspan=\"4\" title=\"nights 22:00"),
         "{}",
         page.html
     );

@@ -110,14 +110,14 @@ fn a_fraction_shares_a_device_unless_a_mode_is_chosen() {
 fn a_pressed_change_is_made_in_its_field() {
     let mut fields = filled();
     assert!(!fields.take_change());
-    fields.change = "workers=1&gpus=2&time_limit_minutes=0.5&preemptible=true&command=rm".into();
+    fields.change = "workers=1&gpus=0.25&time_limit_minutes=0.5&preemptible=true&command=rm".into();
     assert!(fields.take_change());
     let spec = fields.spec().expect("it is well-formed");
     assert_eq!(
         (spec.time_limit_seconds, spec.preemptible),
         (Some(30), Some(true))
     );
-    assert_eq!((spec.workers, spec.per_worker.gpus().milli()), (1, 2000));
+    assert_eq!((spec.workers, spec.per_worker.gpus().milli()), (1, 250));
     assert_eq!(spec.command[0], "python3");
 }
 
