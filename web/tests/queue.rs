@@ -52,7 +52,7 @@ fn how_far_earlier_estimates_were_out_stands_beside_them() {
     let html = samples::queue().render().unwrap();
     assert!(
         html.contains(
-            "<b>1</b> came within ten minutes of what was first told. It was out by 40 s."
+            "Of <b>1</b> start that was told before, in 14 days, <b>1</b> came within ten minutes of what was first told."
         ),
         "{html}"
     );
