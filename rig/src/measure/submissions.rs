@@ -26,7 +26,7 @@ pub struct Round {
     pub array: Duration,
     /// A batch of [`JOBS`] jobs, each with a spec of its own, likewise.
     pub batch: Duration,
-    /// As many rows of the table of jobs without its triggers, by statements of [`ROWS`] rows that are each
+    /// As many rows of the table of jobs without its triggers, by statements of a hundred rows that are each
     /// committed.
     pub inserts: Duration,
 }
