@@ -11,7 +11,7 @@ use super::tree;
 use crate::mig;
 use crate::world::{Node, Team, World};
 
-use super::check_work::{held, workload};
+use super::check_work::{dependencies, held, workload};
 use super::instances;
 
 /// A contradiction: where it is, and what is wrong.
@@ -83,6 +83,7 @@ pub fn check(world: &World) -> Result<(), Fault> {
         .try_for_each(|(i, w)| workload(world, &names, i, w))?;
     held(world, &names)?;
     instances::check(world, &names)?;
+    dependencies(world)?;
     services_and_bookings(world, &names)
 }
 
@@ -90,7 +91,8 @@ pub(super) struct Names<'w> {
     pub pools: BTreeSet<&'w str>,
     pub classes: BTreeSet<&'w str>,
     pub teams: BTreeSet<&'w str>,
-    pub services: BTreeSet<&'w str>,
+    /// Services and the teams that they are of.
+    pub services: BTreeMap<&'w str, &'w str>,
     pub nodes: BTreeMap<&'w str, &'w Node>,
 }
 
@@ -100,7 +102,11 @@ impl<'w> Names<'w> {
             pools: world.pools.iter().map(|p| p.name.as_str()).collect(),
             classes: world.classes.iter().map(|c| c.name.as_str()).collect(),
             teams: world.teams.iter().map(|t| t.name.as_str()).collect(),
-            services: world.services.iter().map(|s| s.name.as_str()).collect(),
+            services: world
+                .services
+                .iter()
+                .map(|s| (s.name.as_str(), s.team.as_str()))
+                .collect(),
             nodes: world.nodes.iter().map(|n| (n.name.as_str(), n)).collect(),
         }
     }
@@ -317,6 +323,10 @@ fn services_and_bookings(world: &World, names: &Names<'_>) -> Result<(), Fault> 
     for (index, booking) in world.bookings.iter().enumerate() {
         if !names.teams.contains(booking.team.as_str()) {
             return Err(unknown("bookings", index, &["team"], "team", &booking.team));
+        }
+        if booking.gpus <= MilliGpu::ZERO {
+            let what = format!("{} are refused; it takes 0.001 or more", booking.gpus);
+            return Err(Fault::new("bookings", index, &["gpus"], what));
         }
         if !names.pools.contains(booking.pool.as_str()) {
             return Err(unknown("bookings", index, &["pool"], "pool", &booking.pool));

@@ -10,6 +10,55 @@ use super::check::{Fault, Names, unknown};
 use crate::mig;
 use crate::world::{Node, Placed, PlacedDevice, Workload, WorkloadState, World};
 
+/// No workload waits for itself by way of others: none of them could ever start.
+pub(super) fn dependencies(world: &World) -> Result<(), Fault> {
+    let of_name: BTreeMap<&str, usize> = (world.workloads.iter().enumerate())
+        .map(|(index, work)| (work.name.as_str(), index))
+        .collect();
+    // What is waited for by nobody is taken away, as long as there is such; what is left is in a circle.
+    let before = |index: usize| {
+        let after = world.workloads[index].after.iter();
+        after.filter_map(|name| of_name.get(name.as_str()).copied())
+    };
+    let mut waited_for = vec![0_usize; world.workloads.len()];
+    for index in 0..world.workloads.len() {
+        before(index).for_each(|first| waited_for[first] += 1);
+    }
+    let mut free: Vec<usize> = (0..waited_for.len())
+        .filter(|index| waited_for[*index] == 0)
+        .collect();
+    let mut left = waited_for.len();
+    while let Some(index) = free.pop() {
+        left -= 1;
+        for first in before(index) {
+            waited_for[first] -= 1;
+            if waited_for[first] == 0 {
+                free.push(first);
+            }
+        }
+    }
+    if left == 0 {
+        return Ok(());
+    }
+    // Each that is left is waited for by another that is left: from one to the next one comes round.
+    let mut waiter = vec![0; waited_for.len()];
+    let is_left = |index: &usize| waited_for[*index] > 0;
+    for index in (0..waited_for.len()).filter(is_left) {
+        before(index).for_each(|first| waiter[first] = index);
+    }
+    let mut at = (0..waited_for.len()).find(is_left).expect("some are left");
+    for _ in 0..waited_for.len() {
+        at = waiter[at];
+    }
+    let mut circle = vec![at];
+    while waiter[circle[circle.len() - 1]] != at {
+        circle.push(waiter[circle[circle.len() - 1]]);
+    }
+    let index = circle.iter().copied().min().expect("one at least");
+    let what = "it waits for itself by way of others".to_owned();
+    Err(Fault::new("workloads", index, &["after"], what))
+}
+
 pub(super) fn workload(
     world: &World,
     names: &Names<'_>,
@@ -37,18 +86,15 @@ pub(super) fn workload(
     {
         return Err(unknown("workloads", index, &["pools"], "pool", pool));
     }
-    if let Some(service) = work
-        .service
-        .as_deref()
-        .filter(|s| !names.services.contains(s))
-    {
-        return Err(unknown(
-            "workloads",
-            index,
-            &["service"],
-            "service",
-            service,
-        ));
+    if let Some(service) = work.service.as_deref() {
+        let key = &["service"];
+        let Some(team) = names.services.get(service) else {
+            return Err(unknown("workloads", index, key, "service", service));
+        };
+        if *team != work.team {
+            let what = format!("service {} is of team {team}", quote(service));
+            return Err(at(key, what));
+        }
     }
     if let Some(node) = work
         .node

@@ -105,10 +105,50 @@ fn a_contradiction_is_refused() {
         ),
         ("min_replicas: 1", "min_replicas: 3", "max_replicas"),
         ("to: 2026-01-07", "to: 2026-01-05", "after from"),
+        (
+            "pool: p, gpus: 2, from",
+            "pool: p, gpus: 0, from",
+            "0.001 or more",
+        ),
     ] {
         let error = refusal(&SMALL.replace(from, to));
         assert!(error.contains(words), "{to}: {error}");
     }
+}
+
+#[test]
+fn a_replica_of_another_teams_service_is_refused() {
+    let own = SMALL.replace("cpus: 0.25}", "cpus: 0.25}, service: chat");
+    parse(&own).expect("its own team's");
+    let error = refusal(&own.replace("{name: chat, team: vision", "{name: chat, team: dept"));
+    assert!(error.contains("service chat is of team dept"), "{error}");
+}
+
+#[test]
+fn work_that_waits_for_itself_by_way_of_others_is_refused() {
+    let job = |name: &str, after: &str| {
+        format!(
+            "  - {{name: {name}, team: vision, class: normal, submitted: 2026-01-05T11:00:00Z, after: [{after}]}}\n"
+        )
+    };
+    let with = |jobs: &[(&str, &str)]| {
+        let jobs: String = jobs.iter().map(|(name, after)| job(name, after)).collect();
+        SMALL.replace("services:\n", &format!("{jobs}services:\n"))
+    };
+    let error = refusal(&with(&[
+        ("x", "b"),
+        ("y", ""),
+        ("a", "c, y"),
+        ("b", "a"),
+        ("c", "b"),
+        ("d", "c"),
+    ]));
+    assert!(
+        error.contains("by way of others") && error.contains("workloads[4].after"),
+        "{error}"
+    );
+    let chain = with(&[("a", "b, c"), ("b", "c"), ("c", "j1"), ("d", "gone, b")]);
+    parse(&chain).expect("a chain");
 }
 
 #[test]
