@@ -86,17 +86,22 @@ pub struct Money {
 impl Money {
     /// The amount as people read it: to the cent, and to four decimals where it is less than one.
     pub fn written(&self) -> String {
-        self.to_decimals(if self.less_than_a_cent() {
+        let most = if self.less_than_a_cent() {
             SHOWN_DECIMALS
         } else {
             BILLED_DECIMALS
-        })
+        };
+        self.to_decimals(most, BILLED_DECIMALS)
     }
 
-    /// A price, or an amount that stands by others of less than a cent: with as many decimals as it
-    /// has, at most four.
+    /// A price: with as many decimals as it has, at most four.
     pub fn written_finely(&self) -> String {
-        self.to_decimals(SHOWN_DECIMALS)
+        self.to_decimals(SHOWN_DECIMALS, BILLED_DECIMALS)
+    }
+
+    /// An amount in a column of which one is less than a cent: all have four decimals.
+    pub fn written_evenly(&self) -> String {
+        self.to_decimals(SHOWN_DECIMALS, SHOWN_DECIMALS)
     }
 
     /// Whether it is something, and less than a cent.
@@ -104,11 +109,11 @@ impl Money {
         !self.amount.is_zero() && self.amount.abs() < Decimal::new(1, BILLED_DECIMALS)
     }
 
-    /// With the currency's sign, and no zeros after the cents.
-    fn to_decimals(&self, most: u32) -> String {
+    /// With the currency's sign, and no zeros after so many decimals.
+    fn to_decimals(&self, most: u32, least: u32) -> String {
         let mut rounded = round(self.amount, most).normalize();
-        if rounded.scale() < BILLED_DECIMALS {
-            rounded.rescale(BILLED_DECIMALS);
+        if rounded.scale() < least {
+            rounded.rescale(least);
         }
         let digits = rounded.abs().to_string();
         let (whole, decimals) = digits.split_once('.').unwrap_or((&digits, ""));

@@ -207,7 +207,7 @@ impl Messages {
     pub fn billed(&self, cost: &Cost, small: bool) -> Phrase {
         let written = |value: &Money| {
             if small {
-                value.written_finely()
+                value.written_evenly()
             } else {
                 value.written()
             }

@@ -423,9 +423,9 @@ fn the_amounts_of_a_bill_are_written_as_finely_as_its_smallest() {
     let mut job = samples::job();
     job.costs.truncate(1);
     job.costs[0].cost = cost(Decimal::new(12, 4));
-    job.cost = cost(Decimal::new(12_545, 4));
+    job.cost = cost(Decimal::new(1_254, 3));
     let html = job.render().unwrap();
-    assert!(html.contains("¥0.0012</td>") && html.contains("¥1.2545</td>"));
+    assert!(html.contains("¥0.0012</td>") && html.contains("¥1.2540</td>"));
     assert!(html.contains("its start counts too"));
 }
 
