@@ -95,7 +95,7 @@ fn run(command: Command) -> Result<(), Failure> {
             Command::Policy(c) => c.run().await,
             Command::Bookings(c) => c.run().await,
             Command::Windows(c) => c.run().await,
-            Command::Plan(c) => c.run(),
+            Command::Plan(c) => c.run().await,
             Command::Simulate(c) => c.run(),
         }
     })

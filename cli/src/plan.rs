@@ -1,7 +1,7 @@
 //! `allot plan`: one or more cycles of the engine on a scenario file.
 
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
@@ -9,20 +9,25 @@ use comfy_table::Table;
 use comfy_table::presets::UTF8_BORDERS_ONLY;
 use engine::plan::{Plan, WorkerPlace};
 
+use crate::client::Client;
 use crate::failure::Failure;
 use crate::table::{print_json, print_line};
 
 /// The largest file that is read, in bytes; the engine refuses more.
 const FILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
-/// Plan a scenario file with the engine, without a server
+/// Plan a scenario file, or the live world, with the engine
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  allot plan examples/scenario.yaml --table\n  allot plan examples/scenario.yaml --cycles 10 --json"
+    after_help = "Examples:\n  allot plan examples/scenario.yaml --table\n  allot plan examples/scenario.yaml --cycles 10 --json\n  allot plan --live --table"
 )]
 pub struct PlanFile {
     /// The scenario, YAML or JSON; - is standard input
-    file: PathBuf,
+    #[arg(required_unless_present = "live")]
+    file: Option<PathBuf>,
+    /// Plans the live world of the server that is logged in to, and changes nothing there
+    #[arg(long, conflicts_with = "file")]
+    live: bool,
     /// Prints tables for people in place of JSON
     #[arg(long)]
     table: bool,
@@ -36,9 +41,16 @@ pub struct PlanFile {
 
 impl PlanFile {
     /// Prints the plan; a wrong file is told like wrong words, with status 2.
-    pub fn run(self) -> Result<(), Failure> {
-        let plans = planned(&self)
-            .map_err(|error| Failure::Words(format!("{}: {error:#}", self.file.display())))?;
+    pub async fn run(self) -> Result<(), Failure> {
+        let plans = match &self.file {
+            Some(file) => read(file)
+                .and_then(|text| planned(&text, self.cycles))
+                .map_err(|error| Failure::Words(format!("{}: {error:#}", file.display())))?,
+            None => {
+                let world = Client::found()?.get("/planning/scenario", &[]).await?;
+                planned(&world.to_string(), self.cycles)?
+            }
+        };
         if self.table {
             let text: Vec<String> = plans.iter().map(tables).collect();
             return print_line(text.join("\n").trim_end());
@@ -50,23 +62,23 @@ impl PlanFile {
     }
 }
 
-fn planned(args: &PlanFile) -> anyhow::Result<Vec<Plan>> {
-    let world = engine::scenario::parse(&read(args)?)?;
-    Ok(match args.cycles {
+fn planned(text: &str, cycles: Option<u16>) -> anyhow::Result<Vec<Plan>> {
+    let world = engine::scenario::parse(text)?;
+    Ok(match cycles {
         Some(cycles) => engine::cycles::run(world, cycles.into()),
         None => vec![engine::plan(&world)],
     })
 }
 
-fn read(args: &PlanFile) -> anyhow::Result<String> {
+fn read(file: &Path) -> anyhow::Result<String> {
     let mut bytes = Vec::new();
-    if args.file.as_os_str() == "-" {
+    if file.as_os_str() == "-" {
         std::io::stdin()
             .take(FILE_BYTES_MAX)
             .read_to_end(&mut bytes)
             .context("standard input cannot be read")?;
     } else {
-        let file = std::fs::File::open(&args.file).context("the file cannot be opened")?;
+        let file = std::fs::File::open(file).context("the file cannot be opened")?;
         file.take(FILE_BYTES_MAX)
             .read_to_end(&mut bytes)
             .context("the file cannot be read")?;
@@ -210,13 +222,8 @@ mod tests {
     #[test]
     fn the_example_shows_a_start_a_loss_and_a_wait() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/scenario.yaml");
-        let plans = planned(&PlanFile {
-            file: file.into(),
-            table: false,
-            json: true,
-            cycles: None,
-        })
-        .expect("the example is well-formed");
+        let text = read(Path::new(file)).expect("the example is there");
+        let plans = planned(&text, None).expect("the example is well-formed");
         let [plan] = plans.as_slice() else {
             panic!("one cycle makes one plan");
         };

@@ -475,3 +475,22 @@ fn a_wait_for_want_of_cpus_or_memory_names_those_and_no_gpus() {
         "no node of pool p that could hold it takes work; not counting 1 cordoned node"
     );
 }
+
+/// Memory is counted in MiB, and never by a rounded part of a device.
+#[test]
+fn twenty_three_of_2000_mib_fit_on_46068_and_the_next_waits() {
+    let mut rig = Rig::new().team("t", 4).with(|w| {
+        w.pools = vec![Pool::new("p").sharing(SharingMode::ALL)];
+        w.pools[0].policy.time_slices = 32;
+    });
+    rig = rig.nodes(1, 1).with(|w| w.nodes[0].gpu_memory_mib = 46_068);
+    for number in 0..24 {
+        let small = Workload::waiting(&format!("j{number:02}"), "t", 1, before(60 - number));
+        let fraction = MilliGpu::from_milli(31);
+        rig = rig.work(small.fraction(SharingMode::TimeSlice, fraction, Some(2000)));
+    }
+    let plan = rig.plan();
+    assert_eq!(plan.starts.len(), 23);
+    assert_eq!(plan.waiting.len(), 1);
+    assert_eq!(plan.waiting[0].workload, "j23");
+}

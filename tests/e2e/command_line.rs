@@ -86,6 +86,21 @@ async fn every_command_does_its_part_of_the_main_job() {
         "600",
     ]));
     let behind = behind["id"].as_str().expect("an id").to_owned();
+    let planned = run(&["plan", "--live"]);
+    assert!(
+        !planned.status.success(),
+        "the live world is not a member's to see"
+    );
+    let planned = json(&allot(
+        &cluster,
+        cluster.admin().token(),
+        &["plan", "--live"],
+    ));
+    let waiting = planned["waiting"].as_array().expect("what waits");
+    assert!(
+        waiting.iter().any(|w| w["workload"] == *behind),
+        "{planned}"
+    );
     let why = json(&run(&["explain", &behind, "--json"]));
     assert!(why.is_object(), "{why}");
     let text = |words: &[&str]| String::from_utf8_lossy(&run(words).stdout).into_owned();

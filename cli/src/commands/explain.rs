@@ -123,6 +123,7 @@ fn told(verdict: &Value) -> Vec<String> {
     }
     let mut said = waiting.clone();
     said["need"] = needed(waiting);
+    said["scope"] = words::bound(&waiting["scope"]).into();
     lines.extend(facts(&said, &WAITING));
     lines.extend(words::counts(waiting));
     lines.extend(words::accuracy(&verdict["accuracy"]));
@@ -140,7 +141,8 @@ pub fn needed(waiting: &Value) -> Value {
 }
 
 /// What is told of a wait.
-const WAITING: [(&str, &str); 4] = [
+const WAITING: [(&str, &str); 5] = [
+    ("limited by", "scope"),
     ("needs", "need"),
     ("has", "have"),
     ("rank", "rank"),

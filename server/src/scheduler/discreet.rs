@@ -21,11 +21,9 @@ pub fn verdict(world: &World, team: &str, waiting: &Waiting) -> Waiting {
         told.message = why.into();
     }
     if let Some(array) = held_by_array(waiting) {
-        told.message = format!(
-            "as many elements of its array run as at_most allows: {} waits for one of them to end",
-            waiting.workload
-        )
-        .into();
+        told.message =
+            "as many elements of its array run as at_most allows: it waits for one of them to end"
+                .into();
         told.scope = format!("array {array}").into();
         return told;
     }

@@ -24,6 +24,7 @@ mod fixture;
 mod fleet;
 mod fleet_rest;
 mod following;
+mod freed;
 mod hellos;
 mod idempotency;
 mod job_page;

@@ -225,8 +225,15 @@ impl Wait {
             .scope
             .as_deref()
             .is_some_and(|text| bookings(text).is_some());
+        let by_array = self.code == "dependency"
+            && self
+                .scope
+                .as_deref()
+                .is_some_and(|text| text.starts_with("array "));
         if booked {
             "held_for_booking"
+        } else if by_array {
+            "held_by_array"
         } else {
             self.host_binds().unwrap_or(&self.code)
         }
@@ -319,6 +326,7 @@ impl Wait {
                 .say("why.expected")
                 .nest("at", moment(at))
                 .nest("spread", Accuracy::spread(self.accuracy.as_ref(), t)),
+            None if t.knows("why_next", self.told_code()) => t.word("why_next", self.told_code()),
             None if t.knows("why_next", &self.code) => t.word("why_next", &self.code),
             None => t.say("why.no_estimate"),
         }

@@ -362,7 +362,7 @@ fn displaced(world: &World, victims: &[Preemption], own_teams: &[String]) -> Dis
         };
         sum.jobs += 1;
         sum.own_jobs += u32::from(own_teams.contains(&victim.team));
-        sum.gpus += held(victim);
+        sum.gpus += given_up(victim, preemption);
         sum.lost_gpu_seconds = sum
             .lost_gpu_seconds
             .saturating_add(preemption.lost_gpu_seconds);
@@ -370,10 +370,19 @@ fn displaced(world: &World, victims: &[Preemption], own_teams: &[String]) -> Dis
     sum
 }
 
-fn held(work: &Workload) -> MilliGpu {
-    work.placed
+/// What a victim gives up: all of it, or of a gang that shrinks the ranks that go.
+fn given_up(work: &Workload, preemption: &Preemption) -> MilliGpu {
+    let goes = |rank: usize| {
+        let of = |released: &u32| usize::try_from(*released) == Ok(rank);
+        preemption.to_workers == 0 || preemption.released.iter().any(of)
+    };
+    let ranks = work
+        .placed
         .iter()
-        .flat_map(|p| &p.devices)
-        .map(|d| d.gpus)
+        .enumerate()
+        .filter(|(rank, _)| goes(*rank));
+    ranks
+        .flat_map(|(_, place)| &place.devices)
+        .map(|device| device.gpus)
         .sum()
 }

@@ -99,7 +99,9 @@ pub async fn panel(
             Err(error) => return Err(error.into()),
         }
     }
-    let live = !job.state.terminal() && job.state != JobState::Suspended;
+    // One that waits again has no attempt that could write.
+    let waits = matches!(job.state, JobState::Queued | JobState::Suspended);
+    let live = !job.state.terminal() && !waits;
     let grows = live && chosen.attempt >= newest && chosen.filling.is_none();
     if grows && panel.unavailable.as_deref() != Some("not_yours") {
         panel.stream = Some(format!("/jobs/{id}/log/stream?{query}&offset={offset}"));

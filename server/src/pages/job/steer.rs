@@ -117,9 +117,10 @@ async fn steer(
         "" => None,
         text => Some(text.parse().map_err(AppError::Invalid)?),
     };
+    let of = if elements.is_some() { "_part" } else { "" };
     let (asker, part) = (&posted.visit.asker, Part { elements });
     jobs::steer_part(app, asker, Repeat::none(), id, part, wish).await?;
-    Ok(Redirect::to(&format!("/jobs/{id}?done={done}")))
+    Ok(Redirect::to(&format!("/jobs/{id}?done={done}{of}")))
 }
 
 /// A job's id from the path; what is none names no job.
