@@ -100,6 +100,17 @@ pub(super) async fn fleet(app: &App) -> Result<World, AppError> {
     Ok(translate::fleet(&mirror.records, mirror.now))
 }
 
+/// The same, and beside it what it is while no window is open.
+pub(super) async fn fleets(app: &App) -> Result<[World; 2], AppError> {
+    let mut sight = app.questions.sight.lock().await;
+    let mirror = sight.refresh(app).await?;
+    let (records, now) = (&mirror.records, mirror.now);
+    Ok([
+        translate::fleet(records, now),
+        translate::outside_windows(records, now),
+    ])
+}
+
 /// Everything, as this replica knows it now.
 pub(super) async fn live(app: &App) -> Result<World, AppError> {
     let mut sight = app.questions.sight.lock().await;

@@ -186,8 +186,11 @@ impl News {
             .filter(|work| asked.contains(&work.name))
             .cloned()
             .collect();
-        let fleet = translate::fleet(&mirror.records, mirror.now);
-        let beyond = tokio::task::spawn_blocking(move || beyond_quotas(&fleet, works)).await;
+        let fleets = [
+            translate::fleet(&mirror.records, mirror.now),
+            translate::outside_windows(&mirror.records, mirror.now),
+        ];
+        let beyond = tokio::task::spawn_blocking(move || beyond_quotas(&fleets, works)).await;
         match beyond {
             Ok(beyond) => {
                 for verdict in &mut self.verdicts {

@@ -22,10 +22,12 @@ use serde_json::{Value, json};
 use super::arrays;
 use super::capable::{self, Roots};
 use super::gang;
+use super::windows;
 use super::world::{JobRecord, Memory, NodeRecord, Records};
 use crate::app::bookings;
 use crate::store;
 use crate::store::past::Gone;
+use crate::store::windows::Window;
 use crate::store::world::PoolRow;
 
 pub use teams::set_quota;
@@ -36,6 +38,15 @@ const PREEMPTION_DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// The fleet and the rules, without any work.
 pub fn fleet(records: &Records, now: Timestamp) -> World {
+    with_windows(records, now, &windows::open_at(&records.windows, now))
+}
+
+/// The same with the quotas that hold while no window is open.
+pub fn outside_windows(records: &Records, now: Timestamp) -> World {
+    with_windows(records, now, &[])
+}
+
+fn with_windows(records: &Records, now: Timestamp, open: &[&Window]) -> World {
     let mut world = World::empty(now);
     world.pools = records.pools.iter().map(pool).collect();
     world.classes = records
@@ -43,7 +54,7 @@ pub fn fleet(records: &Records, now: Timestamp) -> World {
         .iter()
         .map(|c| Class::new(&c.name, i64::from(c.priority), c.preemptible))
         .collect();
-    world.teams = teams(records, now);
+    world.teams = teams(records, open);
     world.bookings = records.bookings.iter().map(booking).collect();
     world.nodes = records.nodes.values().map(node).collect();
     let roots = capable::roots(&world.nodes);

@@ -2,7 +2,8 @@
 
 use domain::state::JobState;
 use serde_json::json;
-use server::app::{jobs, planning};
+use server::app::idempotency::Repeat;
+use server::app::{jobs, planning, windows};
 use sqlx::PgPool;
 
 use super::fleet::{Fleet, add_node};
@@ -127,4 +128,37 @@ async fn a_class_that_puts_a_job_beyond_its_quota_is_told_with_the_change(owner:
     let back = fleet.job(job.id).await;
     assert!(!back.message.contains("present quota"), "{}", back.message);
     assert_eq!(fleet.job(running).await.state, JobState::Running);
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_job_that_only_a_window_keeps_out_is_not_told_that_it_never_starts(owner: PgPool) {
+    let fleet = Fleet::new(owner).await;
+    fleet.node("n1", 8).await;
+    let job = fleet.submit_spec(spec(4, json!({}))).await.expect("taken");
+    // Open whenever this is tried.
+    let window = json!({
+        "name": "always", "days": ["mon", "tue", "wed", "thu", "fri", "sat", "sun"], "from": "00:00", "to": "00:00",
+        "quotas": [{ "team": "vision", "quota": { "guaranteed": 1, "limit": 2 } }],
+    });
+    let window = serde_json::from_value(window).expect("a window");
+    let pool = "h100".parse().expect("a name");
+    let made = windows::create(&fleet.app, &fleet.root(), Repeat::none(), &pool, window, "").await;
+    made.expect("made");
+    fleet.turn().await;
+    let told = async || {
+        let told = planning::explain(&fleet.app, &fleet.ada(), job.id).await;
+        told.expect("explained")
+    };
+    let within = told().await;
+    assert_eq!(
+        within.waiting.as_ref().expect("it waits")["code"],
+        "over_limit"
+    );
+    assert_eq!(within.beyond_quota, None, "the window ends");
+    let message = fleet.job(job.id).await.message;
+    assert!(message.contains("leaves 2"), "{message}");
+    // Where the quota itself does not admit it either, that is said.
+    set_quota(&fleet, "vision", 2000, Some(3000)).await;
+    fleet.turn().await;
+    assert!(told().await.beyond_quota.is_some());
 }

@@ -81,7 +81,7 @@ pub(in crate::app) fn of(fleet: &World, spec: &JobSpec, workload: Workload) -> P
 
 /// Whether its quota could ever admit a workload that has a place.
 fn within_quota(fleet: &World, mut asked: Workload) -> Prospect {
-    let Some((_, beyond)) = quota::beyond_quotas(fleet, [asked.clone()]).pop_first() else {
+    let Some((_, beyond)) = quota::beyond_those(fleet, [asked.clone()]).pop_first() else {
         return Prospect::Open;
     };
     asked.pools = vec![beyond.pool.clone()];

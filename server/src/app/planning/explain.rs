@@ -261,9 +261,9 @@ pub async fn evidence(app: &App, asker: &Asker, id: JobId) -> Result<Option<Evid
 
 /// What of its quota can never admit a job, whatever else runs.
 async fn beyond_quota(app: &App, work: &Workload) -> Result<Option<BeyondQuota>, AppError> {
-    let fleet = questions::fleet(app).await?;
+    let fleets = questions::fleets(app).await?;
     let work = work.clone();
-    let asked = move || jobs::beyond_quotas(&fleet, [work]).pop_first();
+    let asked = move || jobs::beyond_quotas(&fleets, vec![work]).pop_first();
     let found = app.questions.ask("ask of a quota", asked).await?;
     Ok(found.map(|(_, beyond)| beyond))
 }

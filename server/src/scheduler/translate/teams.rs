@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use domain::{MilliGpu, Timestamp};
+use domain::MilliGpu;
 use engine::world::{Quota, Stopped, Team};
 
 use super::super::windows;
 use super::super::world::Records;
 use crate::store::quotas::Amounts;
+use crate::store::windows::Window;
 
-/// The teams with their quotas as they hold now.
-pub(super) fn teams(records: &Records, now: Timestamp) -> Vec<Team> {
+/// The teams with their quotas as they hold while these windows are open.
+pub(super) fn teams(records: &Records, open: &[&Window]) -> Vec<Team> {
     let mut teams: BTreeMap<&str, Team> = records
         .teams
         .iter()
@@ -25,8 +26,7 @@ pub(super) fn teams(records: &Records, now: Timestamp) -> Vec<Team> {
     let mut quotas: BTreeMap<(String, String), Amounts> = rows
         .map(|row| ((row.team.clone(), row.pool.clone()), row.amounts()))
         .collect();
-    let open = windows::open_at(&records.windows, now);
-    windows::lay_over(&mut quotas, &open, |window, quota| {
+    windows::lay_over(&mut quotas, open, |window, quota| {
         (quota.team.to_string(), window.pool.to_string())
     });
     for ((team, pool), amounts) in quotas {

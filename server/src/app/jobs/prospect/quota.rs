@@ -162,10 +162,26 @@ fn instances(work: &Workload, bound: &Bound) -> Option<i64> {
     (bound.have.milli() * asked).checked_div(bound.need.milli())
 }
 
-/// What of their quotas can never admit these workloads, by name, whatever else runs and once all that
-/// is out has come back; of work that some pool would admit, nothing. The engine thinks for it: not on a
-/// thread that answers requests.
+/// What of their quotas can never admit these workloads, by name, in any of these states of the quotas;
+/// told by the first of them. The engine thinks for it: not on a thread that answers requests.
 pub(crate) fn beyond_quotas(
+    fleets: &[World],
+    works: Vec<Workload>,
+) -> BTreeMap<String, BeyondQuota> {
+    let Some((first, others)) = fleets.split_first() else {
+        return BTreeMap::new();
+    };
+    let mut found = beyond_those(first, works.clone());
+    for other in others.iter().filter(|other| other.teams != first.teams) {
+        let there = beyond_those(other, works.clone());
+        found.retain(|name, _| there.contains_key(name));
+    }
+    found
+}
+
+/// What of their quotas can never admit these workloads, by name, whatever else runs and once all that
+/// is out has come back; of work that some pool would admit, nothing.
+pub(super) fn beyond_those(
     fleet: &World,
     works: impl IntoIterator<Item = Workload>,
 ) -> BTreeMap<String, BeyondQuota> {
