@@ -38,7 +38,8 @@ async fn a_cancel_in_any_state_gives_all_back_whoever_leads_afterwards(owner: Pg
     let started = FactKind::Started { pid: 7 };
     let gone = [told_to_end(), FactKind::Released];
     // What its node has said when the cancel comes, and what it says after that.
-    let states: [(&str, Option<Vec<FactKind>>, Vec<FactKind>); 4] = [
+    type Said = Vec<FactKind>;
+    let states: [(&str, Option<Said>, Said); 4] = [
         ("queued", None, vec![]),
         ("granted", Some(vec![]), vec![FactKind::Released]),
         (
