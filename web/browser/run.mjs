@@ -322,7 +322,7 @@ await check("an operator's page of a node cordons and uncordons it", async () =>
 /** Tries a form of policies, without a reload, and waits for what came of it. */
 async function tryIt(page, told = "Nothing was saved.") {
   await page.evaluate(() => { window.sameDocument = true; });
-  await page.getByRole("button", { name: "Try on the live world" }).click();
+  await page.getByRole("button", { name: "Try on the live world", exact: true }).click();
   await page.locator("#effect", { hasText: told }).waitFor();
   assert(await page.evaluate(() => window.sameDocument === true), "the page was loaded again");
 }
@@ -331,7 +331,7 @@ await check("quotas are edited in one table, tried on the live world, saved and 
   const cell = adminPage.getByLabel(`${member.team} in h100: Guaranteed`);
   const before = await cell.inputValue();
   await cell.fill("many");
-  await adminPage.getByRole("button", { name: "Try on the live world" }).click();
+  await adminPage.getByRole("button", { name: "Try on the live world", exact: true }).click();
   await adminPage.locator(`[id="${member.team}/h100/guaranteed-e"]`).waitFor();
   assert((await cell.inputValue()) === "many", "what was typed is lost");
   await cell.fill("1.5");
@@ -352,7 +352,7 @@ await check("quotas are edited in one table, tried on the live world, saved and 
 await check("a pool's policy is changed by its form, and tried before it is saved", async () => {
   await adminPage.goto("/pools/h100");
   await adminPage.getByLabel("Time slices of a device").fill("0");
-  await adminPage.getByRole("button", { name: "Try on the live world" }).click();
+  await adminPage.getByRole("button", { name: "Try on the live world", exact: true }).click();
   await adminPage.locator('[id="time_slices-e"]').waitFor();
   await adminPage.getByLabel("Time slices of a device").fill("8");
   await adminPage.getByLabel("Running work may move").check();
@@ -365,7 +365,7 @@ await check("a try of policies that gets no answer says so", async () => {
   const deaf = await adminPage.context().newPage();
   await deaf.goto("/pools/h100");
   await deaf.route("**/pools/h100", (route) => (route.request().method() === "POST" ? route.abort() : route.continue()));
-  await deaf.getByRole("button", { name: "Try on the live world" }).click();
+  await deaf.getByRole("button", { name: "Try on the live world", exact: true }).click();
   await deaf.locator("#effect", { hasText: "It could not be tried" }).waitFor();
   await deaf.close();
 });
