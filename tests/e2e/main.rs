@@ -19,3 +19,4 @@ mod races;
 mod rules;
 mod support;
 mod up;
+mod up_refusals;
