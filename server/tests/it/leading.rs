@@ -1,7 +1,5 @@
 //! Who leads: one of many, fenced by its epoch, and as long as the database is there.
 
-use std::time::Duration;
-
 use domain::ids::JobId;
 use domain::state::JobState;
 use server::app::App;
@@ -11,9 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::fixture;
 use super::fleet::Fleet;
-
-/// Longest wait for a state that must come; generous, since two cores run many tests at once.
-const PATIENCE: Duration = Duration::from_secs(30);
+use super::machine::eventually;
 
 #[sqlx::test(migrations = "../migrations")]
 async fn a_leader_of_an_older_epoch_commits_nothing(owner: PgPool) {
@@ -129,21 +125,15 @@ async fn epoch(owner: &PgPool) -> i64 {
 }
 
 async fn wait_for(fleet: &Fleet, job: JobId, state: JobState) {
-    tokio::time::timeout(PATIENCE, async {
-        while fleet.job(job).await.state != state {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+    eventually("the state comes", async || {
+        fleet.job(job).await.state == state
     })
-    .await
-    .expect("the state comes");
+    .await;
 }
 
 async fn beats(app: &App) {
-    tokio::time::timeout(PATIENCE, async {
-        while app.pulse.scheduler_age().is_none() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+    eventually("it looks for a leader", async || {
+        app.pulse.scheduler_age().is_some()
     })
-    .await
-    .expect("it looks for a leader");
+    .await;
 }

@@ -1,16 +1,13 @@
 //! Transactions whose makers go away: none stays open on a connection that others are given.
 
-use std::time::Duration;
-
 use sqlx::PgPool;
 
 use super::fixture;
+use super::machine::eventually;
 
 /// Times that a beginning is broken off: each after so many steps of the runtime, up to [`STEPS`].
 const TIMES: usize = 300;
 const STEPS: usize = 300;
-/// What was begun and left is rolled back by then.
-const BOUND: Duration = Duration::from_secs(10);
 
 #[sqlx::test(migrations = "../migrations")]
 async fn a_beginning_that_nobody_waits_for_leaves_no_transaction_open(owner: PgPool) {
@@ -45,14 +42,8 @@ async fn a_beginning_that_nobody_waits_for_leaves_no_transaction_open(owner: PgP
             () = stepped => broken_off += 1,
         }
         // Whoever is given the connection next would end it: hence asked each time.
-        let until = tokio::time::Instant::now() + BOUND;
-        while open().await > 0 {
-            assert!(
-                tokio::time::Instant::now() < until,
-                "a transaction stays open after {steps} steps"
-            );
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        let what = format!("no transaction stays open after {steps} steps");
+        eventually(&what, async || open().await == 0).await;
     }
     assert!(broken_off > 0, "some were broken off");
 }
