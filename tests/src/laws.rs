@@ -109,7 +109,7 @@ const LAWS: [(&str, &str); 14] = [
              JOIN line AS below ON below.id = team.id
              JOIN held AS other ON other.team_id = below.leaf AND other.pool_id = one.pool_id
                  AND other.granted_at <= one.granted_at AND other.until > one.granted_at
-             GROUP BY team.id, team.name, one.id, one.pool_id, one.granted_at)
+             GROUP BY team.id, team.name, one.id, one.pool_id, one.granted_at),
          bound AS (
              SELECT s.*, p.name AS pool, m.late,
                     COALESCE(w.after, v.after) AS quota, (COALESCE(w.after, v.after) ->> 'limit')::numeric * 1000 AS most
