@@ -394,7 +394,11 @@ fn a_change_that_the_job_itself_may_have_is_made_by_a_press() {
     }));
     let html = view.render().unwrap();
     let path = format!("action=\"/jobs/{}/change\"", view.id);
-    assert_eq!(html.matches(&path).count(), 3, "each, and the form of all: {html}");
+    assert_eq!(
+        html.matches(&path).count(),
+        3,
+        "each, and the form of all: {html}"
+    );
     for field in [
         "name=\"version\" value=\"7\"",
         "name=\"time_limit_seconds\" value=\"4320\"",
