@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use domain::sharing::SharingMode;
-use domain::spec::{NvlinkRule, PerWorker, RESTART_SECONDS_DEFAULT, Topology, WorkloadKind};
+use domain::spec::{
+    CLASS_DEFAULT, NvlinkRule, PerWorker, RESTART_SECONDS_DEFAULT, Topology, WorkloadKind,
+};
 use domain::{MilliGpu, Timestamp};
 
 /// Where a workload stands.
@@ -151,7 +153,7 @@ impl Workload {
             team: team.to_owned(),
             user: None,
             kind: WorkloadKind::Batch,
-            class: "normal".to_owned(),
+            class: CLASS_DEFAULT.to_owned(),
             submitted,
             not_before: None,
             after: Vec::new(),

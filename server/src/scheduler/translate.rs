@@ -9,7 +9,7 @@ use std::time::Duration;
 use domain::ids::JobId;
 use domain::quantity::DEVICES_PER_NODE_MAX;
 use domain::sharing::SharingMode;
-use domain::spec::JobSpec;
+use domain::spec::{CLASS_DEFAULT, JobSpec};
 use domain::state::{AttemptState, DeviceHealth, JobState, NodeIntent, Reachability};
 use domain::{MilliCpu, MilliGpu, Timestamp};
 use engine::world::{
@@ -353,7 +353,7 @@ fn holder(records: &Records) -> JobSpec {
     let class = records
         .classes
         .first()
-        .map_or("normal", |class| &class.name);
+        .map_or(CLASS_DEFAULT, |class| &class.name);
     serde_json::from_value(json!({
         "name": "unreadable", "command": ["-"], "class": class, "preemptible": false,
     }))
