@@ -47,7 +47,7 @@ pub(crate) struct Index<'w> {
     /// Running work that is elastic, and work for which room is kept.
     pub elastic: BTreeSet<usize>,
     pub nominated: BTreeSet<usize>,
-    pub services: Vec<ServiceFacts>,
+    pub services: Vec<ServiceFacts<'w>>,
     pub by_name: FxHashMap<&'w str, usize>,
     /// For each label that a gang names: the domain of each node.
     pub domains: FxHashMap<&'w str, Vec<Option<usize>>>,
@@ -88,8 +88,10 @@ pub(crate) struct TeamFacts<'w> {
 }
 
 /// A service and its replicas.
-pub(crate) struct ServiceFacts {
+pub(crate) struct ServiceFacts<'w> {
+    pub name: &'w str,
     pub min_replicas: u32,
+    pub max_replicas: u32,
     pub replicas: Vec<usize>,
 }
 
@@ -165,14 +167,16 @@ impl<'w> Index<'w> {
             .enumerate()
             .map(|(id, row)| PoolFacts::of(world, row, id, &nodes, &teams))
             .collect();
-        let services: BTreeMap<&str, ServiceFacts> = world
+        let services: BTreeMap<&str, ServiceFacts<'_>> = world
             .services
             .iter()
             .map(|s| {
                 (
                     s.name.as_str(),
                     ServiceFacts {
+                        name: s.name.as_str(),
                         min_replicas: s.min_replicas,
+                        max_replicas: s.max_replicas,
                         replicas: Vec::new(),
                     },
                 )

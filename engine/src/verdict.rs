@@ -29,6 +29,8 @@ use crate::world::{PoolState, WorkloadState};
 
 /// Begins the scope of what is kept for bookings rather than for a start; the pool follows.
 const BOOKINGS: &str = "bookings of";
+/// Begins the scope of what has as many replicas as it may; the name of the service follows.
+const REPLICAS: &str = "max_replicas of service";
 
 /// What binds a workload in one pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -405,6 +407,10 @@ fn no_hardware(ledger: &mut Ledger<'_, '_>, work: usize, pool: usize) -> Option<
 fn blocked(index: &Index<'_>, block: Block) -> Verdict {
     let team = |t: usize| &index.teams[t].row.name;
     match block {
+        Block::Replicas { service } => {
+            let name = index.services[service].name;
+            plain(Code::OverLimit, format!("{REPLICAS} {name}"))
+        }
         Block::Limit { team: t, have } => Verdict {
             have,
             ..plain(Code::OverLimit, format!("team {}", team(t)))
