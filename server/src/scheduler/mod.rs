@@ -11,6 +11,7 @@ mod cycle;
 pub mod discreet;
 mod gang;
 mod kept;
+mod planner;
 mod poison;
 mod settle;
 pub mod starved;

@@ -58,6 +58,7 @@ mod specs;
 mod statements;
 mod stops;
 mod telling;
+mod together;
 mod told;
 mod transactions;
 mod tries;
