@@ -6,6 +6,8 @@ use std::time::Duration;
 use protocol::report::{TEXT_CHARS_MAX, WORK_ROOTS_MAX, kept_whole};
 use serde::Deserialize;
 
+use crate::gpus::cut::MigPolicy;
+
 /// Where state lies by default.
 pub const STATE_DIR: &str = "/var/lib/allotment-agent";
 /// A day, in seconds.
@@ -47,6 +49,13 @@ pub struct Config {
     pub logs_days_max: u32,
     /// How often GPUs are looked at, in seconds.
     pub inventory_seconds: u64,
+    /// How far the agent goes with MIG: `dynamic` changes the mode of idle devices, makes instances as
+    /// jobs ask and unmakes those that nobody has; `static` uses the instances that are there; `never`
+    /// does not drive MIG.
+    pub mig: MigPolicy,
+    /// Whether instances stay when their job has left. What another team's job left in a device's memory
+    /// is wiped by the driver when an instance is made, so that one that stays is not wiped.
+    pub mig_keep: bool,
     /// The control group that holds those of the jobs.
     pub cgroup_parent: String,
     /// Free room below which no job is started, in bytes.
@@ -71,6 +80,8 @@ impl Default for Config {
             logs_bytes_max: 10 * 1024 * 1024 * 1024,
             logs_days_max: 14,
             inventory_seconds: 5,
+            mig: MigPolicy::default(),
+            mig_keep: false,
             cgroup_parent: "allotment".to_owned(),
             disk_bytes_min: 256 * 1024 * 1024,
         }

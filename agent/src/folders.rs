@@ -165,6 +165,11 @@ impl Folders {
         self.state.join("identity/devices.json")
     }
 
+    /// The MIG instances that the agent made.
+    pub fn cuts(&self) -> PathBuf {
+        self.state.join("identity/instances.json")
+    }
+
     /// The journal's file.
     pub fn journal(&self) -> PathBuf {
         journal_of(&self.state)

@@ -6,7 +6,9 @@ use protocol::wire;
 
 use crate::config::Config;
 use crate::gpus::Snapshot;
-use crate::node::{Node, RUNNERS, SHARING};
+use crate::gpus::cut::MigPolicy;
+use crate::node::devices::sharing;
+use crate::node::{Node, RUNNERS};
 use crate::supervise::cgroup::Cgroups;
 
 /// Said on the node's page where jobs run as the agent's own user.
@@ -24,6 +26,7 @@ pub struct Machine {
     checkpoints_shared: bool,
     warnings: Vec<String>,
     work_roots: Vec<String>,
+    mig: MigPolicy,
 }
 
 impl Machine {
@@ -53,6 +56,7 @@ impl Machine {
             isolated,
             checkpoints_shared: config.checkpoints_shared,
             warnings: unisolated.into_iter().chain(warning).collect(),
+            mig: config.mig,
             // A folder whose name is no text cannot be asked for either.
             work_roots: config
                 .work_roots
@@ -72,7 +76,10 @@ impl Machine {
             cpus_milli: self.cpus_milli,
             memory_mib: self.memory_mib,
             address: self.address.clone(),
-            sharing: SHARING.iter().map(ToString::to_string).collect(),
+            sharing: sharing(self.mig, gpus)
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
             runners: RUNNERS.iter().map(ToString::to_string).collect(),
             cgroup: self.cgroup.clone(),
             isolated: self.isolated,

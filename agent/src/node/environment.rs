@@ -8,6 +8,9 @@ use protocol::desired::Assignment;
 /// Where programs are looked for; a spec's `env` may say otherwise.
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// Names the devices that a job sees.
+pub const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
+
 /// The paths that a job is told of.
 pub struct Places<'a> {
     /// Its own folder.
@@ -20,9 +23,13 @@ pub struct Places<'a> {
     pub workers: &'a Path,
 }
 
-/// Builds the whole environment. What the node sets wins over the spec's `env`, but for
+/// Builds the whole environment, with the names of the devices that it may see. What the node sets wins over the spec's `env`, but for
 /// the few variables that are mere defaults.
-pub fn build(assignment: &Assignment, places: &Places<'_>) -> BTreeMap<String, String> {
+pub fn build(
+    assignment: &Assignment,
+    places: &Places<'_>,
+    devices: &[String],
+) -> BTreeMap<String, String> {
     let path = |path: &Path| path.to_string_lossy().into_owned();
     let defaults = [
         ("LOGNAME", assignment.team.to_string()),
@@ -32,18 +39,13 @@ pub fn build(assignment: &Assignment, places: &Places<'_>) -> BTreeMap<String, S
         // Logs are read while they are written, and Python would hold back kilobytes.
         ("PYTHONUNBUFFERED", "1".to_owned()),
     ];
-    let uuids: Vec<&str> = assignment
-        .devices
-        .iter()
-        .map(|share| share.uuid.as_str())
-        .collect();
     let rank = assignment.worker.to_string();
     let workers = assignment.workers.to_string();
     let set = [
         ("HOME", path(places.home)),
         ("USER", assignment.team.to_string()),
         // An empty list hides all devices from a job that has none.
-        ("CUDA_VISIBLE_DEVICES", uuids.join(",")),
+        (VISIBLE, devices.join(",")),
         ("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned()),
         ("ALLOTMENT_JOB_ID", assignment.job_id.to_string()),
         ("ALLOTMENT_ATTEMPT", assignment.attempt.to_string()),

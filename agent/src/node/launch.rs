@@ -29,7 +29,7 @@ const MARK_MIN: u32 = 0x7000_0000;
 const MARKS: u32 = 0x0FFE_0000;
 
 /// The orders for an assignment that has been laid out.
-pub fn orders(node: &Node, assignment: &Assignment, layout: &Layout) -> Orders {
+pub fn orders(node: &Node, assignment: &Assignment, layout: &Layout, devices: &[String]) -> Orders {
     let places = environment::Places {
         home: &layout.work,
         temporary: &layout.temporary,
@@ -39,7 +39,7 @@ pub fn orders(node: &Node, assignment: &Assignment, layout: &Layout) -> Orders {
     Orders {
         assignment_id: assignment.id.to_string(),
         command: assignment.command.clone(),
-        environment: environment::build(assignment, &places),
+        environment: environment::build(assignment, &places, devices),
         directory: layout.directory.clone(),
         uid: node.isolated.then_some(assignment.uid),
         mark: node.isolated.then(|| free_mark(&assignment.id.to_string())),

@@ -2,6 +2,7 @@
 
 mod admission;
 mod claims;
+pub mod devices;
 mod environment;
 mod launch;
 mod reconcile;
@@ -21,6 +22,7 @@ use tokio::sync::watch;
 use crate::config::Config;
 use crate::folders::Folders;
 use crate::gpus::Snapshot;
+use crate::gpus::cut::Cutter;
 use crate::journal::{Journal, State};
 use crate::lease::Lease;
 use crate::supervise::cgroup::Cgroups;
@@ -28,11 +30,6 @@ use crate::supervise::cgroup::Cgroups;
 pub use reconcile::{Command, reconcile};
 pub use sweep::recover;
 
-/// The modes that this agent can drive.
-pub const SHARING: [domain::sharing::SharingMode; 2] = [
-    domain::sharing::SharingMode::Exclusive,
-    domain::sharing::SharingMode::TimeSlice,
-];
 /// The ways in which it can run work.
 pub const RUNNERS: [&str; 1] = ["process"];
 
@@ -46,6 +43,8 @@ pub struct Node {
     pub journal: Journal,
     /// The GPUs.
     pub gpus: watch::Receiver<Snapshot>,
+    /// Cuts them by MIG.
+    pub cutter: Cutter,
     /// The node's lease.
     pub lease: Lease,
     /// How limits are enforced.
@@ -83,7 +82,14 @@ const KILL_GRACE_MS: i64 = 30_000;
 impl Node {
     /// Puts a node together.
     pub fn new(parts: Parts) -> Self {
+        let cutter = Cutter::new(
+            parts.config.nvml_library.clone(),
+            parts.config.mig,
+            parts.config.mig_keep,
+            parts.folders.cuts(),
+        );
         Self {
+            cutter,
             config: parts.config,
             folders: parts.folders,
             journal: parts.journal,

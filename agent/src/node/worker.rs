@@ -11,9 +11,9 @@ use protocol::desired::Assignment;
 use tokio::sync::watch;
 
 use super::launch::{self, Supervisor};
-use super::{Node, admission, workdir};
+use super::{Node, admission, devices, workdir};
 use crate::clock;
-use crate::journal::{Entry, FactKind, Kept, Record};
+use crate::journal::{Entry, FactKind, Kept, KeptDevice, Record};
 use crate::runs::{Exit, Refusal};
 
 /// Wait before something is tried again that must not be given up: the disk is full, a folder
@@ -78,6 +78,7 @@ impl Worker {
             Ok(()) => self.run_accepted().await,
             Err(refusal) => {
                 tracing::warn!(assignment.id = %self.id, reason = refusal.message, "assignment refused");
+                devices::leave(&self.node, self.id).await;
                 self.node.give_up(self.id);
                 self.record(vec![self.refused(refusal)]).await;
             }
@@ -108,12 +109,9 @@ impl Worker {
             .claims()
             .claim(self.id, &kept.devices)
             .map_err(Refusal::here)?;
-        let (node, laid_out) = (Arc::clone(&self.node), Arc::clone(assignment));
-        blocking(move || {
-            admission::check(&node, &laid_out)?;
-            prepare(&node, &laid_out)
-        })
-        .await?;
+        let (node, asked) = (Arc::clone(&self.node), Arc::clone(assignment));
+        blocking(move || admission::check(&node, &asked)).await?;
+        self.prepare(assignment, &kept.devices).await?;
         let entries = vec![
             Entry::Record(Record::Accepted(kept)),
             Entry::fact(self.id, self.attempt, FactKind::Accepted),
@@ -171,15 +169,28 @@ impl Worker {
 
     async fn start(&self, assignment: &Arc<Assignment>) -> Result<(), Refusal> {
         let run = self.node.folders.run(self.id);
-        if matches!(run.orders(), Ok(None) | Err(_)) {
-            // Adopted between acceptance and orders, or the layout was lost.
-            let (node, laid_out) = (Arc::clone(&self.node), Arc::clone(assignment));
-            blocking(move || prepare(&node, &laid_out)).await?;
+        // Adopted between acceptance and orders, or the layout was lost; instances may have been
+        // unmade behind our back.
+        let cut = assignment.devices.iter().any(|share| share.mig.is_some());
+        if cut || matches!(run.orders(), Ok(None) | Err(_)) {
+            let shares = self.node.claims().of(self.id);
+            self.prepare(assignment, &shares).await?;
         }
         self.tell_workers(assignment);
         launch::launch(&run)
             .await
             .map_err(|e| Refusal::here(format!("its supervisor could not be started: {e}")))
+    }
+
+    /// Brings its devices into their mode, lays it out and writes its orders.
+    async fn prepare(
+        &self,
+        assignment: &Arc<Assignment>,
+        shares: &[KeptDevice],
+    ) -> Result<(), Refusal> {
+        let names = devices::take(&self.node, self.id, shares).await?;
+        let (node, laid_out) = (Arc::clone(&self.node), Arc::clone(assignment));
+        blocking(move || prepare(&node, &laid_out, &names)).await
     }
 
     /// Tells the job's process who works with it now.
@@ -324,6 +335,7 @@ impl Worker {
                 }
             }
         }
+        devices::leave(&self.node, self.id).await;
         self.node.give_up(self.id);
         self.record(vec![Entry::fact(self.id, self.attempt, FactKind::Released)])
             .await;
@@ -399,10 +411,10 @@ fn exit_without_word(reason: &str, message: &str) -> FactKind {
 }
 
 /// Lays out an assignment and writes its orders.
-fn prepare(node: &Node, assignment: &Assignment) -> Result<(), Refusal> {
+fn prepare(node: &Node, assignment: &Assignment, names: &[String]) -> Result<(), Refusal> {
     let layout = workdir::lay_out(node, assignment)?;
     let run = node.folders.run(assignment.id);
-    let orders = launch::orders(node, assignment, &layout);
+    let orders = launch::orders(node, assignment, &layout, names);
     run.create()
         .and_then(|()| run.write_orders(&orders))
         .map_err(|e| Refusal::here(format!("its run folder cannot be written: {e}")))

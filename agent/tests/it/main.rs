@@ -5,6 +5,7 @@ mod escapes;
 mod fake_server;
 mod gpus;
 mod lease;
+mod mig;
 mod restart;
 mod rig;
 mod running;

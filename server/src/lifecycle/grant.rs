@@ -6,6 +6,7 @@ use domain::MilliCpu;
 use domain::ids::{AssignmentId, AttemptId, DeviceId, NodeId};
 use domain::sharing::SharingMode;
 use domain::state::{AttemptState, JobState};
+use protocol::mig::MigSlice;
 use serde_json::{Value, json};
 
 use super::{Actor, LifecycleError, step_job};
@@ -23,7 +24,7 @@ const FRACTION_SLOTS: std::ops::Range<i32> = 1_000..2_000;
 const WHOLE_SLOTS: std::ops::Range<i32> = 0..2_000;
 
 /// A share of one device for one worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrantDevice {
     /// The device.
     pub device_id: DeviceId,
@@ -33,6 +34,8 @@ pub struct GrantDevice {
     pub gpus_milli: i32,
     /// How much of its memory.
     pub memory_mib: i64,
+    /// The instance, in the mode `mig`.
+    pub mig: Option<MigSlice>,
 }
 
 /// One worker's place.
@@ -174,11 +177,13 @@ async fn grant_worker(
     let now = store::clock(tx).await?;
     assignments::insert(tx, assignment, now).await?;
     for device in &place.devices {
-        let slots = if device.mode == SharingMode::Exclusive {
-            WHOLE_SLOTS
-        } else {
-            let slot = free_slot(tx, device.device_id).await?;
-            slot..slot + 1
+        let slots = match &device.mig {
+            Some(slice) => slices(slice),
+            None if device.mode == SharingMode::Exclusive => WHOLE_SLOTS,
+            None => {
+                let slot = free_slot(tx, device.device_id).await?;
+                slot..slot + 1
+            }
         };
         let share = NewShare {
             device_id: device.device_id,
@@ -187,6 +192,7 @@ async fn grant_worker(
             memory_mib: device.memory_mib,
             slot_first: slots.start,
             slot_end: slots.end,
+            mig_profile: device.mig.as_ref().map(|slice| slice.profile.clone()),
         };
         assignments::insert_share(tx, job.team_id, assignment.id, &share)
             .await
@@ -223,6 +229,12 @@ pub(super) async fn free_master_port(
         .map(|step| MASTER_PORTS.start() + (offset + step) % count)
         .find(|port| !taken.contains(port))
         .ok_or_else(|| LifecycleError::Held(format!("node {node_id} has no rendezvous port left")))
+}
+
+/// The places of an instance: its memory slices.
+fn slices(slice: &MigSlice) -> std::ops::Range<i32> {
+    let place = |slice: u32| i32::try_from(slice).expect("a device has at most eight slices");
+    place(slice.start)..place(slice.start + slice.size)
 }
 
 /// The lowest place for a fraction that nobody holds on a device.

@@ -13,6 +13,7 @@ mod gang;
 mod kept;
 mod poison;
 mod settle;
+mod slices;
 pub mod starved;
 mod think;
 mod told;

@@ -62,7 +62,7 @@ pub struct NewAssignment {
 }
 
 /// What an assignment takes of one device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewShare {
     /// The device.
     pub device_id: DeviceId,
@@ -76,6 +76,8 @@ pub struct NewShare {
     pub slot_first: i32,
     /// The place after its last one.
     pub slot_end: i32,
+    /// The profile of an instance, whose places are its memory slices.
+    pub mig_profile: Option<String>,
 }
 
 /// How a process ended.
@@ -122,8 +124,9 @@ pub async fn insert_share(
     share: &NewShare,
 ) -> Result<(), sqlx::Error> {
     sqlx::query!(
-        "INSERT INTO assignment_devices (assignment_id, team_id, device_id, mode, gpus_milli, memory_mib, slots)
-         VALUES ($1, $2, $3, $4, $5, $6, int4range($7, $8))",
+        "INSERT INTO assignment_devices (assignment_id, team_id, device_id, mode, gpus_milli, memory_mib, slots,
+            mig_profile)
+         VALUES ($1, $2, $3, $4, $5, $6, int4range($7, $8), $9)",
         assignment as AssignmentId,
         team as TeamId,
         share.device_id as DeviceId,
@@ -132,6 +135,7 @@ pub async fn insert_share(
         share.memory_mib,
         share.slot_first,
         share.slot_end,
+        share.mig_profile,
     )
     .execute(&mut **tx)
     .await?;
