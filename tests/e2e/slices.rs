@@ -1,11 +1,12 @@
 //! Parts of devices, end to end: instances that are made for jobs and gone after them.
 
+use reqwest::Method;
 use rig::agents_file::Machine;
 use rig::api::Api;
 use rig::{Cluster, Options};
 use serde_json::{Value, json};
 
-use crate::support::{END_BOUND, START_BOUND, finish, start, submit};
+use crate::support::{END_BOUND, START_BOUND, finish, one_machine, start, submit};
 
 const NODE: &str = "a100-1";
 
@@ -118,5 +119,63 @@ async fn a_device_is_cut_as_jobs_ask_and_whole_again_after_them() {
     runs(&cluster, &all).await;
     assert!(cuts(&cluster).is_empty(), "no device is in MIG mode");
     cancel(&cluster, &member, &all).await;
+    finish(cluster, None).await;
+}
+
+/// A job in the pool `l40s`, which sees what bounds it.
+fn sharer(per_worker: Value) -> Value {
+    json!({
+        "name": "part", "pools": ["l40s"], "per_worker": per_worker, "time_limit_seconds": 900,
+        "command": ["sh", "-c", "echo part $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE; sleep 600"]
+    })
+}
+
+/// The devices that have a daemon of MPS.
+fn daemons(cluster: &Cluster) -> usize {
+    let folder = cluster.agents["l40s-1"].state_folder().join("mps");
+    let entries = std::fs::read_dir(folder).into_iter().flatten();
+    entries.count()
+}
+
+#[tokio::test]
+async fn eight_jobs_take_turns_on_a_device_and_two_share_one_by_mps() {
+    let cluster = start(Options::for_test("shares", one_machine()).unwrap()).await;
+    let member = cluster.sign_in("vision-member").await.unwrap();
+    let admin = cluster.admin().clone();
+    let more = json!({"time_slices": 8});
+    admin
+        .change(Method::PATCH, "/pools/l40s", &more)
+        .await
+        .unwrap();
+    let most = submit(&member, "vision", &sharer(json!({"gpus": 2}))).await;
+    runs(&cluster, &most).await;
+
+    let turn = sharer(json!({"gpus": 0.125, "gpu_memory_mib": 4096, "sharing": ["time_slice"]}));
+    let mut at = std::collections::BTreeSet::new();
+    let mut all = vec![most];
+    for _ in 0..8 {
+        let id = submit(&member, "vision", &turn).await;
+        at.extend(devices(&runs(&cluster, &id).await));
+        all.push(id);
+    }
+    assert_eq!(at.len(), 1, "all on one device: {at:?}");
+
+    let half = sharer(json!({"gpus": 0.5, "gpu_memory_mib": 8192, "sharing": ["mps"]}));
+    for _ in 0..2 {
+        let id = submit(&member, "vision", &half).await;
+        assert_eq!(devices(&runs(&cluster, &id).await)[0].1, "mps");
+        rig::wait::until("its part", START_BOUND, || async {
+            let log = member.text(&format!("/jobs/{id}/logs")).await?;
+            Ok(log.contains("part 50").then_some(()))
+        })
+        .await
+        .unwrap();
+        all.push(id);
+    }
+    assert_eq!(daemons(&cluster), 1);
+    for id in &all {
+        cancel(&cluster, &member, id).await;
+    }
+    assert_eq!(daemons(&cluster), 0, "it went with the last");
     finish(cluster, None).await;
 }

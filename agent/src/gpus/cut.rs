@@ -19,7 +19,7 @@ use serde::Deserialize;
 use tokio::sync::oneshot;
 
 use super::mig::{self, Instance, Mig};
-use super::nvml;
+use super::{nvml, uses};
 use crate::files::{self, Durability};
 
 /// Longest wait for one change: a mode that needs the device to be reset takes some seconds, and
@@ -47,7 +47,7 @@ pub enum CutError {
     NotCapable(String),
     /// The settings do not let us.
     #[error(
-        "device {uuid} would need {change}, which mig = \"static\" of the node's agent does not allow"
+        "device {uuid} would need {change}, which the setting mig of the node's agent does not allow (static, or never)"
     )]
     NotAllowed {
         /// The device.
@@ -306,7 +306,7 @@ impl<'n> Desk<'n> {
         let change = format!("its MIG mode switched {}", if on { "on" } else { "off" });
         let device = self.device()?;
         let pids =
-            mig::processes(&device).map_err(|error| self.refused("to list processes", &error))?;
+            uses::pids(&device).map_err(|error| self.refused("to list processes", &error))?;
         if !pids.is_empty() {
             let named: Vec<String> = pids.iter().map(u32::to_string).collect();
             return Err(self.used(format!("processes {}", named.join(", ")), &change));

@@ -173,27 +173,6 @@ pub fn destroy(nvml: &Nvml, device: &Device<'_>, id: u32) -> Result<(), NvmlErro
     nvml_try(unsafe { destroy(instance) })
 }
 
-/// The process ids on a device, whatever part of it they are on.
-pub fn processes(device: &Device<'_>) -> Result<Vec<u32>, NvmlError> {
-    let lists = [
-        device.running_compute_processes(),
-        device.running_graphics_processes(),
-        device.mps_running_compute_processes(),
-    ];
-    let mut pids = Vec::new();
-    for list in lists {
-        match list {
-            Ok(list) => pids.extend(list.into_iter().map(|process| process.pid)),
-            // An older driver knows fewer lists.
-            Err(NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_)) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    pids.sort_unstable();
-    pids.dedup();
-    Ok(pids)
-}
-
 fn profiles(nvml: &Nvml, device: &Device<'_>) -> Result<Vec<Profile>, NvmlError> {
     let ask = nvml_sym(nvml.lib().nvmlDeviceGetGpuInstanceProfileInfoV.as_ref())?;
     let mut found = Vec::new();

@@ -4,8 +4,9 @@
 pub mod cut;
 pub mod known;
 pub mod mig;
-mod nvml;
+pub mod nvml;
 pub mod topology;
+pub mod uses;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

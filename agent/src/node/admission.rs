@@ -41,7 +41,7 @@ pub fn check(node: &Node, assignment: &Assignment) -> Result<(), Refusal> {
 
 fn check_devices(node: &Node, assignment: &Assignment) -> Result<(), Refusal> {
     let gpus = node.gpus.borrow();
-    let driven = sharing(node.config.mig, &gpus);
+    let driven = sharing(node.config.mig, node.mps.drives(), &gpus);
     for share in &assignment.devices {
         if !driven.contains(&share.mode) {
             return Err(Refusal::here(format!(

@@ -64,6 +64,24 @@ impl Claims {
             .collect()
     }
 
+    /// How many others share a device by MPS.
+    pub fn sharers_beside(&self, id: AssignmentId, uuid: &str) -> usize {
+        let others = self.by_assignment.iter().filter(|(other, _)| **other != id);
+        let held = others.flat_map(|(_, held)| held);
+        held.filter(|held| held.uuid == uuid && held.mode == SharingMode::Mps)
+            .count()
+    }
+
+    /// The shares whose memory nobody but us bounds.
+    pub fn bounded(&self) -> Vec<(AssignmentId, KeptDevice)> {
+        let all = self.by_assignment.iter();
+        let held = all.flat_map(|(id, held)| held.iter().map(move |held| (*id, held)));
+        let shared = |mode| matches!(mode, SharingMode::TimeSlice | SharingMode::Mps);
+        held.filter(|(_, held)| shared(held.mode) && held.memory_mib > 0)
+            .map(|(id, held)| (id, held.clone()))
+            .collect()
+    }
+
     /// Gives up what an assignment has.
     pub fn release(&mut self, id: AssignmentId) {
         self.by_assignment.remove(&id);

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use protocol::desired::Assignment;
 
+use super::devices::View;
+
 /// Where programs are looked for; a spec's `env` may say otherwise.
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -23,12 +25,12 @@ pub struct Places<'a> {
     pub workers: &'a Path,
 }
 
-/// Builds the whole environment, with the names of the devices that it may see. What the node sets wins over the spec's `env`, but for
+/// Builds the whole environment, with what it is told of its devices. What the node sets wins over the spec's `env`, but for
 /// the few variables that are mere defaults.
 pub fn build(
     assignment: &Assignment,
     places: &Places<'_>,
-    devices: &[String],
+    devices: &View,
 ) -> BTreeMap<String, String> {
     let path = |path: &Path| path.to_string_lossy().into_owned();
     let defaults = [
@@ -45,7 +47,7 @@ pub fn build(
         ("HOME", path(places.home)),
         ("USER", assignment.team.to_string()),
         // An empty list hides all devices from a job that has none.
-        (VISIBLE, devices.join(",")),
+        (VISIBLE, devices.names.join(",")),
         ("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned()),
         ("ALLOTMENT_JOB_ID", assignment.job_id.to_string()),
         ("ALLOTMENT_ATTEMPT", assignment.attempt.to_string()),
@@ -63,11 +65,12 @@ pub fn build(
     ];
     let index = assignment.job_id.index();
     let index = index.map(|index| ("ALLOTMENT_ARRAY_INDEX", index.to_string()));
+    let bounds = devices.bounds.iter().cloned();
     let own = |(key, value): (&str, String)| (key.to_owned(), value);
     defaults
         .into_iter()
         .map(own)
         .chain(assignment.env.clone())
-        .chain(set.into_iter().chain(index).map(own))
+        .chain(set.into_iter().chain(bounds).chain(index).map(own))
         .collect()
 }

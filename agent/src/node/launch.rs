@@ -11,6 +11,7 @@ use protocol::desired::Assignment;
 use tokio::io::AsyncReadExt as _;
 use tokio::io::unix::AsyncFd;
 
+use super::devices::View;
 use super::workdir::Layout;
 use super::{Node, environment};
 use crate::checksum;
@@ -29,7 +30,7 @@ const MARK_MIN: u32 = 0x7000_0000;
 const MARKS: u32 = 0x0FFE_0000;
 
 /// The orders for an assignment that has been laid out.
-pub fn orders(node: &Node, assignment: &Assignment, layout: &Layout, devices: &[String]) -> Orders {
+pub fn orders(node: &Node, assignment: &Assignment, layout: &Layout, devices: &View) -> Orders {
     let places = environment::Places {
         home: &layout.work,
         temporary: &layout.temporary,

@@ -5,6 +5,7 @@ mod claims;
 pub mod devices;
 mod environment;
 mod launch;
+mod memory;
 mod reconcile;
 mod rights;
 mod sweep;
@@ -25,8 +26,10 @@ use crate::gpus::Snapshot;
 use crate::gpus::cut::Cutter;
 use crate::journal::{Journal, State};
 use crate::lease::Lease;
+use crate::mps::Mps;
 use crate::supervise::cgroup::Cgroups;
 
+pub use memory::watch as watch_memory;
 pub use reconcile::{Command, reconcile};
 pub use sweep::recover;
 
@@ -45,6 +48,8 @@ pub struct Node {
     pub gpus: watch::Receiver<Snapshot>,
     /// Cuts them by MIG.
     pub cutter: Cutter,
+    /// Shares them by MPS.
+    pub mps: Mps,
     /// The node's lease.
     pub lease: Lease,
     /// How limits are enforced.
@@ -88,8 +93,10 @@ impl Node {
             parts.config.mig_keep,
             parts.folders.cuts(),
         );
+        let mps = Mps::look(parts.config.mps_control.as_deref(), parts.folders.mps());
         Self {
             cutter,
+            mps,
             config: parts.config,
             folders: parts.folders,
             journal: parts.journal,

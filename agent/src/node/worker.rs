@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::ids::{AssignmentId, AttemptId};
+use domain::sharing::SharingMode;
 use domain::state::AssignmentPhase;
 use protocol::desired::Assignment;
 use tokio::sync::watch;
@@ -170,9 +171,12 @@ impl Worker {
     async fn start(&self, assignment: &Arc<Assignment>) -> Result<(), Refusal> {
         let run = self.node.folders.run(self.id);
         // Adopted between acceptance and orders, or the layout was lost; instances may have been
-        // unmade behind our back.
-        let cut = assignment.devices.iter().any(|share| share.mig.is_some());
-        if cut || matches!(run.orders(), Ok(None) | Err(_)) {
+        // unmade behind our back, and daemons ended.
+        let made = assignment
+            .devices
+            .iter()
+            .any(|share| matches!(share.mode, SharingMode::Mig | SharingMode::Mps));
+        if made || matches!(run.orders(), Ok(None) | Err(_)) {
             let shares = self.node.claims().of(self.id);
             self.prepare(assignment, &shares).await?;
         }
@@ -188,9 +192,10 @@ impl Worker {
         assignment: &Arc<Assignment>,
         shares: &[KeptDevice],
     ) -> Result<(), Refusal> {
-        let names = devices::take(&self.node, self.id, shares).await?;
+        let uid = self.node.isolated.then_some(assignment.uid);
+        let view = devices::take(&self.node, self.id, uid, shares).await?;
         let (node, laid_out) = (Arc::clone(&self.node), Arc::clone(assignment));
-        blocking(move || prepare(&node, &laid_out, &names)).await
+        blocking(move || prepare(&node, &laid_out, &view)).await
     }
 
     /// Tells the job's process who works with it now.
@@ -299,7 +304,7 @@ impl Worker {
         };
         let entry = match exit.refused.clone() {
             Some(refusal) => self.refused(refusal),
-            None => self.exited(exit),
+            None => self.exited(self.explained(exit).await),
         };
         self.record(vec![entry]).await;
     }
@@ -364,6 +369,24 @@ impl Worker {
         Entry::fact(self.id, self.attempt, kind)
     }
 
+    /// An end with what its devices have to say of it.
+    async fn explained(&self, exit: Exit) -> Exit {
+        if let Ok(Some(over)) = self.node.folders.run(self.id).over() {
+            return Exit {
+                out_of_memory: true,
+                message: over.message,
+                ..exit
+            };
+        }
+        if exit.code == Some(0) || !exit.message.is_empty() {
+            return exit;
+        }
+        match devices::fault(&self.node, self.id).await {
+            Some(message) => Exit { message, ..exit },
+            None => exit,
+        }
+    }
+
     fn exited(&self, exit: Exit) -> Entry {
         Entry::Fact {
             assignment_id: self.id,
@@ -411,10 +434,10 @@ fn exit_without_word(reason: &str, message: &str) -> FactKind {
 }
 
 /// Lays out an assignment and writes its orders.
-fn prepare(node: &Node, assignment: &Assignment, names: &[String]) -> Result<(), Refusal> {
+fn prepare(node: &Node, assignment: &Assignment, view: &devices::View) -> Result<(), Refusal> {
     let layout = workdir::lay_out(node, assignment)?;
     let run = node.folders.run(assignment.id);
-    let orders = launch::orders(node, assignment, &layout, names);
+    let orders = launch::orders(node, assignment, &layout, view);
     run.create()
         .and_then(|()| run.write_orders(&orders))
         .map_err(|e| Refusal::here(format!("its run folder cannot be written: {e}")))

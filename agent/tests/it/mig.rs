@@ -8,9 +8,8 @@ use protocol::wire;
 use serde_json::{Value, json};
 
 use crate::gpus::library;
-use crate::rig::{Agent, assignment, eventually, script, stopped, until};
+use crate::rig::{AGENT, Agent, assignment, eventually, script, stopped, until};
 
-const AGENT: &str = env!("CARGO_BIN_EXE_allotment-agent");
 /// The profiles of an A100 with 80 GB: name and memory slices.
 const ONE: (&str, u32) = ("1g.10gb", 1);
 const THREE: (&str, u32) = ("3g.40gb", 4);
@@ -25,21 +24,7 @@ struct Cut {
 impl Cut {
     async fn start(model: &str, settings: &str) -> Self {
         let mut agent = Agent::enrolled().await;
-        let machine = agent.folder.path().join("machine.json");
-        let seed = agent.folder.path().display().to_string();
-        let made = Command::new(Path::new(AGENT).with_file_name("nvml-sim-machine"))
-            .args(["--model", model, "--seed", &seed])
-            .output()
-            .expect("the simulator's program is built with the workspace");
-        fs::write(&machine, made.stdout).expect("written");
-        agent.environment.push((
-            "ALLOTMENT_NVML_SIM_MACHINE".to_owned(),
-            machine.display().to_string(),
-        ));
-        agent.configure(&format!(
-            "inventory_seconds = 1\nnvml_library = '{}'\n{settings}",
-            library().display()
-        ));
+        let machine = agent.simulate(model, settings);
         agent.start().await;
         Self { agent, machine }
     }
