@@ -14,6 +14,7 @@ mod kept;
 mod planner;
 mod poison;
 mod settle;
+mod slices;
 pub mod starved;
 mod think;
 mod told;

@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use super::arrays;
 use super::capable::{self, Roots};
 use super::gang;
+use super::slices;
 use super::windows;
 use super::world::{JobRecord, Memory, NodeRecord, Records};
 use crate::app::bookings;
@@ -56,7 +57,12 @@ fn with_windows(records: &Records, now: Timestamp, open: &[&Window]) -> World {
         .collect();
     world.teams = teams(records, open);
     world.bookings = records.bookings.iter().map(booking).collect();
-    world.nodes = records.nodes.values().map(node).collect();
+    let held = slices::held(records);
+    world.nodes = records
+        .nodes
+        .values()
+        .map(|record| node(record, &held))
+        .collect();
     let roots = capable::roots(&world.nodes);
     roots.spread(&mut world.nodes);
     world
@@ -147,7 +153,7 @@ fn booking(row: &store::bookings::Booking) -> Booking {
 
 /// A node has one model in the engine's eyes: that of its first device that is well. Devices
 /// of another model, gaps and devices that are not well count as failed.
-fn node(record: &NodeRecord) -> Node {
+fn node(record: &NodeRecord, held: &slices::Held<'_>) -> Node {
     let row = &record.row;
     let devices = || record.devices.range(..DEVICES_PER_NODE_MAX);
     let well = || devices().filter(|(_, d)| d.health == DeviceHealth::Healthy);
@@ -178,7 +184,7 @@ fn node(record: &NodeRecord) -> Node {
         memory_mib: row.memory_mib,
         nvlink: cliques(&row.nvlink, gpus),
         numa: cliques(&row.numa, gpus),
-        mig: BTreeMap::new(),
+        mig: slices::of_node(record, held),
         failed: (0..gpus).filter(|index| !same(*index)).collect(),
         labels,
         drives: Some(
