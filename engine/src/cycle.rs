@@ -1,4 +1,4 @@
-//! One cycle, from harmless to harmful: kept room, starts, drains, room made by victims, growth, verdicts.
+//! One cycle, for each workload from harmless to harmful: kept room, starts, drains, room made by victims, growth, verdicts.
 
 mod booked;
 mod coming;
@@ -10,6 +10,7 @@ mod slices;
 mod starts;
 mod stuck;
 mod trial;
+mod turn;
 mod victims;
 
 pub(crate) use slices::slice_changes;
@@ -110,6 +111,8 @@ pub(crate) struct Cycle<'i, 'w> {
     pub passed: Vec<Vec<usize>>,
     /// The head that nothing may pass, by pool.
     pub heads: Vec<Option<usize>>,
+    /// How room is made in each pool, once it was.
+    making: Vec<Option<turn::Making>>,
     /// Work that waited and was given room, for now or for later.
     engaged: Vec<usize>,
     /// Whether the rest of a line is passed over once nothing of it can start: nobody asks for
@@ -180,6 +183,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
             met_behind: vec![false; index.pools.len()],
             passed: vec![Vec::new(); index.pools.len()],
             heads: vec![None; index.pools.len()],
+            making: index.pools.iter().map(|_| None).collect(),
             engaged: Vec::new(),
             cuts: false,
             cut: vec![false; index.pools.len()],
@@ -399,14 +403,18 @@ impl<'i, 'w> Cycle<'i, 'w> {
                         && slots.len() == self.index.works[w].row.placed.len()
                 })
                 .collect();
-            let mut picker = Picker::of(self.index, pool, &small);
-            while let Some(work) = picker.next(&self.ledger) {
-                self.grow_one(work, pool);
+            // What is in the guarantee goes first, as with starts.
+            for inside in [true, false] {
+                let mut picker = Picker::of(self.index, pool, &small);
+                while let Some(work) = picker.next(&self.ledger) {
+                    self.grow_one(work, pool, inside);
+                }
             }
         }
     }
 
-    fn grow_one(&mut self, work: usize, pool: usize) {
+    /// Lets a workload grow as far as it may, or only as far as its team stays in its guarantee.
+    fn grow_one(&mut self, work: usize, pool: usize, inside: bool) {
         let from = self.ledger.slots(work).len() as u32;
         let row = self.index.works[work].row;
         let mates: Vec<usize> = match &row.topology.require {
@@ -421,18 +429,30 @@ impl<'i, 'w> Cycle<'i, 'w> {
             }
         };
         let gains = place::gains(&self.ledger, work, pool, &mates);
-        let Some(slots) = gains.largest(|more| self.gain(work, pool, &mates, more)) else {
+        let gained = gains.largest(|more| {
+            let slots = self.gain(work, pool, &mates, more)?;
+            (!inside || self.inside(work, pool, &slots)).then_some(slots)
+        });
+        let Some(slots) = gained else {
             return;
         };
         self.settle_kept(work, pool, &slots);
         let placement = self.places(&slots);
         self.ledger.grow(work, &slots);
-        self.plan.resizes.push(Resize {
-            workload: row.name.clone(),
-            from,
-            to: from + slots.len() as u32,
-            placement,
-        });
+        let to = from + slots.len() as u32;
+        let mut told = self.plan.resizes.iter_mut();
+        match told.find(|told| told.workload == row.name) {
+            Some(told) => {
+                told.to = to;
+                told.placement.extend(placement);
+            }
+            None => self.plan.resizes.push(Resize {
+                workload: row.name.clone(),
+                from,
+                to,
+                placement,
+            }),
+        }
     }
 
     /// Room for so many workers more on these nodes, within what limits, bookings and kept starts

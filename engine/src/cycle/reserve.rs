@@ -156,7 +156,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
     }
 
     /// The pools in which a workload is tried after this one.
-    fn elsewhere(&self, work: usize, pool: usize) -> Vec<usize> {
+    pub(super) fn elsewhere(&self, work: usize, pool: usize) -> Vec<usize> {
         let pools = self.index.works[work].pools.iter().copied();
         pools
             .skip_while(|&p| p != pool)
@@ -446,7 +446,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
                 Picker::of(self.index, pool, &held.collect::<Vec<usize>>())
             };
             let order = self.passed[pool].clone();
-            self.start_in(pool, picker);
+            self.start_each(pool, picker, false);
             self.passed[pool] = order;
         }
     }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
 
-use super::search::Unit;
+use super::search::{Turn, Unit};
 use super::single::device_least;
 use super::{Right, Rules, cost};
 use crate::index::{Amount, Index};
@@ -68,6 +68,11 @@ impl Member {
     /// Whether nothing was taken from it since.
     pub(super) fn untouched(&self, ledger: &Ledger<'_, '_>) -> bool {
         ledger.slots(self.work).len() == self.workers
+    }
+
+    /// When it is taken, of a team that comes by this among those that lose something.
+    pub(super) fn turn(&self, first: (bool, Reverse<i128>)) -> Turn {
+        (first, self.priority, self.cost, self.started, self.work)
     }
 
     /// Its kind, where others of the herd may be of it.
@@ -322,9 +327,10 @@ impl Known {
     }
 }
 
-/// Whether nothing was taken from a workload in this plan.
+/// Whether nothing was taken from a workload in this plan, nor was it moved.
 pub(super) fn untouched(ledger: &Ledger<'_, '_>, work: usize) -> bool {
-    ledger.slots(work).len() == ledger.index.works[work].stint.placed
+    ledger.standing(work) == Standing::Running
+        && ledger.slots(work).len() == ledger.index.works[work].stint.placed
 }
 
 /// The workers that stay when a workload of so many loses the next: at its least it loses all.
