@@ -262,9 +262,9 @@ fn ready_for(
         let instances = node.and_then(|node| node.mig.get(&device.index));
         match (&device.mig, instances) {
             (None, instances) => instances.is_none(),
-            (Some(profile), Some(instances)) => instances.iter().any(|instance| {
-                instance.profile == *profile && instance.start == device.start
-            }),
+            (Some(profile), Some(instances)) => instances
+                .iter()
+                .any(|instance| instance.profile == *profile && instance.start == device.start),
             (Some(_), None) => false,
         }
     };

@@ -2,9 +2,11 @@
 //! way, and what is told of it. Each failed before it was mended.
 
 use domain::MilliGpu;
+use domain::sharing::SharingMode;
+use domain::spec::NvlinkRule;
 use engine::cycles;
 use engine::plan::{Code, Plan};
-use engine::rig::{Rig, before, eager};
+use engine::rig::{Rig, before, cut, eager, running_on_slices, shared};
 use engine::world::{
     Backfill, Charge, Node, NodeState, Pool, PreemptionPolicy, Quota, Stopped, Team, WithinTeam,
     Workload,
@@ -21,6 +23,14 @@ fn pool(backfill: Backfill, policy: PreemptionPolicy) -> Pool {
         .with(|pool| pool.backfill = backfill)
 }
 
+/// As eager, with time to leave.
+fn graceful() -> PreemptionPolicy {
+    PreemptionPolicy {
+        grace_seconds: 30,
+        ..eager()
+    }
+}
+
 fn evicted(plan: &Plan) -> Vec<&str> {
     let told = plan.preemptions.iter();
     told.map(|p| p.workload.as_str()).collect()
@@ -33,7 +43,7 @@ fn started(plan: &Plan) -> Vec<&str> {
 #[test]
 fn where_nothing_passes_a_blocked_head_it_takes_back_its_guarantee_all_the_same() {
     let rig = Rig::new()
-        .pool(pool(Backfill::Strict, eager()))
+        .pool(pool(Backfill::Strict, graceful()))
         .nodes(1, 3)
         .team("o", 2)
         .team("b", 0)
@@ -133,7 +143,7 @@ fn who_may_not_make_room_yet_is_passed() {
         ..eager()
     };
     let rig = Rig::new()
-        .pool(pool(Backfill::Easy, policy))
+        .pool(pool(Backfill::None, policy))
         .nodes(1, 2)
         .team("o", 2)
         .team("b", 0)
@@ -188,12 +198,8 @@ fn who_waits_for_released_ranks_is_told_the_name_of_their_workload() {
         elastic.placed.extend(one("", "", "n1", device, 50).placed);
     }
     elastic.min_workers = Some(1);
-    let policy = PreemptionPolicy {
-        grace_seconds: 30,
-        ..eager()
-    };
     let rig = Rig::new()
-        .pool(pool(Backfill::Easy, policy))
+        .pool(pool(Backfill::Easy, graceful()))
         .nodes(1, 4)
         .team("o", 2)
         .team("b", 0)
@@ -291,4 +297,78 @@ fn in_a_team_lower_work_makes_way_where_nothing_passes_a_blocked_head() {
         .work(one("l", "a", "n1", 0, 50).class("low"))
         .work(Workload::waiting("h", "a", 1, before(5)).class("high"));
     assert_eq!(evicted(&rig.plan()), ["l"]);
+}
+
+#[test]
+fn in_a_team_nothing_starts_to_make_way_at_once_for_work_of_higher_priority() {
+    let policy = PreemptionPolicy {
+        within_team: WithinTeam::LowerPriority,
+        ..PreemptionPolicy::default()
+    };
+    let rig = Rig::new()
+        .pool(pool(Backfill::Easy, policy))
+        .nodes(1, 2)
+        .team("a", 2)
+        .work(one("l", "a", "n1", 0, 50).class("low"))
+        .work(Workload::waiting("h", "a", 2, before(5)).class("high"))
+        .work(Workload {
+            time_limit_seconds: Some(60),
+            ..Workload::waiting("s", "a", 1, before(60))
+        });
+    let plan = rig.plan();
+    // In the place of `l` it is in the guarantee, too, and comes before `s`.
+    assert_eq!(evicted(&plan), ["l"]);
+    assert_eq!(plan.nominations[0].workload, "h");
+    assert!(plan.starts.is_empty());
+}
+
+#[test]
+fn what_may_pass_a_start_that_is_kept_is_found_beside_it_on_the_same_node() {
+    let ends = |work: Workload, seconds: i64| Workload {
+        time_limit_seconds: Some(seconds),
+        ..work
+    };
+    let mut node = Node::new("n1", "p", 4);
+    node.nvlink = vec![vec![0, 1], vec![2, 3]];
+    let mut head = ends(
+        Workload::waiting("h", "a", 2, before(60)).class("high"),
+        1000,
+    );
+    head.nvlink = NvlinkRule::Require;
+    let rig = Rig::new()
+        .pool(pool(Backfill::Easy, PreemptionPolicy::default()))
+        .node(node)
+        .team("a", 0)
+        .work(ends(one("r", "a", "n1", 0, 10), 1600))
+        .work(ends(one("q", "a", "n1", 2, 10), 8600))
+        .work(head)
+        .work(Workload::waiting("s", "a", 1, before(1)));
+    // The head starts on the first pair; the other of the last is in nobody's way.
+    let plan = rig.plan();
+    assert_eq!(started(&plan), ["s"]);
+    assert_eq!(plan.starts[0].placement[0].devices[0].index, 3);
+}
+
+#[test]
+fn an_instance_is_made_beside_the_one_that_a_start_is_kept_for() {
+    let asks = |name: &str, profile: &str, minutes: i64| {
+        let mut work = Workload::waiting(name, "a", 0, before(minutes));
+        work.per_worker.mig_profile = Some(profile.to_owned());
+        work.per_worker.sharing = vec![SharingMode::Mig];
+        work
+    };
+    let mut running = running_on_slices(asks("r", "1g.10gb", 60), "n1", &[(0, "1g.10gb@0")]);
+    running.time_limit_seconds = Some(7200);
+    let mut head = asks("h", "4g.40gb", 50).class("high");
+    head.time_limit_seconds = Some(1000);
+    let rig = Rig::new()
+        .pool(shared().preemption(PreemptionPolicy::default()))
+        .node(cut(Node::new("n1", "p", 1), 0, &["1g.10gb@0", "1g.10gb@1"]))
+        .team("a", 0)
+        .work(running)
+        .work(head)
+        .work(asks("s", "1g.10gb", 1));
+    let plan = rig.plan();
+    assert_eq!(started(&plan), ["s"]);
+    assert!(plan.starts[0].placement[0].devices[0].start >= Some(4));
 }

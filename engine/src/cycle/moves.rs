@@ -96,7 +96,11 @@ impl Cycle<'_, '_> {
     /// Gives a workload room by moves, if it may have it.
     pub(super) fn move_for(&mut self, work: usize, pool: usize, making: &mut Making) -> bool {
         let facts = &self.index.works[work];
-        let key = (facts.team, facts.shape, making.rules.delayed(self.index, work));
+        let key = (
+            facts.team,
+            facts.shape,
+            making.rules.delayed(self.index, work),
+        );
         if making.immovable.contains(&key) || !self.formable(work, pool) {
             return false;
         }

@@ -7,10 +7,14 @@
 use rustc_hash::FxHashSet;
 
 use super::Cycle;
+use crate::index::{Amount, Index};
 use crate::ledger::Standing;
 use crate::order::Picker;
-use crate::preempt::Rules;
-use crate::world::Backfill;
+use crate::preempt::{Rules, Victim};
+use crate::world::{Backfill, WithinTeam};
+
+/// Most work of a team that is looked at before one of it starts: each costs a search for victims.
+const AHEAD_MAX: usize = 16;
 
 /// How room is made in a pool: by what rules, and for whom it was sought in vain.
 pub(crate) struct Making {
@@ -21,6 +25,15 @@ pub(crate) struct Making {
     pub immovable: FxHashSet<(usize, usize, bool)>,
     /// The numbers of what teams held and of what stood where when that was known.
     seen: (u64, u64),
+}
+
+impl Making {
+    /// What makes two workloads find victims or none together.
+    pub fn asks(&self, index: &Index<'_>, work: usize) -> (usize, usize, i64, bool) {
+        let facts = &index.works[work];
+        let delayed = self.rules.delayed(index, work);
+        (facts.team, facts.shape, facts.priority, delayed)
+    }
 }
 
 impl Cycle<'_, '_> {
@@ -62,6 +75,56 @@ impl Cycle<'_, '_> {
             || self.displaces(pool) && self.displace_for(work, pool, &mut making);
         self.making[pool] = Some(making);
         made
+    }
+
+    /// Before work of a team that is in its guarantee, gives room to what comes before it in the team's
+    /// own order and would be in the guarantee, too, in the place of lower work of the team: what
+    /// starts now would be taken for it a moment after.
+    pub(super) fn make_room_ahead(
+        &mut self,
+        work: usize,
+        pool: usize,
+        picker: &Picker,
+    ) -> Option<usize> {
+        let facts = &self.index.works[work];
+        let policy = &self.index.pools[pool].row.preemption;
+        if policy.within_team == WithinTeam::Never || !facts.preemptible {
+            return None;
+        }
+        let ahead: Vec<usize> = (picker.pending(facts.team))
+            .take(AHEAD_MAX)
+            .take_while(|&other| self.index.works[other].priority > facts.priority)
+            .collect();
+        let mut making = self.making(pool);
+        let found = (ahead.into_iter()).find(|&other| self.comes_inside(other, pool, &mut making));
+        self.making[pool] = Some(making);
+        found
+    }
+
+    fn comes_inside(&mut self, work: usize, pool: usize, making: &mut Making) -> bool {
+        let team = self.index.works[work].team;
+        let guaranteed = self.index.pools[pool].rows[team].guaranteed;
+        let least = Amount::from(self.index.works[work].row.workers_least());
+        let asked = self.index.charge_least(work, pool) * least;
+        let key = making.asks(self.index, work);
+        if asked > guaranteed
+            || making.hopeless.contains(&key)
+            || !self.formable(work, pool)
+            || self.starts_elsewhere(work, pool)
+        {
+            return false;
+        }
+        let Some((room, None)) = self.room_for(work, pool, &making.rules) else {
+            return false;
+        };
+        let own = |v: &&Victim| self.index.works[v.work].team == team;
+        let gone = (room.victims.iter())
+            .filter(own)
+            .flat_map(|v| &self.ledger.slots(v.work)[v.keep..]);
+        let gone: Amount = gone.map(|slot| slot.amount).sum();
+        let gains: Amount = room.slots.iter().map(|slot| slot.amount).sum();
+        let inside = gone > 0 && self.ledger.held(pool, team).gpu - gone + gains <= guaranteed;
+        inside && self.displace_into(work, pool, (room, None), making)
     }
 
     /// Whether a workload may start in a pool in which it is tried after this one.

@@ -25,8 +25,7 @@ impl Cycle<'_, '_> {
         let mut making = self.making(pool);
         let booked = !bookings::lasting(self.index, pool).is_empty();
         // Who is not in its guarantee has nothing to take back; elastic work may be with fewer.
-        let only_inside =
-            making.rules.only_reclaims() && !booked && !picker.line().has_elastic();
+        let only_inside = making.rules.only_reclaims() && !booked && !picker.line().has_elastic();
         self.behind = self.reserved_of(pool);
         self.behind.retain(|&work| picker.holds(self.index, work));
         loop {
@@ -50,13 +49,7 @@ impl Cycle<'_, '_> {
 
     /// Gives a workload room by victims, or what comes by itself, if it may have it.
     pub(super) fn displace_for(&mut self, work: usize, pool: usize, making: &mut Making) -> bool {
-        let facts = &self.index.works[work];
-        let key = (
-            facts.team,
-            facts.shape,
-            facts.priority,
-            making.rules.delayed(self.index, work),
-        );
+        let key = making.asks(self.index, work);
         if making.hopeless.contains(&key) || !self.formable(work, pool) {
             return false;
         }
@@ -72,12 +65,22 @@ impl Cycle<'_, '_> {
                 return true;
             }
         }
-        let Some((room, booking)) = self.room_for(work, pool, &making.rules) else {
+        let Some(room) = self.room_for(work, pool, &making.rules) else {
             making.hopeless.insert(key);
             return false;
         };
-        let leaving: Vec<(usize, usize)> =
-            room.victims.iter().map(|v| (v.work, v.keep)).collect();
+        self.displace_into(work, pool, room, making)
+    }
+
+    /// Gives a workload that room, if it leaves kept starts and bookings alone.
+    pub(super) fn displace_into(
+        &mut self,
+        work: usize,
+        pool: usize,
+        (room, booking): (preempt::Room, Option<&Booking>),
+        making: &mut Making,
+    ) -> bool {
+        let leaving: Vec<(usize, usize)> = room.victims.iter().map(|v| (v.work, v.keep)).collect();
         if !self.room_holds(work, pool, &room.slots, &leaving, &[]) {
             return false;
         }
