@@ -284,7 +284,7 @@ fn in_pool(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize, memo: &mut Memo)
     let index = cycle.index;
     let facts = &index.works[work];
     let delayed = Rules::of(index, pool).delayed(index, work);
-    let head = cycle.heads[pool] == Some(work) || cycle.waits_for_time(work, pool);
+    let head = cycle.waits_for_time(work, pool);
     let key = (facts.team, facts.shape, facts.priority, delayed, pool);
     if let Some(known) = memo.get(&key).filter(|_| !head) {
         return Rc::clone(known);
