@@ -19,6 +19,7 @@ pub mod starved;
 mod think;
 mod told;
 pub mod translate;
+pub mod week;
 pub mod windows;
 pub mod world;
 

@@ -28,26 +28,16 @@ use super::world::{JobRecord, Memory, NodeRecord, Records};
 use crate::app::bookings;
 use crate::store;
 use crate::store::past::Gone;
-use crate::store::windows::Window;
 use crate::store::world::PoolRow;
 
-pub use teams::set_quota;
-use teams::teams;
+pub use teams::{set_quota, take_quota, teams};
 
 /// A limit on preemptions counts those of so many seconds.
 const PREEMPTION_DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// The fleet and the rules, without any work.
 pub fn fleet(records: &Records, now: Timestamp) -> World {
-    with_windows(records, now, &windows::open_at(&records.windows, now))
-}
-
-/// The same with the quotas that hold while no window is open.
-pub fn outside_windows(records: &Records, now: Timestamp) -> World {
-    with_windows(records, now, &[])
-}
-
-fn with_windows(records: &Records, now: Timestamp, open: &[&Window]) -> World {
+    let open = windows::open_at(&records.windows, now);
     let mut world = World::empty(now);
     world.pools = records.pools.iter().map(pool).collect();
     world.classes = records
@@ -55,7 +45,7 @@ fn with_windows(records: &Records, now: Timestamp, open: &[&Window]) -> World {
         .iter()
         .map(|c| Class::new(&c.name, i64::from(c.priority), c.preemptible))
         .collect();
-    world.teams = teams(records, open);
+    world.teams = teams((&records.teams, &records.quotas), &open);
     world.bookings = records.bookings.iter().map(booking).collect();
     let held = slices::held(records);
     world.nodes = records
