@@ -94,7 +94,7 @@ impl Agent {
             ));
             lines.push(format!(
                 "mps_control = {}",
-                quoted(&paths.binary("nvml-sim-mps-control")?)
+                toml::path(&paths.binary("nvml-sim-mps-control")?)
             ));
             lines.push(format!("cpus = {cpus}\nmemory_mib = {memory_mib}"));
             if !agent.machine_file().exists() {
