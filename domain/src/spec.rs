@@ -284,6 +284,9 @@ pub struct JobSpec {
     pub labels: BTreeMap<String, String>,
 }
 
+/// The class of a job that names none; it is never removed.
+pub const CLASS_DEFAULT: &str = "normal";
+
 /// What a restart costs unless a job says otherwise, in seconds.
 pub const RESTART_SECONDS_DEFAULT: i64 = 120;
 
@@ -291,7 +294,7 @@ fn default_kind() -> JobKind {
     JobKind::Batch
 }
 fn default_class() -> Name {
-    "normal".parse().expect("a well-formed name")
+    CLASS_DEFAULT.parse().expect("a well-formed name")
 }
 fn default_runner() -> Runner {
     Runner::Process

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use domain::quantity::MILLI;
 use domain::sharing::SharingMode;
-use domain::spec::{Array, JobSpec, PerWorker, Retries, RetryOn, Runner};
+use domain::spec::{Array, CLASS_DEFAULT, JobSpec, PerWorker, Retries, RetryOn, Runner};
 use domain::{FieldError, MilliCpu, MilliGpu, Timestamp};
 use rust_decimal::Decimal;
 use serde::Deserialize;
@@ -438,7 +438,7 @@ fn bare(name: domain::name::JobName, command: Vec<String>) -> JobSpec {
     JobSpec {
         name,
         kind: domain::spec::JobKind::Batch,
-        class: "normal".parse().expect("a well-formed name"),
+        class: CLASS_DEFAULT.parse().expect("a well-formed name"),
         pools: Vec::new(),
         command,
         image: None,

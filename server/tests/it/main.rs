@@ -59,6 +59,7 @@ mod specs;
 mod statements;
 mod stops;
 mod telling;
+mod together;
 mod told;
 mod transactions;
 mod tries;
