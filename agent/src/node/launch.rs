@@ -13,6 +13,7 @@ use protocol::desired::Assignment;
 use tokio::io::AsyncReadExt as _;
 use tokio::io::unix::AsyncFd;
 
+use super::devices::View;
 use super::workdir::Layout;
 use super::{Node, environment};
 use crate::checksum;
@@ -35,7 +36,7 @@ const MARKS: u32 = 0x0FFE_0000;
 const BORNE_FOR: Duration = Duration::from_secs(1);
 
 /// The orders for an assignment that has been laid out.
-pub fn orders(node: &Node, assignment: &Assignment, layout: &Layout) -> Orders {
+pub fn orders(node: &Node, assignment: &Assignment, layout: &Layout, devices: &View) -> Orders {
     let places = environment::Places {
         home: &layout.work,
         temporary: &layout.temporary,
@@ -45,7 +46,7 @@ pub fn orders(node: &Node, assignment: &Assignment, layout: &Layout) -> Orders {
     Orders {
         assignment_id: assignment.id.to_string(),
         command: assignment.command.clone(),
-        environment: environment::build(assignment, &places),
+        environment: environment::build(assignment, &places, devices),
         directory: layout.directory.clone(),
         uid: node.isolated.then_some(assignment.uid),
         mark: node.isolated.then(|| free_mark(&assignment.id.to_string())),

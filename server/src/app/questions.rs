@@ -9,6 +9,7 @@ use tokio::sync::{Mutex, MutexGuard, Semaphore, SemaphorePermit};
 
 use super::{App, AppError};
 use crate::scheduler::translate;
+use crate::scheduler::week::Week;
 use crate::scheduler::world::{Mirror, Refresh};
 
 /// People who may wait for an answer of one replica's planner. A plan of a large fleet takes
@@ -103,15 +104,11 @@ pub(super) async fn fleet(app: &App) -> Result<World, AppError> {
     Ok(translate::fleet(&mirror.records, mirror.now))
 }
 
-/// The same, and beside it what it is while no window is open.
-pub(super) async fn fleets(app: &App) -> Result<[World; 2], AppError> {
+/// The same over the week.
+pub(super) async fn week(app: &App) -> Result<Week, AppError> {
     let mut kept = app.questions.fleet.lock().await;
     let mirror = look_at_fleet(app, &mut kept).await?;
-    let (records, now) = (&mirror.records, mirror.now);
-    Ok([
-        translate::fleet(records, now),
-        translate::outside_windows(records, now),
-    ])
+    Ok(Week::of(&mirror.records, mirror.now))
 }
 
 /// The fleet's mirror, brought up to date. One that could not be is loaded anew next time.

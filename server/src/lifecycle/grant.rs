@@ -6,6 +6,7 @@ use domain::MilliCpu;
 use domain::ids::{AssignmentId, AttemptId, DeviceId, JobId, NodeId, TeamId};
 use domain::sharing::SharingMode;
 use domain::state::{AttemptState, JobState};
+use protocol::mig::MigSlice;
 use serde_json::{Value, json};
 
 use super::steps::Steps;
@@ -26,7 +27,7 @@ const FRACTION_SLOTS: std::ops::Range<i32> = 1_000..2_000;
 const WHOLE_SLOTS: std::ops::Range<i32> = 0..2_000;
 
 /// A share of one device for one worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrantDevice {
     /// The device.
     pub device_id: DeviceId,
@@ -36,6 +37,8 @@ pub struct GrantDevice {
     pub gpus_milli: i32,
     /// How much of its memory.
     pub memory_mib: i64,
+    /// The instance, in the mode `mig`.
+    pub mig: Option<MigSlice>,
 }
 
 /// One worker's place.
@@ -186,7 +189,7 @@ pub(super) async fn place_workers(
     let places = || all.iter().flat_map(|seated| &seated.grant.workers);
     let devices: BTreeSet<DeviceId> = places()
         .flat_map(|place| &place.devices)
-        .filter(|device| device.mode != SharingMode::Exclusive)
+        .filter(|device| device.mode != SharingMode::Exclusive && device.mig.is_none())
         .map(|device| device.device_id)
         .collect();
     let mut slots = Slots::taken(tx, &devices.into_iter().collect::<Vec<_>>()).await?;
@@ -242,11 +245,13 @@ fn share(
     device: &GrantDevice,
     slots: &mut Slots,
 ) -> Result<NewShare, LifecycleError> {
-    let places = if device.mode == SharingMode::Exclusive {
-        WHOLE_SLOTS
-    } else {
-        let slot = slots.take(device.device_id)?;
-        slot..slot + 1
+    let places = match &device.mig {
+        Some(slice) => slices(slice),
+        None if device.mode == SharingMode::Exclusive => WHOLE_SLOTS,
+        None => {
+            let slot = slots.take(device.device_id)?;
+            slot..slot + 1
+        }
     };
     Ok(NewShare {
         assignment_id: assignment.id,
@@ -257,6 +262,7 @@ fn share(
         memory_mib: device.memory_mib,
         slot_first: places.start,
         slot_end: places.end,
+        mig_profile: device.mig.as_ref().map(|slice| slice.profile.clone()),
     })
 }
 
@@ -301,6 +307,12 @@ impl Slots {
             .find(|slot| self.0.insert((device_id, *slot)))
             .ok_or_else(|| LifecycleError::Held(format!("device {device_id} has no place left")))
     }
+}
+
+/// The places of an instance: its memory slices.
+fn slices(slice: &MigSlice) -> std::ops::Range<i32> {
+    let place = |slice: u32| i32::try_from(slice).expect("a device has at most eight slices");
+    place(slice.start)..place(slice.start + slice.size)
 }
 
 /// What the job's event says of its placement.

@@ -7,13 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use domain::eviction::EvictionKind;
 use domain::ids::{JobId, NodeId};
+use domain::quantity::MILLI;
 use domain::sharing::SharingMode;
 use domain::state::{AttemptEnd, JobState, NodeIntent, Reachability};
 use engine::plan::{Migration, Plan, Preemption, Reason, Resize, Start, WorkerPlace};
 use serde_json::{Value, json};
 
 use super::world::{JobRecord, Mirror, NodeRecord};
-use super::{gang, kept, translate};
+use super::{gang, kept, slices, translate};
 use crate::app::App;
 use crate::lifecycle::{
     self, Actor, Dismissal, Grant, GrantDevice, GrantWorker, LifecycleError, Stop,
@@ -406,17 +407,17 @@ impl<'p> Desk<'p> {
             let device = node.devices.get(&wanted.index).ok_or_else(|| {
                 LifecycleError::Missed(format!("device {} of node {}", wanted.index, place.node))
             })?;
-            let whole = wanted.mode == SharingMode::Exclusive;
-            if !whole && !matches!(wanted.mode, SharingMode::TimeSlice | SharingMode::Mps) {
+            if wanted.mode == SharingMode::Vgpu {
                 return Err(LifecycleError::Held(format!(
                     "mode {} is not built yet",
                     wanted.mode
                 )));
             }
-            let memory = if whole {
-                Some(device.memory_mib)
-            } else {
-                wanted.memory_mib
+            let mig = slices::granted(&device.model, wanted)?;
+            let memory = match wanted.mode {
+                SharingMode::Exclusive => Some(device.memory_mib),
+                SharingMode::Mig => Some(device.memory_mib * wanted.gpus.milli() / MILLI),
+                _ => wanted.memory_mib,
             };
             Ok(GrantDevice {
                 device_id: device.id,
@@ -424,6 +425,7 @@ impl<'p> Desk<'p> {
                 gpus_milli: i32::try_from(wanted.gpus.milli())
                     .expect("a device is at most 1,000 thousandths"),
                 memory_mib: memory.unwrap_or(0),
+                mig,
             })
         });
         Ok(GrantWorker {

@@ -14,10 +14,12 @@ mod kept;
 mod planner;
 mod poison;
 mod settle;
+mod slices;
 pub mod starved;
 mod think;
 mod told;
 pub mod translate;
+pub mod week;
 pub mod windows;
 pub mod world;
 

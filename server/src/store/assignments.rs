@@ -62,7 +62,7 @@ pub struct NewAssignment {
 }
 
 /// What an assignment takes of one device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewShare {
     /// The assignment.
     pub assignment_id: AssignmentId,
@@ -80,6 +80,8 @@ pub struct NewShare {
     pub slot_first: i32,
     /// The place after its last one.
     pub slot_end: i32,
+    /// The profile of an instance, whose places are its memory slices.
+    pub mig_profile: Option<String>,
 }
 
 /// How a process ended.
@@ -139,13 +141,16 @@ pub async fn insert_shares(tx: &mut Tx, new: &[NewShare]) -> Result<(), sqlx::Er
     let memory: Vec<i64> = new.iter().map(|share| share.memory_mib).collect();
     let first: Vec<i32> = new.iter().map(|share| share.slot_first).collect();
     let end: Vec<i32> = new.iter().map(|share| share.slot_end).collect();
+    let profiles: Vec<Option<String>> = new.iter().map(|share| share.mig_profile.clone()).collect();
     sqlx::query!(
-        "INSERT INTO assignment_devices (assignment_id, team_id, device_id, mode, gpus_milli, memory_mib, slots)
+        "INSERT INTO assignment_devices (assignment_id, team_id, device_id, mode, gpus_milli, memory_mib, slots,
+            mig_profile)
          SELECT s.assignment_id, s.team_id, s.device_id, s.mode, s.gpus_milli, s.memory_mib,
-                int4range(s.slot_first, s.slot_end)
+                int4range(s.slot_first, s.slot_end), s.mig_profile
          FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::integer[], $6::bigint[], $7::integer[],
-                     $8::integer[])
-              AS s (assignment_id, team_id, device_id, mode, gpus_milli, memory_mib, slot_first, slot_end)
+                     $8::integer[], $9::text[])
+              AS s (assignment_id, team_id, device_id, mode, gpus_milli, memory_mib, slot_first, slot_end,
+                  mig_profile)
          -- Their trigger locks devices: in one order, so that two commits never wait for each other.
          ORDER BY s.device_id, s.slot_first",
         &assignments as &[AssignmentId],
@@ -156,6 +161,7 @@ pub async fn insert_shares(tx: &mut Tx, new: &[NewShare]) -> Result<(), sqlx::Er
         &memory,
         &first,
         &end,
+        &profiles as &[Option<String>],
     )
     .execute(&mut **tx)
     .await?;

@@ -27,6 +27,7 @@ mod following;
 mod freed;
 mod hellos;
 mod idempotency;
+mod in_place;
 mod job_page;
 mod jobs;
 mod leading;
