@@ -11,7 +11,7 @@ use std::rc::Rc;
 use domain::Timestamp;
 use rustc_hash::FxHashMap;
 
-use super::search::Unit;
+use super::search::{Turn, Unit};
 use super::single::device_least;
 use super::{Right, Rules, Stake};
 use crate::index::{Amount, Index};
@@ -73,6 +73,11 @@ impl Member {
     /// Whether nothing was taken from it since.
     pub(super) fn untouched(&self, ledger: &Ledger<'_, '_>) -> bool {
         ledger.slots(self.work).len() == self.workers
+    }
+
+    /// When it is taken, of a team that comes by this among those that lose something.
+    pub(super) fn turn(&self, first: (bool, Reverse<i128>)) -> Turn {
+        (first, self.priority, self.cost, self.started, self.work)
     }
 
     /// Its kind, where others of the herd may be of it.
@@ -405,9 +410,10 @@ impl Known {
     }
 }
 
-/// Whether nothing was taken from a workload in this plan.
+/// Whether nothing was taken from a workload in this plan, nor was it moved.
 pub(super) fn untouched(ledger: &Ledger<'_, '_>, work: usize) -> bool {
-    ledger.slots(work).len() == ledger.index.works[work].stint.placed
+    ledger.standing(work) == Standing::Running
+        && ledger.slots(work).len() == ledger.index.works[work].stint.placed
 }
 
 /// The workers that stay when a workload of so many loses the next: at its least it loses all.
