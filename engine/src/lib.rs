@@ -34,5 +34,6 @@ pub use cycle::{decide, plan};
 pub use dry_run::{DryRun, dry_run, dry_runs};
 pub use explain::explain;
 pub use planner::{Left, Planner};
+pub use shares::fair_shares;
 pub use shelf::Shelf;
 pub use verdict::{Bound, alone};
