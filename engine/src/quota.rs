@@ -203,11 +203,11 @@ pub(crate) fn allowed(
             return Err(Block::NonPreemptible { have });
         }
         if !inside && team.stopped == Stopped::Borrowing {
-            return Err(Block::Budget { team: facts.team });
+            return Err(stopped_by(index, facts.team, Stopped::Borrowing));
         }
     }
     if team.stopped == Stopped::All {
-        Err(Block::Budget { team: facts.team })
+        Err(stopped_by(index, facts.team, Stopped::All))
     } else {
         Ok(())
     }
@@ -224,6 +224,15 @@ fn full_service(ledger: &Ledger<'_, '_>, work: usize) -> Option<usize> {
     };
     let others = facts.replicas.iter().filter(stands).count();
     (others >= facts.max_replicas as usize).then_some(service)
+}
+
+/// The lowest team whose own budget has stopped so much of a team's work.
+fn stopped_by(index: &Index<'_>, team: usize, stopped: Stopped) -> Block {
+    let mut path = index.teams[team].path.iter().copied();
+    let own = path.find(|&t| index.teams[t].row.stopped == stopped);
+    Block::Budget {
+        team: own.unwrap_or(team),
+    }
 }
 
 /// The most that limits would let a workload have in a pool, were nobody else there and all of the

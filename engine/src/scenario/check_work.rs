@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use domain::MilliGpu;
 use domain::error::quote;
 use domain::sharing::SharingMode;
+use domain::spec::CLASS_DEFAULT;
 use domain::words::counted;
 
 use super::check::{Fault, Names, unknown};
@@ -71,7 +72,7 @@ pub(super) fn workload(
         return Err(unknown("workloads", index, &["team"], "team", &work.team));
     }
     // A file need not list the class that everything has unless it says otherwise.
-    if !names.classes.contains(work.class.as_str()) && work.class != "normal" {
+    if !names.classes.contains(work.class.as_str()) && work.class != CLASS_DEFAULT {
         return Err(unknown(
             "workloads",
             index,

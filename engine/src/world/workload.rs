@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use domain::quantity::MILLI;
 use domain::sharing::SharingMode;
-use domain::spec::{NvlinkRule, PerWorker, RESTART_SECONDS_DEFAULT, Topology, WorkloadKind};
+use domain::spec::{
+    CLASS_DEFAULT, NvlinkRule, PerWorker, RESTART_SECONDS_DEFAULT, Topology, WorkloadKind,
+};
 use domain::{MilliGpu, Timestamp};
 
 /// Where a workload stands.
@@ -152,7 +154,7 @@ impl Workload {
             team: team.to_owned(),
             user: None,
             kind: WorkloadKind::Batch,
-            class: "normal".to_owned(),
+            class: CLASS_DEFAULT.to_owned(),
             submitted,
             not_before: None,
             after: Vec::new(),
