@@ -55,7 +55,7 @@ bench_day() {
         "$python" dev.d/day.py "$folder" "$seed" "${LOAD:-95}"
         for queue in ours skip fifo; do
             target/release/allot simulate "$folder/$queue.yaml" --trace "$folder/$queue.csv" --prediction-error 30 \
-                --seeds "$seed" --json |
+                $([ "$queue" = ours ] || echo --one-queue) --seeds "$seed" --json |
                 "$python" dev.d/day.py --row "$queue"
         done
     done

@@ -95,7 +95,7 @@ def midnight(rows):
     return runs, comes
 
 
-def running(runs, team_of):
+def running(runs):
     lines = []
     for i, (ago, seconds, each, team, placed) in enumerate(runs):
         at = "2026-01-04T%02d:%02d:%02dZ" % ((DAY - ago) // 3600, (DAY - ago) // 60 % 60, (DAY - ago) % 60)
@@ -103,7 +103,7 @@ def running(runs, team_of):
             f"{{node: n{node:03}, devices: [{', '.join(f'{{index: {d}}}' for d in devices)}]}}" for node, devices in placed
         )
         lines.append(
-            f"  - {{name: r{i:06}, team: {team_of(team)}, class: normal, submitted: {at}, started: {at}, state: running, "
+            f"  - {{name: r{i:06}, team: {team}, class: normal, submitted: {at}, started: {at}, state: running, "
             f"predicted_seconds: {seconds}, workers: {len(placed)}, per_worker: {{gpus: {each}}}, placed: [{places}]}}"
         )
     return "\n".join(lines)
@@ -146,18 +146,18 @@ def main():
     rows = jobs(seed, load)
     runs, comes = midnight(jobs(seed + 1_000_000, load))
     header = "name,team,submitted,run_seconds,workers,gpus"
-    one = f"  - {{name: all, quotas: {{p: {{guaranteed: {NODES * NODE_GPUS}}}}}}}"
-    for name, policy, teams, team_of in (
-        ("ours", "backfill: easy, preemption: {delay_seconds: 300}", tree(), lambda team: team),
-        ("skip", "backfill: none", one, lambda _: "all"),
-        ("fifo", "backfill: strict", one, lambda _: "all"),
+    # The last two are replayed as one queue.
+    for name, policy in (
+        ("ours", "backfill: easy, preemption: {delay_seconds: 300}"),
+        ("skip", "backfill: none"),
+        ("fifo", "backfill: strict"),
     ):
         lines = [
-            f"j{i:06},{team_of(team)},{submitted},{seconds},{max(1, gpus // NODE_GPUS)},{min(gpus, NODE_GPUS)}"
+            f"j{i:06},{team},{submitted},{seconds},{max(1, gpus // NODE_GPUS)},{min(gpus, NODE_GPUS)}"
             for i, (submitted, seconds, gpus, team) in enumerate(comes + rows)
         ]
         (folder / f"{name}.csv").write_text("\n".join([header, *lines]) + "\n")
-        (folder / f"{name}.yaml").write_text(cluster(policy, teams, running(runs, team_of)))
+        (folder / f"{name}.yaml").write_text(cluster(policy, tree(), running(runs)))
     lengths, sizes = sorted(r[1] for r in rows), sorted(r[2] for r in rows)
     middle = len(rows) // 2
     print(

@@ -32,6 +32,9 @@ pub struct Simulate {
     /// Predicts every run time, by a seed, so many percent off at most
     #[arg(long, value_name = "PERCENT", conflicts_with = "openb", value_parser = clap::value_parser!(i64).range(0..=1000))]
     prediction_error: Option<i64>,
+    /// Plans as if all teams were one: a queue by time of submission, whose fairness is told by the teams that there are
+    #[arg(long, conflicts_with = "openb")]
+    one_queue: bool,
     /// Writes a page with charts
     #[arg(long, value_name = "FILE", conflicts_with = "openb")]
     html: Option<PathBuf>,
@@ -150,6 +153,7 @@ impl Simulate {
                 pool.strategy = strategy.strategy();
             }
         }
+        read.one_queue = self.one_queue;
         let report = read.replay(self.until);
         if let Some(path) = &self.html {
             let title = format!("{} over {}", trace.display(), scenario.display());

@@ -35,5 +35,6 @@ pub use dry_run::{DryRun, dry_run, dry_runs};
 pub use explain::explain;
 pub use mig::slices_at;
 pub use planner::{Left, Planner};
+pub use shares::fair_shares;
 pub use shelf::Shelf;
 pub use verdict::{Bound, alone};

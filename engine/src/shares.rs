@@ -1,13 +1,16 @@
 //! What every team has of every pool: guaranteed, used, borrowed, lent, and what it would
 //! have if everybody took what is theirs.
 
+use std::collections::BTreeMap;
+
 use domain::MilliGpu;
 
 use crate::cycle::Cycle;
-use crate::index::{Amount, Index};
+use crate::index::{Amount, Index, TeamFacts};
 use crate::ledger::Standing;
 use crate::plan::Share;
 use crate::quota::weights;
+use crate::world::World;
 
 /// The shares of all teams after the plan, pool by pool, in the order of the names.
 pub(crate) fn all(cycle: &Cycle<'_, '_>) -> Vec<Share> {
@@ -93,6 +96,39 @@ fn demands(cycle: &Cycle<'_, '_>, pool: usize, used: &[Amount]) -> Vec<Amount> {
             .map_or(wanted, |limit| wanted.min(limit));
     }
     demand
+}
+
+/// What each team would have of a pool, in the order of the names, did its own work ask for so much: its guarantee as
+/// far as it asks for it, then its part of the spare. Nobody is to work in that world.
+pub fn fair_shares(
+    world: &World,
+    pool: &str,
+    asked: &BTreeMap<String, MilliGpu>,
+) -> BTreeMap<String, MilliGpu> {
+    let index = Index::of(world);
+    let Some(pool) = index.pools.iter().position(|p| p.row.name == pool) else {
+        return BTreeMap::new();
+    };
+    let facts = &index.pools[pool];
+    let mut demand = vec![0; index.teams.len()];
+    for team in deepest_first(&index) {
+        let TeamFacts { row, children, .. } = &index.teams[team];
+        let own = asked.get(&row.name).map_or(0, |gpus| gpus.milli());
+        let below: Amount = children.iter().map(|&c| demand[c]).sum();
+        let wanted = below + Amount::from(own) * facts.unit;
+        demand[team] = facts.rows[team]
+            .limit
+            .map_or(wanted, |limit| wanted.min(limit));
+    }
+    let fair = entitlements(&index, pool, &demand);
+    let told = index.teams.iter().zip(fair);
+    told.map(|(team, part)| {
+        (
+            team.row.name.clone(),
+            MilliGpu::from_milli(facts.milli(part)),
+        )
+    })
+    .collect()
 }
 
 fn deepest_first(index: &Index<'_>) -> Vec<usize> {

@@ -73,6 +73,8 @@ pub struct Trace {
     pub world: World,
     /// In the order of arrival.
     pub jobs: Vec<Job>,
+    /// Whether it is planned as if all teams were one.
+    pub one_queue: bool,
 }
 
 impl Trace {
@@ -120,7 +122,11 @@ impl Trace {
                 job.work.predicted_seconds.get_or_insert(told.max(1));
             }
         }
-        Ok(Self { world, jobs })
+        Ok(Self {
+            world,
+            jobs,
+            one_queue: false,
+        })
     }
 
     /// Replays it, until all is done or `until` seconds have passed.

@@ -1,9 +1,12 @@
 //! What a replay is measured by: sums over time, waits, shares, and what was destroyed.
 
+mod fairness;
 mod fragments;
 mod report;
 
 use std::collections::{BTreeMap, BTreeSet};
+
+use chrono::TimeDelta;
 
 use domain::Timestamp;
 use domain::quantity::MILLI;
@@ -11,6 +14,7 @@ use engine::plan::Plan;
 use engine::world::{NodeState, Workload, WorkloadState, World};
 
 use super::Job;
+use fairness::Fairness;
 use fragments::Fragments;
 pub use report::{Report, span};
 
@@ -43,20 +47,6 @@ struct PoolSum {
     seconds: i128,
 }
 
-/// A team in sum: what it had, and what it was entitled to.
-#[derive(Debug, Default)]
-struct TeamSum {
-    /// Thousandths of GPUs.
-    used_now: i64,
-    fair_now: i64,
-    waits_now: bool,
-    /// Whether it ever had work that waited while time passed.
-    in_need: bool,
-    /// Thousandths of GPU-seconds.
-    used: i128,
-    fair: i128,
-}
-
 /// What a job's wait is counted for.
 struct Coming {
     team: String,
@@ -67,6 +57,9 @@ struct Coming {
     ended: bool,
 }
 
+/// The seconds that are left of a workload's run at some moment.
+pub type Left<'a> = dyn Fn(&Workload, Timestamp) -> i64 + 'a;
+
 /// The sums.
 pub struct Measure {
     begun: Timestamp,
@@ -76,7 +69,9 @@ pub struct Measure {
     pool_of: BTreeMap<String, String>,
     jobs: BTreeMap<String, Coming>,
     pools: BTreeMap<String, PoolSum>,
-    teams: BTreeMap<String, TeamSum>,
+    /// Teams that have none below.
+    teams: Vec<String>,
+    fairness: Fairness,
     /// By reason: how many, and the GPU-seconds that they destroyed.
     preemptions: BTreeMap<String, (u64, i64)>,
     migrations: u64,
@@ -99,6 +94,8 @@ impl Measure {
             };
             (job.work.name.clone(), coming)
         };
+        let works = jobs.iter().map(|job| &job.work).chain(&world.workloads);
+        let team_of = works.map(|w| (w.name.clone(), w.team.clone())).collect();
         let parents: BTreeSet<&str> = world
             .teams
             .iter()
@@ -124,9 +121,8 @@ impl Measure {
                 .iter()
                 .map(|p| (p.name.clone(), PoolSum::default()))
                 .collect(),
-            teams: leaves
-                .map(|t| (t.name.clone(), TeamSum::default()))
-                .collect(),
+            teams: leaves.map(|t| t.name.clone()).collect(),
+            fairness: Fairness::of(world, team_of),
             preemptions: BTreeMap::new(),
             migrations: 0,
             cycles: 0,
@@ -150,7 +146,6 @@ impl Measure {
         }
         self.migrations += plan.migrations.len() as u64;
         self.hold(world);
-        self.share(world, plan);
         let sum = |of: &dyn Fn(&PoolSum) -> i64| self.pools.values().map(of).sum::<i64>();
         self.moments.push(Moment {
             at: (world.now - self.begun).num_seconds(),
@@ -199,46 +194,44 @@ impl Measure {
         }
     }
 
-    fn share(&mut self, world: &World, plan: &Plan) {
-        for team in self.teams.values_mut() {
-            *team = TeamSum {
-                used_now: 0,
-                fair_now: 0,
-                waits_now: false,
-                ..*team
-            };
-        }
-        for work in world
-            .workloads
-            .iter()
-            .filter(|w| w.state == WorkloadState::Waiting)
-        {
-            if let Some(team) = self.teams.get_mut(&work.team) {
-                team.waits_now = true;
-            }
-        }
-        for share in &plan.shares {
-            if let Some(team) = self.teams.get_mut(&share.team) {
-                team.used_now += share.used.milli();
-                team.fair_now += share.fair_share.milli();
-            }
-        }
+    /// A workload is there, and so many seconds of its run are left.
+    pub fn comes(&mut self, work: &Workload, now: Timestamp, left: i64) {
+        self.fairness.comes(work, now, left);
     }
 
-    /// Time passes until `next`, and nothing changes.
-    pub fn pass(&mut self, world: &World, next: Timestamp) {
+    /// Time passes until `next`, and nothing changes; `left` are the seconds that are left of a run at some moment.
+    pub fn pass(&mut self, world: &World, next: Timestamp, left: &Left<'_>) {
         let seconds = (next - world.now).num_seconds().max(0);
-        let seconds = i128::from(seconds);
         for pool in self.pools.values_mut() {
+            let seconds = i128::from(seconds);
             pool.held_seconds += i128::from(pool.held) * seconds;
             pool.there_seconds += i128::from(pool.there) * seconds;
             pool.fragments += i128::from(pool.fragmented_now) * seconds;
             pool.seconds += seconds;
         }
-        for team in self.teams.values_mut() {
-            team.in_need |= team.waits_now && seconds > 0;
-            team.used += i128::from(team.used_now) * seconds;
-            team.fair += i128::from(team.fair_now) * seconds;
+        let mut from = world.now;
+        while from < next {
+            let to = next.min(self.fairness.ends());
+            self.hold_on(world, to - from);
+            if to == self.fairness.ends() {
+                self.fairness.close(to);
+                for work in &world.workloads {
+                    self.fairness.comes(work, to, left(work, to));
+                }
+            }
+            from = to;
+        }
+    }
+
+    /// Everything stays where it is for some time.
+    fn hold_on(&mut self, world: &World, time: TimeDelta) {
+        for work in world.workloads.iter().filter(|w| !w.placed.is_empty()) {
+            let devices = work.placed.iter().flat_map(|place| &place.devices);
+            let milli = devices.map(|device| device.gpus.milli()).sum();
+            if let Some(pool) = self.pool_of.get(&work.placed[0].node) {
+                self.fairness
+                    .holds(&work.name, pool, milli, time.num_seconds());
+            }
         }
     }
 

@@ -4,9 +4,9 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use chrono::TimeDelta;
-use domain::Timestamp;
+use domain::{MilliGpu, Timestamp};
 use engine::plan::Plan;
-use engine::world::{Workload, WorkloadState, World};
+use engine::world::{Quota, Team, Workload, WorkloadState, World};
 
 use super::measure::{Measure, Report};
 use super::{Job, Trace};
@@ -22,14 +22,25 @@ struct Life {
 
 /// Replays a trace and measures it.
 pub fn run(trace: Trace, until: Option<i64>) -> Report {
-    let Trace { mut world, jobs } = trace;
+    let Trace {
+        mut world,
+        mut jobs,
+        one_queue,
+    } = trace;
     let last = until.map(|seconds| world.now + TimeDelta::seconds(seconds));
     let mut measure = Measure::of(&world, &jobs);
+    if one_queue {
+        merge(&mut world, &mut jobs);
+    }
+    for work in &world.workloads {
+        measure.comes(work, world.now, left(&BTreeMap::new(), work, world.now));
+    }
     let mut lives: BTreeMap<String, Life> = BTreeMap::new();
     let mut ends: BinaryHeap<Reverse<(Timestamp, String)>> = BinaryHeap::new();
     let mut coming = jobs.iter().peekable();
     loop {
         while let Some(job) = coming.next_if(|job| job.work.submitted <= world.now) {
+            measure.comes(&job.work, world.now, job.run_seconds);
             arrive(&mut world, &mut lives, job);
         }
         let plan = engine::decide(&world);
@@ -42,16 +53,48 @@ pub fn run(trace: Trace, until: Option<i64>) -> Report {
         };
         let next = next.max(world.now + TimeDelta::seconds(1));
         if let Some(last) = last.filter(|last| next > *last) {
-            measure.pass(&world, last);
+            measure.pass(&world, last, &|work, at| left(&lives, work, at));
             world.now = last;
             break;
         }
-        measure.pass(&world, next);
+        measure.pass(&world, next, &|work, at| left(&lives, work, at));
         world.now = next;
         leave(&mut world);
         end(&mut world, &mut lives, &mut ends, &mut measure);
     }
     measure.report(&world)
+}
+
+/// One team that is guaranteed everything in place of all: its work is in one queue, by time of submission.
+fn merge(world: &mut World, jobs: &mut [Job]) {
+    const ONE: &str = "all";
+    let mut one = Team::new(ONE);
+    for pool in &world.pools {
+        let here = world.nodes.iter().filter(|node| node.pool == pool.name);
+        let gpus = here.map(|node| i64::from(node.gpus)).sum();
+        one = one.quota(&pool.name, Quota::guaranteed(MilliGpu::whole(gpus)));
+    }
+    world.teams = vec![one];
+    // They are of teams that are not there any more.
+    world.services.clear();
+    world.bookings.clear();
+    let works = world.workloads.iter_mut();
+    for work in works.chain(jobs.iter_mut().map(|job| &mut job.work)) {
+        ONE.clone_into(&mut work.team);
+        work.service = None;
+    }
+}
+
+/// The seconds that are left of a workload's run at some moment.
+fn left(lives: &BTreeMap<String, Life>, work: &Workload, at: Timestamp) -> i64 {
+    match lives.get(&work.name) {
+        Some(life) => {
+            let ran = life.began.map_or(0, |began| (at - began).num_seconds());
+            life.left_seconds - ran
+        }
+        None if work.placed.is_empty() => work.length_seconds().unwrap_or(i64::MAX),
+        None => given_end(work).map_or(i64::MAX, |end| (end - at).num_seconds()),
+    }
 }
 
 fn arrive(world: &mut World, lives: &mut BTreeMap<String, Life>, job: &Job) {

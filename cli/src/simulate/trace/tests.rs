@@ -70,21 +70,47 @@ fn a_borrower_that_gives_way_loses_its_work_and_runs_it_again() {
     assert!(page.contains("<h1>a &lt;b&gt;</h1>") && page.contains("<polyline"));
 }
 
+fn share(report: &Report, team: &str) -> Option<f64> {
+    let mut teams = report.teams.iter();
+    teams.find(|t| t.name == team)?.share_percent
+}
+
 #[test]
-fn a_team_in_need_is_measured_by_all_that_it_had_and_not_by_the_seconds_of_its_need() {
+fn work_that_has_all_of_its_run_within_the_hour_was_in_no_need() {
     let jobs = "name,team,submitted,run_seconds,gpus,restart_seconds\n\
                 guest,b,0,1000,2,0\nowner,a,100,50,2,0\n";
     let report = replayed("need", jobs, None);
-    let share = |team: &str| {
-        let teams = report.teams.iter();
-        teams
-            .filter(|t| t.name == team)
-            .find_map(|t| t.share_percent)
-    };
-    // The owner waits for one of 51 seconds in which two GPUs are its own.
-    assert!((share("a").unwrap() - 100.0 * 50.0 / 51.0).abs() < 1e-9);
-    assert!(share("b").unwrap() > 99.0);
-    assert!(report.jain.unwrap() > 0.99);
+    assert_eq!((share(&report, "a"), share(&report, "b")), (None, None));
+    assert_eq!(report.jain, None);
+}
+
+#[test]
+fn a_queue_that_knows_no_teams_is_told_to_deny_what_is_guaranteed() {
+    let jobs = "name,team,submitted,run_seconds,gpus,restart_seconds\n\
+                guest,b,0,7200,2,0\nowner,a,1,3600,2,0\nlast,b,2,3600,1,0\n";
+    let mut blind = read("blind", jobs).unwrap();
+    blind.one_queue = true;
+    let report = blind.replay(None);
+    assert_eq!((report.evictions(), report.seconds), (0, 14_400));
+    // Two hours in which the owner had nothing of two GPUs.
+    assert_eq!(share(&report, "a"), Some(0.0));
+    // Nothing was left for the guest while the owner asked, and it had all after that.
+    assert_eq!(share(&report, "b"), None);
+    let report = replayed("sighted", jobs, None);
+    assert!(share(&report, "a").unwrap() > 99.0);
+    assert_eq!(report.evictions(), 1);
+}
+
+#[test]
+fn work_wider_than_any_entitlement_of_its_team_is_no_need_of_it() {
+    // One GPU is left to the guest: two at once are nothing that it is entitled to, one after another are.
+    let owner = "name,team,submitted,run_seconds,gpus\nowner,a,0,7200,1\n";
+    let wide = replayed("wide", &format!("{owner}wide,b,1,3600,2\n"), Some(3600));
+    assert_eq!((wide.waiting, share(&wide, "b")), (1, None));
+    let two = format!("{owner}one,b,1,3600,1\nanother,b,2,3600,1\n");
+    let two = replayed("narrow", &two, Some(3600));
+    assert_eq!(two.waiting, 1);
+    assert!(share(&two, "b").unwrap() > 99.0);
 }
 
 #[test]

@@ -37,8 +37,7 @@ pub struct PoolFigures {
 pub struct TeamFigures {
     pub name: String,
     pub waits: Waits,
-    /// What it had of its fair share over all the time, in percent; nothing where it never had
-    /// work that waited.
+    /// What it had of its fair share in the hours in which it was in need, in percent; nothing where it never was.
     pub share_percent: Option<f64>,
 }
 
@@ -100,7 +99,8 @@ impl Waits {
 
 impl Measure {
     /// The figures, at the end.
-    pub fn report(self, world: &World) -> Report {
+    pub fn report(mut self, world: &World) -> Report {
+        self.fairness.close(world.now);
         let waits = |team: Option<&str>| {
             let jobs = self
                 .jobs
@@ -124,10 +124,15 @@ impl Measure {
             allocation_percent: percent(pool.held_seconds, pool.there_seconds),
             fragmentation_percent: percent(pool.fragments, pool.seconds * i128::from(BILLION)),
         });
-        let teams = self.teams.iter().map(|(name, team)| TeamFigures {
+        let had = self.fairness.teams();
+        let share = |name: &String| {
+            let had = had.get(name).filter(|had| had.entitled > 0)?;
+            Some(percent(had.held, had.entitled))
+        };
+        let teams = self.teams.iter().map(|name| TeamFigures {
             name: name.clone(),
             waits: waits(Some(name)),
-            share_percent: (team.in_need && team.fair > 0).then(|| percent(team.used, team.fair)),
+            share_percent: share(name),
         });
         let teams: Vec<TeamFigures> = teams.filter(|t| t.waits.jobs > 0).collect();
         let shares: Vec<f64> = teams.iter().filter_map(|t| t.share_percent).collect();
