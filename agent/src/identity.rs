@@ -4,8 +4,7 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
+use pem::{EncodeConfig, LineEnding, Pem};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use serde::{Deserialize, Serialize};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
@@ -18,8 +17,6 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often a silent connection is tried, and how long the answer may take: a link that is
 /// cut without a word is noticed well within a lease.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
-/// Longest line of PEM, as RFC 7468 has it.
-const PEM_LINE: usize = 64;
 
 /// A node's identity.
 #[derive(Clone, Serialize, Deserialize)]
@@ -151,8 +148,8 @@ impl Identity {
     /// Takes over a newer certificate with its key.
     pub fn take(&mut self, request: &Request, issued: &Issued) {
         self.key_pem = request.key.serialize_pem();
-        self.certificate_pem = pem("CERTIFICATE", &issued.certificate_der);
-        self.ca_pem = pem("CERTIFICATE", &issued.ca_der);
+        self.certificate_pem = pem(&issued.certificate_der);
+        self.ca_pem = pem(&issued.ca_der);
         self.received_at = now_seconds();
         self.renew_after_seconds = u64::try_from(issued.renew_after_seconds).unwrap_or_default();
     }
@@ -190,12 +187,8 @@ impl Identity {
     }
 
     fn certificate_der(&self) -> Option<Vec<u8>> {
-        let body: String = self
-            .certificate_pem
-            .lines()
-            .filter(|line| !line.starts_with("-----"))
-            .collect();
-        BASE64.decode(body).ok()
+        let certificate = pem::parse(&self.certificate_pem).ok()?;
+        Some(certificate.into_contents())
     }
 
     /// The way to the server, as this node.
@@ -255,19 +248,10 @@ fn settle(endpoint: Endpoint) -> Endpoint {
         .keep_alive_while_idle(true)
 }
 
-/// Wraps DER as PEM.
-pub fn pem(label: &str, der: &[u8]) -> String {
-    let body = BASE64.encode(der);
-    let mut text = format!("-----BEGIN {label}-----\n");
-    let mut rest = body.as_str();
-    while !rest.is_empty() {
-        let (line, after) = rest.split_at(rest.len().min(PEM_LINE));
-        text.push_str(line);
-        text.push('\n');
-        rest = after;
-    }
-    text.push_str(&format!("-----END {label}-----\n"));
-    text
+/// A certificate in DER as PEM.
+fn pem(der: &[u8]) -> String {
+    let lines = EncodeConfig::new().set_line_ending(LineEnding::LF);
+    pem::encode_config(&Pem::new("CERTIFICATE", der), lines)
 }
 
 fn now_seconds() -> u64 {

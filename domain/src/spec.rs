@@ -12,8 +12,8 @@ use crate::text_enum::text_enum;
 use crate::{MilliCpu, MilliGpu, Timestamp};
 
 pub use check::{
-    ARRAY_COUNT_MAX, FILES_BYTES_MAX, FILES_MAX, GPUS_PER_WORKER_MAX, RETRIES_MAX, WORKERS_MAX,
-    bounds, takes, whole_number,
+    ARRAY_COUNT_MAX, FAULTS_MAX, FILES_BYTES_MAX, FILES_MAX, GPUS_PER_WORKER_MAX, RETRIES_MAX,
+    WORKERS_MAX, bounds, takes, whole_number,
 };
 
 text_enum!(
@@ -284,6 +284,9 @@ pub struct JobSpec {
     pub labels: BTreeMap<String, String>,
 }
 
+/// The class of a job that names none; it is never removed.
+pub const CLASS_DEFAULT: &str = "normal";
+
 /// What a restart costs unless a job says otherwise, in seconds.
 pub const RESTART_SECONDS_DEFAULT: i64 = 120;
 
@@ -291,7 +294,7 @@ fn default_kind() -> JobKind {
     JobKind::Batch
 }
 fn default_class() -> Name {
-    "normal".parse().expect("a well-formed name")
+    CLASS_DEFAULT.parse().expect("a well-formed name")
 }
 fn default_runner() -> Runner {
     Runner::Process

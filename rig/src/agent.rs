@@ -12,7 +12,7 @@ use crate::agents_file::Machine;
 use crate::api::{Api, text};
 use crate::child::{Process, Program, finish};
 use crate::paths::Paths;
-use crate::who;
+use crate::{toml, who};
 
 /// An agent leaves its jobs running and has only to sync its journal.
 const STOP_BOUND: Duration = Duration::from_secs(15);
@@ -73,24 +73,28 @@ impl Agent {
             process: Process::default(),
         };
         let mut lines = vec![
-            format!("state_dir = {}", quoted(&agent.state_folder())),
+            format!("state_dir = {}", toml::path(&agent.state_folder())),
             // Its identity may be of an earlier start, at other ports.
-            format!("server = {}", Value::from(agent.reach.server_url.as_str())),
-            format!("address = {}", Value::from(agent.reach.address.as_str())),
+            format!("server = {}", toml::string(&agent.reach.server_url)),
+            format!("address = {}", toml::string(&agent.reach.address)),
             format!("allow_unisolated = {}", !who::root()),
         ];
         if let Some(root) = &agent.reach.shared_checkpoints {
             who::make_folder(root, who::PASSABLE)?;
             lines.push(format!(
                 "checkpoint_root = {}\ncheckpoints_shared = true",
-                quoted(root)
+                toml::path(root)
             ));
         }
         if let Some(model) = &agent.machine.model {
             let (cpus, memory_mib) = figures(model);
             lines.push(format!(
                 "nvml_library = {}",
-                quoted(&paths.binary("libnvml_sim.so")?)
+                toml::path(&paths.binary("libnvml_sim.so")?)
+            ));
+            lines.push(format!(
+                "mps_control = {}",
+                toml::path(&paths.binary("nvml-sim-mps-control")?)
             ));
             lines.push(format!("cpus = {cpus}\nmemory_mib = {memory_mib}"));
             if !agent.machine_file().exists() {
@@ -229,9 +233,4 @@ impl Agent {
         }
         command
     }
-}
-
-/// A path as a TOML basic string; JSON's escapes are a subset of TOML's.
-fn quoted(path: &Path) -> String {
-    Value::from(path.display().to_string()).to_string()
 }

@@ -21,6 +21,7 @@ pub mod postgres;
 pub mod proxy;
 pub mod server;
 pub mod stage;
+mod toml;
 pub mod up;
 pub mod up_file;
 pub mod wait;

@@ -12,7 +12,7 @@ use tokio::process::Command;
 use crate::child::{Process, Program, finish};
 use crate::paths::Paths;
 use crate::ports::Ports;
-use crate::who;
+use crate::{toml, who};
 
 /// From start to ready: the listeners, a first scheduling cycle, a certificate.
 const READY_BOUND: Duration = Duration::from_secs(60);
@@ -252,7 +252,7 @@ impl Server {
                 .map(|(key, value)| format!("{key} = {value}\n"))
                 .collect()
         };
-        let names: Vec<String> = server_names.iter().map(|name| quoted(name)).collect();
+        let names: Vec<String> = server_names.iter().map(|name| toml::string(name)).collect();
         format!(
             "log = {log}\n\n\
              [database]\nowner_url = {owner}\napp_url = {app}\nsystem_url = {system}\n\n\
@@ -263,14 +263,14 @@ impl Server {
             ports.agents,
             ports.metrics,
             ports.internal,
-            quoted(&self.addresses_file.display().to_string()),
+            toml::path(&self.addresses_file),
             names.join(", "),
             lines(agents),
             lines(timers),
-            log = quoted(log),
-            owner = quoted(owner),
-            app = quoted(app),
-            system = quoted(system),
+            log = toml::string(log),
+            owner = toml::string(owner),
+            app = toml::string(app),
+            system = toml::string(system),
         )
     }
 }
@@ -282,9 +282,4 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     } else {
         address
     }
-}
-
-/// A TOML basic string; JSON's escapes are a subset of TOML's.
-fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
 }

@@ -14,7 +14,7 @@ use std::path::Path;
 use anyhow::bail;
 use domain::quantity::MILLI;
 use domain::sharing::SharingMode;
-use domain::spec::PerWorker;
+use domain::spec::{CLASS_DEFAULT, PerWorker};
 use domain::{MilliCpu, MilliGpu, Timestamp};
 use engine::Planner;
 use engine::scenario::amounts::{CPUS_MAX, DEVICES_MAX, MEMORY_MIB_MAX};
@@ -193,7 +193,7 @@ impl Experiment {
         pool.strategy = strategy;
         pool.time_slices = u32::MAX;
         world.pools.push(pool);
-        world.classes.push(Class::new("normal", 0, true));
+        world.classes.push(Class::new(CLASS_DEFAULT, 0, true));
         let all = Quota::guaranteed(MilliGpu::from_milli(self.capacity()));
         world.teams.push(Team::new(NAME).quota(NAME, all));
         let specs: BTreeSet<&str> = self.tasks.iter().map(|t| t.spec.as_str()).collect();

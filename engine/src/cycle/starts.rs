@@ -40,7 +40,7 @@ impl Cycle<'_, '_> {
         let mut given_back = Vec::new();
         let mut hints = Hints::of(self.index);
         let mut dead = Dead::of(picker.line());
-        let asks = (self.cuts || makes_room) && !picker.goes_on();
+        let asks = !picker.goes_on();
         let (mut failures, mut starts, mut asks_at) = (0_usize, 0_usize, (0, 0));
         loop {
             // Asked at first, and after one failure or start, two, four: it costs a look for each
@@ -52,8 +52,19 @@ impl Cycle<'_, '_> {
                 );
                 self.look_for_places(pool, &mut dead);
             }
-            if self.may_cut(pool, &picker, dead.all()) {
+            if before_head.is_none() && self.may_cut(pool, &picker, dead.all()) {
                 self.cut[pool] = true;
+                break;
+            }
+            if asks && self.none_is_head(pool) && dead.all() {
+                let mut rest = picker.take_inside(&self.ledger);
+                self.find_stuck(&mut picker, &mut hints, &mut dead, pool);
+                rest.extend(picker.take_borrowers(&self.ledger));
+                if let Some(&last) = rest.last().filter(|_| self.index.pools.len() == 1) {
+                    self.postponed = Some((last, pool));
+                }
+                self.passed[pool].extend_from_slice(&rest);
+                given_back.extend(rest);
                 break;
             }
             let inside = picker.next_inside(&self.ledger);
@@ -135,12 +146,18 @@ impl Cycle<'_, '_> {
         given_back
     }
 
+    /// Whether nothing that fails becomes a head any more, or is given a start that is kept.
+    fn none_is_head(&self, pool: usize) -> bool {
+        match self.index.pools[pool].row.backfill {
+            Backfill::Strict => self.heads[pool].is_some(),
+            _ => !self.keeps_more(pool),
+        }
+    }
+
     /// Whether nothing of what is left in a line can start, nor is given a start that is kept.
     fn may_cut(&self, pool: usize, picker: &Picker, hopeless: bool) -> bool {
-        let blocked = match self.index.pools[pool].row.backfill {
-            Backfill::Strict => self.heads[pool].is_some(),
-            _ => hopeless && !self.keeps_more(pool),
-        };
+        let strict = self.index.pools[pool].row.backfill == Backfill::Strict;
+        let blocked = self.none_is_head(pool) && (strict || hopeless);
         // Of one that is left the look is as cheap, and it may be alone.
         let some = self.passed[pool].len() > 1 && !picker.is_empty();
         blocked && some && self.cuts && !picker.goes_on()

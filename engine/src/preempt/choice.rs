@@ -186,7 +186,7 @@ impl Search<'_> {
         let mut here: Vec<usize> = nodes
             .iter()
             .flat_map(|&node| self.herd.on(node))
-            .copied()
+            .map(|berth| berth.work)
             .collect();
         if nodes.len() > 1 {
             here.sort_unstable();

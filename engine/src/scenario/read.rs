@@ -2,6 +2,7 @@
 
 use domain::MilliCpu;
 use domain::MilliGpu;
+use domain::spec::CLASS_DEFAULT;
 
 use super::amounts::{
     COUNT_MAX, CPUS_MAX, DEVICES_MAX, MEMORY_MIB_MAX, NODES_MAX, PAST_USE_MAX, POOLS_MAX,
@@ -27,7 +28,7 @@ pub(super) fn world(root: &Tree) -> Read<World> {
         cycle_seconds: fields.or("cycle_seconds", 1, |f| f.integer(1, SECONDS_MAX))?,
         pools: fields.require("pools")?.list(POOLS_MAX, pool)?,
         nodes: fields.require("nodes")?.list(NODES_MAX, node)?,
-        classes: fields.or("classes", vec![Class::new("normal", 0, true)], |f| {
+        classes: fields.or("classes", vec![Class::new(CLASS_DEFAULT, 0, true)], |f| {
             f.list(TEAMS_MAX, class)
         })?,
         teams: fields.require("teams")?.list(TEAMS_MAX, team)?,

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use domain::quantity::MILLI;
 use domain::sharing::SharingMode;
-use domain::spec::{NvlinkRule, PerWorker, RESTART_SECONDS_DEFAULT, Topology, WorkloadKind};
+use domain::spec::{
+    CLASS_DEFAULT, NvlinkRule, PerWorker, RESTART_SECONDS_DEFAULT, Topology, WorkloadKind,
+};
 use domain::{MilliGpu, Timestamp};
 
 /// Where a workload stands.
@@ -151,7 +154,7 @@ impl Workload {
             team: team.to_owned(),
             user: None,
             kind: WorkloadKind::Batch,
-            class: "normal".to_owned(),
+            class: CLASS_DEFAULT.to_owned(),
             submitted,
             not_before: None,
             after: Vec::new(),
@@ -223,6 +226,13 @@ impl Workload {
     /// The least workers with which it runs.
     pub fn workers_least(&self) -> u32 {
         self.min_workers.unwrap_or(self.workers)
+    }
+
+    /// How many devices, or instances of them, each of its workers has: a part is of one.
+    pub fn devices_each(&self) -> usize {
+        let milli = self.per_worker.gpus().milli();
+        let whole = usize::try_from(milli / MILLI).unwrap_or(0);
+        if milli > 0 { whole.max(1) } else { 0 }
     }
 
     /// How long a run is expected to take: the prediction, else the limit.

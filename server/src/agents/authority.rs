@@ -134,7 +134,10 @@ impl Authority {
 
     /// The same as PEM.
     pub fn pem(&self) -> String {
-        pem("CERTIFICATE", &self.inner.certificate)
+        // Lines end as openssl writes them.
+        let lines = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
+        let certificate = pem::Pem::new("CERTIFICATE", self.inner.certificate.to_vec());
+        pem::encode_config(&certificate, lines)
     }
 
     /// The SHA-256 of the certificate, in hexadecimal, by which an agent may know it.
@@ -316,20 +319,6 @@ fn params(name: &str, now: Timestamp, seconds: i64) -> Result<CertificateParams,
 fn read_request(csr_der: &[u8]) -> Result<CertificateSigningRequestParams, AuthorityError> {
     CertificateSigningRequestParams::from_der(&CertificateSigningRequestDer::from(csr_der))
         .map_err(AuthorityError::Request)
-}
-
-fn pem(label: &str, der: &[u8]) -> String {
-    use base64::Engine;
-    /// Characters of a line of PEM, as RFC 7468 has them.
-    const LINE_CHARS: usize = 64;
-    let text = base64::engine::general_purpose::STANDARD.encode(der);
-    let mut pem = format!("-----BEGIN {label}-----\n");
-    for line in text.as_bytes().chunks(LINE_CHARS) {
-        pem.push_str(std::str::from_utf8(line).expect("base64 is ASCII"));
-        pem.push('\n');
-    }
-    pem.push_str(&format!("-----END {label}-----\n"));
-    pem
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use domain::FieldError;
 use domain::name::Name;
+use domain::spec::CLASS_DEFAULT;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -13,8 +14,6 @@ use super::versions::{self, By, Expected, Object, PolicyNoun};
 use super::{App, AppError, Asker, RefusalCode, change};
 use crate::store::{self, Tx};
 
-/// The class of work that names none; it is always there.
-pub const DEFAULT_CLASS: &str = "normal";
 /// Highest priority, and the lowest below zero; leaves room for ageing in 64 bits.
 pub const PRIORITY_MAX: i32 = 1_000_000;
 
@@ -36,7 +35,7 @@ pub struct Class {
 impl From<store::classes::Class> for Class {
     fn from(row: store::classes::Class) -> Self {
         Self {
-            default: row.name.as_str() == DEFAULT_CLASS,
+            default: row.name.as_str() == CLASS_DEFAULT,
             name: row.name,
             priority: row.priority,
             preemptible: row.preemptible,
@@ -215,7 +214,7 @@ pub async fn delete(
     let by = By::allowed(asker, Action::DeleteClass, reason)?;
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let before = find(&mut tx, name).await?;
-    if name.as_str() == DEFAULT_CLASS {
+    if name.as_str() == CLASS_DEFAULT {
         return Err(AppError::conflict(
             RefusalCode::ClassInUse,
             format!("{name} is the class of work that names none"),
