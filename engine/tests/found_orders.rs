@@ -352,7 +352,7 @@ fn what_may_pass_a_start_that_is_kept_is_found_beside_it_on_the_same_node() {
 #[test]
 fn an_instance_is_made_beside_the_one_that_a_start_is_kept_for() {
     let asks = |name: &str, profile: &str, minutes: i64| {
-        let mut work = Workload::waiting(name, "a", 0, before(minutes));
+        let mut work = Workload::waiting(name, "a", 1, before(minutes));
         work.per_worker.mig_profile = Some(profile.to_owned());
         work.per_worker.sharing = vec![SharingMode::Mig];
         work

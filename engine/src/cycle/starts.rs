@@ -52,7 +52,7 @@ impl Cycle<'_, '_> {
                 );
                 self.look_for_places(pool, &mut dead);
             }
-            if self.may_cut(pool, &picker, dead.all()) {
+            if before_head.is_none() && self.may_cut(pool, &picker, dead.all()) {
                 self.cut[pool] = true;
                 break;
             }
