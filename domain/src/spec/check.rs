@@ -113,7 +113,7 @@ impl JobSpec {
         if self.command.is_empty() || self.command[0].is_empty() {
             return Err(FieldError::new(
                 "command",
-                "[]",
+                serde_json::Value::from(self.command.clone()),
                 "a program and its arguments",
             ));
         }

@@ -3,6 +3,7 @@
 
 mod conflicts;
 mod draft;
+mod twice;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -205,7 +205,7 @@ pub async fn delete_class(
     authorise(&visit.asker, Action::DeleteClass, Target::Platform)?;
     let name = read_name(&name)?;
     let version = policies::version(&fields)?;
-    match classes::delete(&app, &visit.asker, &name, Some(version), "").await {
+    match classes::delete(&app, &visit.asker, &name, version, "").await {
         Ok(()) => Ok(Redirect::to("/classes?done=class_deleted").into_response()),
         Err(error) => {
             let outcome = Outcome {

@@ -323,7 +323,9 @@ async fn classes_ship_and_one_that_work_names_stays(owner: PgPool) {
         ]
     );
     operator
-        .delete("/classes/normal")
+        .ask(Method::DELETE, "/classes/normal")
+        .header("If-Match", "\"1\"")
+        .send()
         .await
         .problem(StatusCode::CONFLICT);
     operator
@@ -355,7 +357,9 @@ async fn classes_ship_and_one_that_work_names_stays(owner: PgPool) {
         .await
         .problem(StatusCode::PRECONDITION_FAILED);
     operator
-        .delete("/classes/urgent")
+        .ask(Method::DELETE, "/classes/urgent")
+        .header("If-Match", "\"2\"")
+        .send()
         .await
         .expect(StatusCode::NO_CONTENT);
 }

@@ -1,6 +1,6 @@
 //! Versions of pools, classes and quotas, quotas set as one table, and drafts that are planned and not kept.
 
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
 use server::app::policy_diff;
 use sqlx::PgPool;
@@ -127,7 +127,9 @@ async fn a_class_that_ships_and_one_that_was_removed_can_be_gone_back_to(owner: 
         .await
         .expect(StatusCode::CREATED);
     admin
-        .delete("/classes/spare")
+        .ask(Method::DELETE, "/classes/spare")
+        .header("If-Match", "\"1\"")
+        .send()
         .await
         .expect(StatusCode::NO_CONTENT);
     let kept = versions(&admin, "object=class/spare").await;

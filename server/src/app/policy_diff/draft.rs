@@ -13,11 +13,12 @@ use utoipa::ToSchema;
 
 use super::super::bookings::calendar::Calendar;
 use super::super::pool_policy::PolicyPatch;
-use super::super::quotas::tree::Promises;
+use super::super::quotas::tree::{Excess, Promises};
 use super::super::quotas::{self, NewQuota, Warning, warning};
 use super::super::windows::{NewWindow, WindowQuota};
 use super::super::{App, AppError, Asker, bookings, classes, pools, versions, windows};
 use super::conflicts::{self, BookingConflicts};
+use super::twice;
 use crate::scheduler::{translate, windows as laid};
 use crate::store::{self, Tx};
 
@@ -185,6 +186,8 @@ impl PolicyDraft {
         asker: &Asker,
         (present, changed): (&mut World, &mut World),
     ) -> Result<Known, AppError> {
+        twice::refuse(&self)?;
+        let sent = (self.quotas.len(), self.windows.len());
         let mut tx = app.db.begin_person(&asker.scope()).await?;
         self.go_back(&mut tx).await?;
         change_pools(changed, &self.pools)?;
@@ -197,7 +200,9 @@ impl PolicyDraft {
             let mut after = before.clone();
             self.draft_quotas(&mut after)?;
             self.draft_windows(app, &mut tx, &mut after).await?;
-            after.check(changed.now)?;
+            after
+                .check(changed.now)
+                .map_err(|excess| self.exceeded(sent, &after, excess))?;
             let promises = (&before, &after);
             self.change_promises(promises, (present, changed), &mut known);
             let conflicts = self
@@ -207,6 +212,37 @@ impl PolicyDraft {
         }
         tx.commit().await?;
         Ok(known)
+    }
+
+    /// Too much as the draft asks for it: by one of the quotas or windows that were sent, which are
+    /// the first so many, or by a change that is gone back to.
+    fn exceeded(
+        &self,
+        (quotas, windows): (usize, usize),
+        promises: &Promises,
+        excess: Box<Excess>,
+    ) -> AppError {
+        let here = |pool: &Name| *pool == promises.pool;
+        let quota = self
+            .quotas
+            .iter()
+            .take(quotas)
+            .enumerate()
+            .find(|(_, draft)| here(&draft.pool) && promises.below(&draft.team, &excess));
+        if let Some((index, draft)) = quota {
+            let field = format!("quotas[{index}].quota.guaranteed");
+            return excess.refused(field, draft.quota.guaranteed);
+        }
+        let mut windows = self.windows.iter().take(windows).enumerate();
+        let window = windows.find_map(|(index, draft)| {
+            let sent = windows::sent(&draft.quotas, promises, &excess);
+            let (at, asked) = sent.filter(|_| here(&draft.pool))?;
+            Some((format!("windows[{index}].{}", windows::at(at)), asked))
+        });
+        match window {
+            Some((field, asked)) => excess.refused(field, asked),
+            None => excess.refused("versions", "a change that is gone back to"),
+        }
     }
 
     /// Takes the states that are to be gone back to into the draft.
