@@ -14,6 +14,7 @@ const NOUN: &str = "window";
 
 /// See and change what holds in a pool for some hours of the week.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  allot windows list h100")]
 pub struct Windows {
     #[command(subcommand)]
     command: WindowsCommand,
