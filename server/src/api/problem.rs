@@ -76,13 +76,8 @@ impl Problem {
         self
     }
 
-    /// What the router itself refuses, of a request for `path` by `method`; `others` are the methods
-    /// that there are.
-    fn of_status(
-        status: StatusCode,
-        (method, path): (&Method, &str),
-        others: Option<&str>,
-    ) -> Self {
+    /// What the router itself refuses, of a request for `path` by `method`.
+    fn of_status(status: StatusCode, (method, path): (&Method, &str)) -> Self {
         let (kind, detail) = match status {
             StatusCode::NOT_FOUND => (
                 "no-such-route",
@@ -102,8 +97,7 @@ impl Problem {
         match status {
             StatusCode::NOT_FOUND => problem.of("path", path, "a path of openapi.yaml"),
             StatusCode::METHOD_NOT_ALLOWED => {
-                let remedy = format!("one of {}", others.unwrap_or("the header Allow"));
-                problem.of("method", method.as_str(), remedy)
+                problem.of("method", method.as_str(), "one that the header Allow names")
             }
             _ => problem,
         }
@@ -342,11 +336,7 @@ pub async fn render(State(_): State<App>, request: Request, next: Next) -> Respo
         tracing::warn!("database away: {source}");
     }
     let mut problem = pending.map_or_else(
-        || {
-            let others = response.headers().get(ALLOW);
-            let others = others.and_then(|value| value.to_str().ok());
-            Problem::of_status(status, (&asked.0, &asked.1), others)
-        },
+        || Problem::of_status(status, (&asked.0, &asked.1)),
         |p| p.problem,
     );
     problem.request_id = request_id;

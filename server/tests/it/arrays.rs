@@ -257,6 +257,7 @@ async fn a_suspended_array_starts_nothing_and_one_of_its_elements_may_be_resumed
 #[sqlx::test(migrations = "../migrations")]
 async fn what_none_of_the_named_elements_can_follow_is_refused_as_of_one_by_itself(owner: PgPool) {
     let fleet = Fleet::new(owner).await;
+    fleet.node("n1", 8).await;
     let id = submit(&fleet, 10, None).await;
     steer(&fleet, id, "4-5", JobWish::Cancel).await;
     let (app, ada) = (&fleet.app, fleet.ada());

@@ -298,6 +298,7 @@ async fn a_log_that_is_followed_before_the_first_attempt_begins_with_it(owner: P
 #[sqlx::test(migrations = "../migrations")]
 async fn a_log_that_is_followed_ends_with_a_job_that_never_began(owner: PgPool) {
     let fleet = Fleet::new(owner).await;
+    fleet.node("n1", 1).await;
     let job = fleet.submit(1).await.id;
     let reader = logs::open(&fleet.app, &fleet.ada(), job, ask(0, true)).await;
     let read = tokio::spawn(read_all(reader.expect("it is waited for")));

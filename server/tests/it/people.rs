@@ -43,9 +43,8 @@ async fn a_team_sees_itself_and_the_names_above_and_nothing_beside(owner: PgPool
     ] {
         member.get(path).await.problem(StatusCode::NOT_FOUND);
     }
-    // Of a team above its name is known; what is asked about it is told by that name.
+    // Of a team above its name and place are known; what else is asked about it is told by that name.
     for path in [
-        "/teams/org",
         "/teams/org/members",
         "/teams/org/quotas",
         "/teams/org/usage",
