@@ -94,7 +94,11 @@ fn print(pool: &str, queue: &Value) -> Result<(), Failure> {
     for item in queue["items"].as_array().into_iter().flatten() {
         rows.extend(others(&item["others_before"]));
         let mut row = item.clone();
-        row["waiting"]["code"] = words::cause(&item["waiting"]["code"]).into();
+        let code = match item["beyond_quota"].is_null() {
+            true => item["waiting"]["code"].clone(),
+            false => json!("beyond_quota"),
+        };
+        row["waiting"]["code"] = words::cause(&code).into();
         row["gpus"] = needed(&item["waiting"]);
         rows.push(row);
     }

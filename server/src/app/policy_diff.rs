@@ -3,6 +3,7 @@
 
 mod conflicts;
 mod draft;
+mod sent;
 mod twice;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,13 +13,15 @@ use domain::Timestamp;
 use domain::ids::JobId;
 use engine::plan::{Plan, Share};
 use engine::statement::{Starved, Statement, statements};
-use engine::world::World;
+use engine::world::{Team, World};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::authorise::{Action, Target, authorise};
+use super::jobs::{self, BeyondQuota};
 use super::quotas::Warning;
 use super::{App, AppError, Asker, questions};
+use crate::scheduler::week::Week;
 use crate::store;
 pub use conflicts::BookingConflicts;
 use draft::Known;
@@ -35,6 +38,9 @@ pub struct PolicyDiff {
     /// The moment of both plans.
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
+    /// The moment by whose windows quotas were taken in both; null where that is the same.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub windows_at: Option<Timestamp>,
     /// Jobs of which something else would become.
     pub jobs: Vec<JobDiff>,
     /// How many more there are.
@@ -85,6 +91,8 @@ pub enum Effect {
     Stays,
     /// It would start later, or nobody knows when.
     Delayed,
+    /// It would wait, and the quota that it would have then never admits it.
+    NeverStarts,
     /// It would start sooner, though not now.
     Sooner,
     /// It would wait for another cause.
@@ -101,6 +109,8 @@ pub struct Fate {
     /// When it starts by the ends that are known, while it waits.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expected_start: Option<Timestamp>,
+    /// What of its quota can never admit it, while it waits; null where no quota is in its way for good.
+    pub beyond_quota: Option<BeyondQuota>,
 }
 
 /// What a plan does with a job.
@@ -188,8 +198,9 @@ pub async fn diff(app: &App, asker: &Asker, draft: PolicyDraft) -> Result<Policy
     let mut present = questions::live(app).await?;
     let mut changed = present.clone();
     let both = (&mut present, &mut changed);
+    let week = questions::week(app).await?;
     let known = draft.apply(app, asker, both).await?;
-    let compared = move || compare(&present, &changed, known);
+    let compared = move || compare(&present, &changed, &week, known);
     let mut diff = app.questions.ask("plan a draft", compared).await?;
     name_jobs(app, asker, &mut diff.jobs).await?;
     Ok(diff)
@@ -211,9 +222,11 @@ async fn name_jobs(app: &App, asker: &Asker, jobs: &mut [JobDiff]) -> Result<(),
     Ok(())
 }
 
-fn compare(present: &World, changed: &World, known: Known) -> PolicyDiff {
+fn compare(present: &World, changed: &World, week: &Week, known: Known) -> PolicyDiff {
     let (before, after) = (engine::plan(present), engine::plan(changed));
-    let mut jobs = jobs(present, &before, &after);
+    let fates_before = fates(present, &before, || week.otherwise());
+    let fates_after = fates(changed, &after, || known.at_other_times(changed, week));
+    let mut jobs = jobs(present, &fates_before, &fates_after);
     let jobs_left_out = jobs.len().saturating_sub(JOBS_MAX);
     jobs.truncate(JOBS_MAX);
     let mut conflicts = known.conflicts;
@@ -221,6 +234,7 @@ fn compare(present: &World, changed: &World, known: Known) -> PolicyDiff {
     conflicts.truncate(CONFLICTS_MAX);
     PolicyDiff {
         at: present.now,
+        windows_at: known.windows_at,
         jobs,
         jobs_left_out,
         shares: shares(&before, &after),
@@ -231,17 +245,28 @@ fn compare(present: &World, changed: &World, known: Known) -> PolicyDiff {
     }
 }
 
-/// What each plan makes of the work that it does not leave as it is.
-fn fates(plan: &Plan) -> BTreeMap<&str, Fate> {
+/// What a plan makes of the work that it does not leave as it is; with the quotas of the world's
+/// teams at other times.
+fn fates<'p>(
+    world: &World,
+    plan: &'p Plan,
+    otherwise: impl FnOnce() -> Vec<Vec<Team>>,
+) -> BTreeMap<&'p str, Fate> {
     let fate = |outcome, reason| Fate {
         outcome,
         reason,
         expected_start: None,
+        beyond_quota: None,
     };
+    let asked = plan.waiting.iter();
+    let asked = asked.filter(|waiting| jobs::may_be_beyond(waiting.code.as_str()));
+    let works = asked.filter_map(|waiting| world.workload(&waiting.workload).cloned());
+    let mut beyond = jobs::beyond_at_all_times(world, otherwise, works.collect());
     let mut fates = BTreeMap::new();
     for waiting in &plan.waiting {
         let waits = Fate {
             expected_start: waiting.expected_start,
+            beyond_quota: beyond.remove(&waiting.workload),
             ..fate(Outcome::Waits, Some(waiting.code.as_str().to_owned()))
         };
         fates.insert(waiting.workload.as_str(), waits);
@@ -267,18 +292,22 @@ fn fates(plan: &Plan) -> BTreeMap<&str, Fate> {
     fates
 }
 
-fn jobs(world: &World, before: &Plan, after: &Plan) -> Vec<JobDiff> {
-    let (before, after) = (fates(before), fates(after));
+fn jobs(
+    world: &World,
+    before: &BTreeMap<&str, Fate>,
+    after: &BTreeMap<&str, Fate>,
+) -> Vec<JobDiff> {
     let runs = || Fate {
         outcome: Outcome::Runs,
         reason: None,
         expected_start: None,
+        beyond_quota: None,
     };
     let told = world.workloads.iter().filter_map(|work| {
         let of = |fates: &BTreeMap<&str, Fate>| {
             fates.get(work.name.as_str()).cloned().unwrap_or_else(runs)
         };
-        let (before, after) = (of(&before), of(&after));
+        let (before, after) = (of(before), of(after));
         Some(JobDiff {
             effect: effect(&before, &after)?,
             job: work.name.clone(),
@@ -297,6 +326,9 @@ fn effect(before: &Fate, after: &Fate) -> Option<Effect> {
         return None;
     }
     let same = before.outcome == after.outcome;
+    if before.beyond_quota.is_none() && after.beyond_quota.is_some() {
+        return Some(Effect::NeverStarts);
+    }
     match after.outcome {
         Outcome::Waits if before.outcome == Outcome::Waits => {
             match (before.expected_start, after.expected_start) {

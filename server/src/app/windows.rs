@@ -9,7 +9,6 @@ use domain::Timestamp;
 use domain::ids::{PoolId, WindowId};
 use domain::name::Name;
 use domain::weekly::{Day, TimeOfDay, Weekly, Zone};
-use engine::world::World;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -19,7 +18,7 @@ use super::page::{self, Page, PageAsk};
 use super::policy_diff::WindowDraft;
 use super::quotas::{NewQuota, Warning, tree::Promises, warning};
 use super::versions::{self, By, Expected, Object, PolicyNoun};
-use super::{App, AppError, Asker, change, pools, questions};
+use super::{App, AppError, Asker, change, pools};
 use crate::store::windows::{self as rows, WindowQuota as QuotaRow};
 use crate::store::{self, Tx};
 pub(super) use check::{at, check_count, sent};
@@ -204,19 +203,15 @@ pub async fn list(
 ) -> Result<Page<Window>, AppError> {
     authorise(asker, Action::ListWindows, Target::Platform)?;
     let after: Option<Name> = ask.after("window")?;
-    let fleet = if asker.scope().sees_all {
-        Some(questions::fleet(app).await?)
-    } else {
-        None
-    };
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let pool_id = pools::find(&mut tx, pool).await?.id;
     // A pool has few.
     let found = rows::all(&mut tx, Some(pool_id)).await?;
     let now = store::clock(&mut tx).await?;
-    let mut warnings = match &fleet {
-        Some(fleet) => warnings(&mut tx, (pool_id, pool), fleet).await?,
-        None => BTreeMap::new(),
+    let mut warnings = if asker.scope().sees_all {
+        warnings(&mut tx, (pool_id, pool)).await?
+    } else {
+        BTreeMap::new()
     };
     tx.commit().await?;
     let later = found.iter().filter(|row| Some(&row.name) > after.as_ref());
@@ -238,8 +233,6 @@ pub async fn create(
     reason: &str,
 ) -> Result<Answer<Window>, AppError> {
     let by = By::allowed(asker, Action::CreateWindow, reason)?;
-    // Read before the transaction begins, so that none waits for another connection.
-    let fleet = questions::fleet(app).await?;
     let mut work = idempotency::begin(app, asker, repeat).await?;
     if let Some(answer) = work.repeated().await? {
         return Ok(answer);
@@ -252,7 +245,7 @@ pub async fn create(
         quotas: new.quotas,
     };
     set(&mut work.tx, &by, pool, &new.name, Expected::Nothing, &form).await?;
-    let window = read(&mut work.tx, pool, &new.name, &fleet).await?;
+    let window = read(&mut work.tx, pool, &new.name).await?;
     let version = window.version;
     let answer = work.finish(app, Answer::created(window, version)).await?;
     app.wake.all();
@@ -269,7 +262,6 @@ pub async fn update(
     reason: &str,
 ) -> Result<Window, AppError> {
     let by = By::allowed(asker, Action::UpdateWindow, reason)?;
-    let fleet = questions::fleet(app).await?;
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let pool_id = pools::find(&mut tx, pool).await?.id;
     let mut form = WindowForm::from(&find(&mut tx, pool_id, name).await?);
@@ -286,7 +278,7 @@ pub async fn update(
             (AppError::Exceeded(excess), Some((field, value))) => excess.refused(*field, value),
             (other, _) => other,
         })?;
-    let window = read(&mut tx, pool, name, &fleet).await?;
+    let window = read(&mut tx, pool, name).await?;
     tx.commit().await?;
     app.wake.all();
     Ok(window)
@@ -436,10 +428,10 @@ fn stale(row: &rows::Window, given: i64) -> AppError {
 }
 
 /// One window, in the transaction of somebody who sees the quotas of all teams.
-async fn read(tx: &mut Tx, pool: &Name, name: &Name, fleet: &World) -> Result<Window, AppError> {
+async fn read(tx: &mut Tx, pool: &Name, name: &Name) -> Result<Window, AppError> {
     let pool_id = pools::find(tx, pool).await?.id;
     let now = store::clock(tx).await?;
-    let mut warnings = warnings(tx, (pool_id, pool), fleet).await?;
+    let mut warnings = warnings(tx, (pool_id, pool)).await?;
     let warnings = warnings.remove(name).unwrap_or_default();
     Ok(shown(&find(tx, pool_id, name).await?, now, warnings))
 }
@@ -448,11 +440,11 @@ async fn read(tx: &mut Tx, pool: &Name, name: &Name, fleet: &World) -> Result<Wi
 async fn warnings(
     tx: &mut Tx,
     pool: (PoolId, &Name),
-    fleet: &World,
 ) -> Result<BTreeMap<Name, Vec<Warning>>, AppError> {
     let now = store::clock(tx).await?;
     let promises = Promises::load(tx, pool).await?;
-    Ok(warning::of_windows(fleet, &promises, now))
+    let capacity = warning::capacity(tx, pool.0).await?;
+    Ok(warning::of_windows(capacity, &promises, now))
 }
 
 fn shown(row: &rows::Window, now: Timestamp, warnings: Vec<Warning>) -> Window {

@@ -10,6 +10,7 @@ use engine::plan::{Code, Plan, Waiting};
 use engine::world::{Workload, World};
 use serde_json::json;
 
+use super::week::Week;
 use super::world::{Mirror, Records};
 use super::{discreet, translate};
 use crate::app::jobs::{PLANNING_STOPPED, beyond_quotas, waits_for_quota};
@@ -186,16 +187,14 @@ impl News {
             .filter(|work| asked.contains(&work.name))
             .cloned()
             .collect();
-        let fleets = [
-            translate::fleet(&mirror.records, mirror.now),
-            translate::outside_windows(&mirror.records, mirror.now),
-        ];
-        let beyond = tokio::task::spawn_blocking(move || beyond_quotas(&fleets, works)).await;
+        let week = Week::of(&mirror.records, mirror.now);
+        let beyond = tokio::task::spawn_blocking(move || beyond_quotas(&week, works)).await;
         match beyond {
             Ok(beyond) => {
                 for verdict in &mut self.verdicts {
                     if let Some(beyond) = beyond.get(&verdict.id.to_string()) {
                         verdict.message = beyond.to_string();
+                        beyond.keep(&mut verdict.whole);
                     }
                 }
             }

@@ -27,6 +27,7 @@ impl Wait {
             expected_start: waiting["expected_start"]
                 .as_str()
                 .and_then(|at| at.parse().ok()),
+            beyond_quota: BeyondQuota::told(&waiting["beyond_quota"]),
             remedies: remedies.map(Remedy::told).collect(),
             ..Self::default()
         }
@@ -54,6 +55,7 @@ impl BeyondQuota {
             need_milli: milli(&beyond["need"])?,
             have_milli: milli(&beyond["have"])?,
             instances: beyond["instances"].as_i64(),
+            preemptible_admitted: beyond["preemptible_admitted"].as_bool().unwrap_or(false),
         })
     }
 }
