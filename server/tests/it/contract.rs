@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use crate::authorisation::Ground;
-use crate::fixture::{Client, Server};
+use crate::fixture::Server;
 use crate::fleet::add_node;
 use crate::openapi::operations;
 use crate::refusals::resolved;
@@ -112,14 +112,6 @@ fn whatever_has_a_version_is_changed_and_removed_at_one() {
     }
 }
 
-/// Removes what stands at `path` at its version.
-async fn remove(client: &Client, path: &str, version: i64) -> StatusCode {
-    let ask = client.ask(Method::DELETE, path);
-    ask.header("If-Match", &format!("\"{version}\""))
-        .status()
-        .await
-}
-
 #[sqlx::test(migrations = "../migrations")]
 async fn a_class_is_removed_at_the_version_that_was_read(owner: PgPool) {
     let server = Server::start(&owner).await;
@@ -139,7 +131,7 @@ async fn a_class_is_removed_at_the_version_that_was_read(owner: PgPool) {
         (2, StatusCode::PRECONDITION_FAILED),
         (1, StatusCode::NO_CONTENT),
     ] {
-        assert_eq!(remove(&admin, "/classes/spare", version).await, status);
+        assert_eq!(admin.remove("/classes/spare", version).await.status, status);
     }
 }
 
@@ -173,12 +165,12 @@ async fn a_name_that_is_used_again_goes_on_with_its_versions(owner: PgPool) {
         };
         let one = format!("{path}/aba");
         make(1).await;
-        assert_eq!(remove(&admin, &one, 1).await, StatusCode::NO_CONTENT);
+        admin.remove(&one, 1).await.expect(StatusCode::NO_CONTENT);
         make(3).await;
         // What was read before guards nothing that came after.
-        let stale = remove(&admin, &one, 1).await;
-        assert_eq!(stale, StatusCode::PRECONDITION_FAILED, "{path}");
-        assert_eq!(remove(&admin, &one, 3).await, StatusCode::NO_CONTENT);
+        let stale = admin.remove(&one, 1).await;
+        stale.problem(StatusCode::PRECONDITION_FAILED);
+        admin.remove(&one, 3).await.expect(StatusCode::NO_CONTENT);
         let history = format!("/policy-versions?object={object}");
         let changes = admin.get(&history).await.expect(StatusCode::OK);
         let made = changes["items"].as_array().expect("items").last().cloned();

@@ -1,6 +1,6 @@
 //! Teams, members, quotas, pools, classes, prices, and what the audit log says of them.
 
-use axum::http::{Method, StatusCode};
+use axum::http::StatusCode;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
@@ -322,9 +322,7 @@ async fn classes_ship_and_one_that_work_names_stays(owner: PgPool) {
         ]
     );
     operator
-        .ask(Method::DELETE, "/classes/normal")
-        .header("If-Match", "\"1\"")
-        .send()
+        .remove("/classes/normal", 1)
         .await
         .problem(StatusCode::CONFLICT);
     operator
@@ -350,15 +348,11 @@ async fn classes_ship_and_one_that_work_names_stays(owner: PgPool) {
         (&json!(400), &json!(false))
     );
     operator
-        .ask(Method::DELETE, "/classes/urgent")
-        .header("If-Match", "\"1\"")
-        .send()
+        .remove("/classes/urgent", 1)
         .await
         .problem(StatusCode::PRECONDITION_FAILED);
     operator
-        .ask(Method::DELETE, "/classes/urgent")
-        .header("If-Match", "\"2\"")
-        .send()
+        .remove("/classes/urgent", 2)
         .await
         .expect(StatusCode::NO_CONTENT);
 }

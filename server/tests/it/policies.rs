@@ -1,6 +1,6 @@
 //! Versions of pools, classes and quotas, quotas set as one table, and drafts that are planned and not kept.
 
-use axum::http::{Method, StatusCode};
+use axum::http::StatusCode;
 use serde_json::{Value, json};
 use server::app::policy_diff;
 use sqlx::PgPool;
@@ -127,9 +127,7 @@ async fn a_class_that_ships_and_one_that_was_removed_can_be_gone_back_to(owner: 
         .await
         .expect(StatusCode::CREATED);
     admin
-        .ask(Method::DELETE, "/classes/spare")
-        .header("If-Match", "\"1\"")
-        .send()
+        .remove("/classes/spare", 1)
         .await
         .expect(StatusCode::NO_CONTENT);
     let kept = versions(&admin, "object=class/spare").await;
