@@ -6,6 +6,7 @@ pub mod classes;
 pub mod dry_run;
 pub mod explain;
 pub mod jobs;
+mod listed;
 pub mod login;
 pub mod logs;
 pub mod platform;
@@ -14,6 +15,7 @@ pub mod pools;
 pub mod queue;
 pub mod quotas;
 pub mod remedies;
+mod said;
 pub mod spec;
 pub mod submit;
 mod tried;
@@ -26,8 +28,9 @@ use serde_json::Value;
 use crate::client::Client;
 use crate::failure::Failure;
 
-/// The team that a command is about: as said, else the only one that the asker belongs to.
-pub async fn team(client: &Client, said: Option<String>) -> Result<String, Failure> {
+/// The team that a command is about: as said, which `how` tells how to do, else the only one that the
+/// asker belongs to.
+pub async fn team(client: &Client, said: Option<String>, how: &str) -> Result<String, Failure> {
     if let Some(team) = said {
         return Ok(team);
     }
@@ -40,11 +43,11 @@ pub async fn team(client: &Client, said: Option<String>) -> Result<String, Failu
         .collect();
     match teams.as_slice() {
         [only] => Ok((*only).to_owned()),
-        [] => Err(Failure::Words(
-            "say which team with --team NAME; you belong to none".into(),
-        )),
+        [] => Err(Failure::Words(format!(
+            "say which team with {how}; you belong to none"
+        ))),
         several => Err(Failure::Words(format!(
-            "say which team with --team NAME: {}",
+            "say which team with {how}: {}",
             several.join(", ")
         ))),
     }

@@ -4,13 +4,16 @@ use serde::Deserialize;
 
 /// Exit status of what was refused or failed.
 pub const REFUSED: u8 = 1;
+/// HTTP's status of what the asker's role does not allow.
+const FORBIDDEN: u16 = 403;
 /// Exit status of wrong words on the command line.
 pub const WRONG_WORDS: u8 = 2;
 
 /// Why a command did not do what it was asked to do.
 #[derive(Debug)]
 pub enum Failure {
-    /// The words do not make sense: exit status 2.
+    /// What was said does not make sense, by itself and whoever is asked: words, and files that they
+    /// name. Exit status 2.
     Words(String),
     /// It was refused, or failed: exit status 1.
     Refused(String),
@@ -93,7 +96,9 @@ pub fn from_problem(status: u16, body: &str) -> Failure {
     } else {
         what
     };
-    if let Some(field) = problem.field.filter(|field| !text.contains(field.as_str())) {
+    // What nobody of that role may do is at fault in no field of what was said.
+    let field = problem.field.filter(|_| status != FORBIDDEN);
+    if let Some(field) = field.filter(|field| !text.contains(field.as_str())) {
         text = format!("{field}: {text}");
     }
     if let Some(remedy) = problem
@@ -124,6 +129,16 @@ mod tests {
             "per_worker.gpus: -1 is refused; use 0 to 64"
         );
         assert_eq!(failure.status(), REFUSED);
+    }
+
+    #[test]
+    fn what_a_role_does_not_allow_is_told_once() {
+        let body = r#"{"detail": "you may not make a pool: that needs the platform role admin",
+            "field": "operation", "value": "create_pool", "remedy": "the platform role admin"}"#;
+        assert_eq!(
+            from_problem(403, body).to_string(),
+            "you may not make a pool: that needs the platform role admin"
+        );
     }
 
     #[test]

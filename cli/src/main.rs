@@ -103,9 +103,48 @@ fn run(command: Command) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
+    use clap::{CommandFactory as _, Parser as _};
 
     use super::Arguments;
+
+    #[test]
+    fn what_a_flag_cannot_mean_is_wrong_words_whoever_would_have_been_asked() {
+        for words in [
+            "submit --kind zzz -- x",
+            "submit --runner zzz -- x",
+            "submit --nvlink zzz -- x",
+            "submit --on-partition zzz -- x",
+            "submit --sharing zzz -- x",
+            "submit --retry-on x -- x",
+            "submit --not-before tomorrow -- x",
+            "submit --pool H100 -- x",
+            "submit --class / -- x",
+            "jobs --state bogus",
+            "jobs --state queued,",
+            "jobs --user A/B",
+            "usage --group-by foo",
+            "usage --group-by team,",
+            "usage --from x",
+            "usage --to 2026-10-01",
+            "bookings list h100 --from x",
+            "bookings change h100 demo --to x",
+        ] {
+            let line = std::iter::once("allot").chain(words.split(' '));
+            let refused = Arguments::try_parse_from(line).expect_err(words);
+            assert_eq!(refused.exit_code(), 2, "{words}: {refused}");
+            let told = refused.to_string();
+            assert!(told.contains("invalid value"), "{words}: {told}");
+        }
+        for words in [
+            "submit --kind training --not-before 2026-10-01T00:00:00Z --retry-on failure -- x",
+            "submit --not-before= --like 1 -- x",
+            "jobs --state queued,running",
+            "usage --group-by team,day --from 2026-10-01T00:00:00+08:00",
+        ] {
+            let line = std::iter::once("allot").chain(words.split(' '));
+            Arguments::try_parse_from(line).expect(words);
+        }
+    }
 
     #[test]
     fn every_command_prints_json_and_has_an_example() {
@@ -115,16 +154,13 @@ mod tests {
         }
     }
 
-    /// Checks a command or, where it only holds others, those.
+    /// Checks a command and, where it holds others, those, which print in its place.
     fn check(command: &clap::Command, name: &str) {
-        if command.has_subcommands() {
-            for below in command.get_subcommands() {
-                check(below, &format!("{name} {}", below.get_name()));
-            }
-            return;
+        for below in command.get_subcommands() {
+            check(below, &format!("{name} {}", below.get_name()));
         }
         assert!(
-            command.get_arguments().any(|arg| arg.get_id() == "json"),
+            command.has_subcommands() || command.get_arguments().any(|arg| arg.get_id() == "json"),
             "{name} has no --json"
         );
         let after = command.get_after_help().map(ToString::to_string);

@@ -4,7 +4,7 @@ mod check;
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::name::{JobName, Name};
 use crate::sharing::SharingMode;
@@ -103,7 +103,8 @@ text_enum!(
 pub struct PerWorker {
     /// Whole devices, or a fraction under 1; with `mig_profile` how many instances.
     /// Absent: 1 with `mig_profile`, else 0.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub gpus: Option<MilliGpu>,
     /// The device model it needs.
     pub gpu_model: Option<String>,
@@ -119,6 +120,11 @@ pub struct PerWorker {
     /// Memory of the host in MiB.
     #[cfg_attr(feature = "openapi", schema(minimum = 0))]
     pub memory_mib: i64,
+}
+
+/// Reads a value that may be left out and is never null.
+fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<MilliGpu>, D::Error> {
+    MilliGpu::deserialize(deserializer).map(Some)
 }
 
 impl Default for PerWorker {

@@ -11,15 +11,18 @@ use serde_json::Value;
 use crate::support::{finish, one_machine, start};
 
 fn allot(cluster: &Cluster, token: &str, words: &[&str]) -> Output {
-    let checkout = rig::paths::checkout_of_build();
-    Command::new(cluster.paths().binary("allot").unwrap())
+    command(cluster, token, words).output().unwrap()
+}
+
+fn command(cluster: &Cluster, token: &str, words: &[&str]) -> Command {
+    let mut command = Command::new(cluster.paths().binary("allot").unwrap());
+    command
         .args(words)
         .env("ALLOTMENT_URL", cluster.url())
         .env("ALLOTMENT_TOKEN", token)
         .env("HOME", "/nonexistent")
-        .current_dir(checkout)
-        .output()
-        .unwrap()
+        .current_dir(rig::paths::checkout_of_build());
+    command
 }
 
 fn json(output: &Output) -> Value {
@@ -119,9 +122,20 @@ async fn every_command_does_its_part_of_the_main_job() {
     let changed = json(&run(&["job", &behind, "--json"]));
     assert_eq!(changed["spec"]["time_limit_seconds"], 7200, "{changed}");
     assert_eq!(run(&["change", &behind]).status.code(), Some(2));
-    for id in [&behind, &running] {
-        assert!(run(&["cancel", id]).status.success());
-    }
+    assert!(run(&["cancel", &behind]).status.success());
+    let writes = json(&run(&[
+        "submit", "--team", "vision", "--pool", "l40s", "--gpus", "4", "--json", "--", "echo",
+        "at last",
+    ]));
+    let writes = writes["id"].as_str().expect("an id").to_owned();
+    let followed = command(&cluster, member.token(), &["logs", "-f", &writes])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    assert!(run(&["cancel", &running]).status.success());
+    let followed = followed.wait_with_output().unwrap();
+    assert!(followed.status.success(), "{followed:?}");
+    assert_eq!(String::from_utf8_lossy(&followed.stdout), "at last\n");
     for id in [&behind, &running] {
         cluster
             .job_in(&member, id, &["cancelled"], crate::support::END_BOUND)

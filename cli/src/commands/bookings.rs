@@ -4,9 +4,9 @@ use clap::{Args, Subcommand};
 use domain::words::{IS, form_of};
 use serde_json::{Map, Value, json};
 
-use super::amount;
 use super::tried::{self, Tried};
 use super::versioned::{DeleteOfPool, Kind, Shape, Try, Why};
+use super::{amount, said};
 use crate::failure::Failure;
 use crate::table;
 
@@ -16,6 +16,7 @@ const KEYS: [&str; 4] = ["team", "gpus", "from", "to"];
 
 /// See and change what is booked of a pool ahead.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  allot bookings list h100")]
 pub struct Bookings {
     #[command(subcommand)]
     command: BookingsCommand,
@@ -52,10 +53,10 @@ struct List {
     /// The pool
     pool: String,
     /// Only those that end after this (RFC 3339)
-    #[arg(long)]
+    #[arg(long, value_parser = said::time)]
     from: Option<String>,
     /// Only those that begin before this (RFC 3339)
-    #[arg(long)]
+    #[arg(long, value_parser = said::time)]
     to: Option<String>,
     #[command(flatten)]
     shape: Shape,
@@ -125,10 +126,10 @@ struct Create {
     #[arg(long)]
     gpus: String,
     /// When it begins (RFC 3339)
-    #[arg(long)]
+    #[arg(long, value_parser = said::time)]
     from: String,
     /// When it ends (RFC 3339)
-    #[arg(long)]
+    #[arg(long, value_parser = said::time)]
     to: String,
     #[command(flatten)]
     tried: Try,
@@ -185,10 +186,10 @@ struct Change {
     #[arg(long)]
     gpus: Option<String>,
     /// When it begins (RFC 3339)
-    #[arg(long)]
+    #[arg(long, value_parser = said::time)]
     from: Option<String>,
     /// When it ends (RFC 3339)
-    #[arg(long)]
+    #[arg(long, value_parser = said::time)]
     to: Option<String>,
     #[command(flatten)]
     tried: Try,

@@ -10,6 +10,7 @@ use crate::table;
 
 /// See and change priority classes.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  allot classes list")]
 pub struct Classes {
     #[command(subcommand)]
     command: ClassesCommand,

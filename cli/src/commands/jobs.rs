@@ -1,8 +1,10 @@
 //! `allot jobs`, `job` and `cancel`.
 
 use clap::Args;
+use domain::state::JobState;
 use serde_json::{Value, json};
 
+use super::{listed, said};
 use crate::client::{Client, part};
 use crate::failure::Failure;
 use crate::foreign::plain;
@@ -16,13 +18,13 @@ const EVENTS_MAX: usize = 10_000;
 #[command(after_help = "Example:\n  allot jobs --team vision --state running")]
 pub struct Jobs {
     /// Only of this team
-    #[arg(long, short)]
+    #[arg(long, short, value_parser = said::name)]
     team: Option<String>,
-    /// Only in this state
-    #[arg(long, short)]
+    /// Only in this state; several by commas
+    #[arg(long, short, value_parser = said::words::<JobState>)]
     state: Option<String>,
     /// Only of this user
-    #[arg(long, short)]
+    #[arg(long, short, value_parser = said::name)]
     user: Option<String>,
     /// At most so many
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
@@ -44,9 +46,8 @@ impl Jobs {
             .iter()
             .filter_map(|(key, value)| Some((*key, (*value).clone()?)))
             .collect();
-        let jobs = Client::found()?
-            .list("/jobs", &query, self.limit as usize)
-            .await?;
+        let client = Client::found()?;
+        let jobs = listed::up_to(&client, "/jobs", &query, self.limit).await?;
         if self.json {
             return table::print_json(&json!({ "items": jobs }));
         }
@@ -169,7 +170,7 @@ impl Job {
 
     async fn show_elements(&self, client: &Client, path: &str) -> Result<(), Failure> {
         let path = format!("{path}/elements");
-        let rows = client.list(&path, &[], self.limit as usize).await?;
+        let rows = listed::up_to(client, &path, &[], self.limit).await?;
         table::print_line("")?;
         let columns = [
             ("ELEMENT", "id"),

@@ -4,6 +4,7 @@ use clap::Args;
 use domain::MilliGpu;
 use serde_json::{Value, json};
 
+use super::said;
 use crate::client::{Client, part};
 use crate::failure::Failure;
 use crate::table::{self, Column, text};
@@ -103,7 +104,7 @@ impl Quota {
     /// Runs the command.
     pub async fn run(self) -> Result<(), Failure> {
         let client = Client::found()?;
-        let team = super::team(&client, self.team).await?;
+        let team = super::team(&client, self.team, "allot quota NAME").await?;
         let path = format!("/teams/{}", part(&team));
         let quotas = client.get(&format!("{path}/quotas"), &[]).await?;
         let statement = client.get(&format!("{path}/quota-statement"), &[]).await?;
@@ -185,13 +186,13 @@ pub struct Usage {
     /// The team with its children [default: all that you may see]
     team: Option<String>,
     /// From this time (RFC 3339)
-    #[arg(long)]
+    #[arg(long, value_parser = said::time)]
     from: Option<String>,
     /// Up to this time (RFC 3339)
-    #[arg(long)]
+    #[arg(long, value_parser = said::time)]
     to: Option<String>,
     /// team, user, job, pool, mode, day or hour; several by commas
-    #[arg(long)]
+    #[arg(long, value_parser = said::groups)]
     group_by: Option<String>,
     /// Print JSON
     #[arg(long)]
@@ -238,7 +239,7 @@ impl Usage {
 }
 
 /// What usage is grouped by, with the column of each.
-const GROUPS: [(&str, Column); 7] = [
+pub(super) const GROUPS: [(&str, Column); 7] = [
     ("team", ("TEAM", "group.team")),
     ("user", ("USER", "group.user")),
     ("job", ("JOB", "group.job")),

@@ -19,6 +19,7 @@ const LOOKED_THROUGH_MAX: usize = 10_000;
 
 /// Try changed policies, and see what was changed.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  allot policy history quota/vision/h100")]
 pub struct Policy {
     #[command(subcommand)]
     command: PolicyCommand,

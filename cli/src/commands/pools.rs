@@ -13,6 +13,7 @@ const NOUN: &str = "pool";
 
 /// See and change pools and their policies.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  allot pools show h100")]
 pub struct Pools {
     #[command(subcommand)]
     command: PoolsCommand,

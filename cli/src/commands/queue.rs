@@ -5,6 +5,7 @@ use domain::words::counted;
 use serde_json::{Value, json};
 
 use super::explain::needed;
+use super::listed;
 use crate::client::{Client, part};
 use crate::failure::Failure;
 use crate::table::{self, text};
@@ -52,6 +53,7 @@ impl Queue {
         }
         for (pool, queue) in &queues {
             print(pool, queue)?;
+            listed::note(self.limit, left_out(queue), false);
         }
         Ok(())
     }
@@ -115,6 +117,17 @@ fn print(pool: &str, queue: &Value) -> Result<(), Failure> {
         table::print(&rows, &columns, "")?;
     }
     table::print_line("")
+}
+
+/// How many jobs wait behind those that are listed or told in sum.
+fn left_out(queue: &Value) -> u64 {
+    if queue["next_cursor"].is_null() {
+        return 0;
+    }
+    let items = queue["items"].as_array().into_iter().flatten();
+    let told = items.map(|item| 1 + item["others_before"]["jobs"].as_u64().unwrap_or(0));
+    let all = queue["all"]["jobs"].as_u64().unwrap_or(0);
+    all.saturating_sub(told.sum())
 }
 
 /// The row of jobs that are told in sum; none where there are none.

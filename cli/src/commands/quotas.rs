@@ -25,6 +25,7 @@ const KEYS: [&str; 5] = [
 
 /// See and change what teams are promised in pools.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  allot quotas set vision h100 --limit 16 --dry-run")]
 pub struct Quotas {
     #[command(subcommand)]
     command: QuotasCommand,

@@ -7,8 +7,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use clap::Args;
+use domain::name::{JobName, Name};
+use domain::sharing::SharingMode;
+use domain::spec::{JobKind, NvlinkRule, PartitionPolicy, RetryOn, Runner};
 use serde_json::{Map, Value, json};
 
+use super::said;
 use crate::failure::Failure;
 use file::read_text;
 
@@ -18,22 +22,22 @@ pub use file::{Asked, read, read_yaml};
 #[derive(Debug, Default, Args)]
 pub struct SpecFlags {
     /// The job's name [default: the program's]
-    #[arg(long)]
+    #[arg(long, value_parser = said::word_or_none::<JobName>)]
     pub name: Option<String>,
     /// training, batch or interactive
-    #[arg(long)]
+    #[arg(long, value_parser = said::word::<JobKind>)]
     pub kind: Option<String>,
     /// Priority class
-    #[arg(long)]
+    #[arg(long, value_parser = said::word_or_none::<Name>)]
     pub class: Option<String>,
     /// Acceptable pool, best first; may be repeated
-    #[arg(long = "pool", value_name = "POOL")]
+    #[arg(long = "pool", value_name = "POOL", value_parser = said::name)]
     pub pools: Vec<String>,
     /// Container image, with --runner container
     #[arg(long)]
     pub image: Option<String>,
     /// process, container or vm
-    #[arg(long)]
+    #[arg(long, value_parser = said::word::<Runner>)]
     pub runner: Option<String>,
     /// Environment variable; may be repeated
     #[arg(long = "env", short = 'e', value_name = "KEY=VALUE")]
@@ -63,7 +67,7 @@ pub struct SpecFlags {
     #[arg(long)]
     pub mig_profile: Option<String>,
     /// Accepted sharing mode; may be repeated
-    #[arg(long = "sharing", value_name = "MODE")]
+    #[arg(long = "sharing", value_name = "MODE", value_parser = said::word::<SharingMode>)]
     pub sharing: Vec<String>,
     /// CPU cores per worker
     #[arg(long, allow_negative_numbers = true)]
@@ -81,16 +85,16 @@ pub struct SpecFlags {
     #[arg(long = "prefer", value_name = "LABEL")]
     pub topology_prefer: Option<String>,
     /// prefer, require or any
-    #[arg(long)]
+    #[arg(long, value_parser = said::word::<NvlinkRule>)]
     pub nvlink: Option<String>,
     /// Label whose values workers must not share
     #[arg(long, value_name = "LABEL")]
     pub anti_affinity: Option<String>,
     /// The one node it may run on
-    #[arg(long)]
+    #[arg(long, value_parser = said::word_or_none::<Name>)]
     pub node: Option<String>,
     /// Not started before this time (RFC 3339)
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = said::time_or_none)]
     pub not_before: Option<String>,
     /// Make it an array of so many jobs, told apart by ALLOTMENT_ARRAY_INDEX
     #[arg(long, value_name = "COUNT", value_parser = bounded("array.count"), allow_negative_numbers = true)]
@@ -120,10 +124,10 @@ pub struct SpecFlags {
     #[arg(long, value_parser = bounded("retries.limit"), allow_negative_numbers = true)]
     pub retries: Option<u32>,
     /// failure or time_limit; may be repeated [default with --retries: failure]
-    #[arg(long = "retry-on", value_name = "END")]
+    #[arg(long = "retry-on", value_name = "END", value_parser = said::word::<RetryOn>)]
     pub retry_on: Vec<String>,
     /// What a cut-off node does with it: stop or keep
-    #[arg(long)]
+    #[arg(long, value_parser = said::word::<PartitionPolicy>)]
     pub on_partition: Option<String>,
     /// Label for people; may be repeated
     #[arg(long = "label", value_name = "KEY=VALUE")]
@@ -153,7 +157,7 @@ impl SpecFlags {
         ];
         for (key, value) in texts {
             if let Some(value) = value {
-                spec.insert(key.into(), said(value));
+                spec.insert(key.into(), text_or_none(value));
             }
         }
         for (key, values) in [("pools", &self.pools), ("after", &self.after)] {
@@ -188,6 +192,10 @@ impl SpecFlags {
             if let Some(value) = value {
                 object(spec, "array").insert(key.into(), json!(value));
             }
+        }
+        if self.at_most.is_some() && spec["array"].get("count").is_none() {
+            let words = "--at-most is of an array: say --array COUNT with it";
+            return Err(Failure::Words(words.into()));
         }
         let durations = [
             ("--time-limit", "time_limit_seconds", &self.time_limit),
@@ -238,7 +246,7 @@ impl SpecFlags {
             ("mig_profile", &self.mig_profile),
         ] {
             if let Some(value) = value {
-                object(spec, "per_worker").insert(key.into(), said(value));
+                object(spec, "per_worker").insert(key.into(), text_or_none(value));
             }
         }
         if !self.sharing.is_empty() {
@@ -249,7 +257,7 @@ impl SpecFlags {
             ("prefer", &self.topology_prefer),
         ] {
             if let Some(value) = value {
-                object(spec, "topology").insert(key.into(), said(value));
+                object(spec, "topology").insert(key.into(), text_or_none(value));
             }
         }
         Ok(())
@@ -277,7 +285,7 @@ fn twice(flag: &str, name: &str) -> Failure {
 }
 
 /// A text; an empty one takes the key of a file or of a job like it away.
-fn said(text: &str) -> Value {
+fn text_or_none(text: &str) -> Value {
     if text.is_empty() {
         Value::Null
     } else {
@@ -410,6 +418,20 @@ mod tests {
             let failure = told(&flags).expect_err(words);
             assert!(failure.starts_with(words), "{failure}");
         }
+    }
+
+    #[test]
+    fn how_many_run_at_once_is_said_of_an_array_alone() {
+        let flags = SpecFlags {
+            at_most: Some(2),
+            ..SpecFlags::default()
+        };
+        let refused = flags.write(&mut Map::new());
+        assert!(matches!(refused, Err(Failure::Words(_))), "{refused:?}");
+        let mut array = Map::new();
+        array.insert("array".into(), json!({"count": 4}));
+        flags.write(&mut array).expect("the file says how many");
+        assert_eq!(array["array"], json!({"count": 4, "at_most": 2}));
     }
 
     #[test]

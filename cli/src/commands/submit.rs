@@ -19,10 +19,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Looks in a row that may find nobody: ten minutes, an upgrade of the server.
 const AWAY_LOOKS_MAX: u32 = 1_200;
 
+/// Most jobs of a batch that are tried: each is a question to the planner.
+const TRIED_MAX: usize = 50;
+
 /// Submit a job.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  allot submit --team vision --pool h100 --gpus 1 --wait -- python3 train.py --epochs 20\n  allot submit examples/digits/job.yaml --team vision\n\nA file whose key jobs lists specs submits all of them, or none."
+    after_help = "Examples:\n  allot submit --team vision --pool h100 --gpus 1 --wait -- python3 train.py --epochs 20\n  allot submit examples/digits/job.yaml --team vision\n\nA file whose key jobs lists specs submits all of them, or none; --dry-run tries each of them by itself."
 )]
 pub struct Submit {
     /// A spec, or a list of them below jobs, as YAML 1.2 or JSON; flags overwrite their keys
@@ -55,16 +58,16 @@ impl Submit {
     pub async fn run(self) -> Result<(), Failure> {
         let client = Client::found()?;
         let (asked, team) = self.assemble(&client).await?;
-        let team = super::team(&client, team).await?;
+        let team = super::team(&client, team, "--team NAME").await?;
         let path = format!("/teams/{}/jobs", part(&team));
         let answer = match asked {
             Asked::One(spec) if self.dry_run => {
                 let path = format!("{path}/dry-run");
                 return self.show_dry_run(&client.post(&path, &json!(spec)).await?);
             }
-            Asked::Batch(_) if self.dry_run => {
-                let words = "--dry-run asks of one job: give it a file with one spec";
-                return Err(Failure::Words(words.into()));
+            Asked::Batch(specs) if self.dry_run => {
+                let path = format!("{path}/dry-run");
+                return self.try_each(&client, &path, specs).await;
             }
             Asked::One(spec) => client.post(&path, &json!(spec)).await?,
             Asked::Batch(specs) => {
@@ -161,6 +164,50 @@ impl Submit {
         Ok(())
     }
 
+    /// Shows what would happen to each job of a batch by itself, in the order of the file.
+    async fn try_each(
+        &self,
+        client: &Client,
+        path: &str,
+        specs: Vec<Map<String, Value>>,
+    ) -> Result<(), Failure> {
+        if specs.len() > TRIED_MAX {
+            let words = format!("--dry-run tries at most {TRIED_MAX} jobs: give it a shorter list");
+            return Err(Failure::Words(words));
+        }
+        let (mut answers, mut refused) = (Vec::new(), Vec::new());
+        for (index, mut spec) in specs.into_iter().enumerate() {
+            alone(&mut spec);
+            let name = text(spec.get("name").unwrap_or(&Value::Null));
+            let answer = match client.post(path, &json!(spec)).await {
+                Ok(answer) => answer,
+                Err(Failure::Refused(why)) => {
+                    refused.push(format!("jobs[{index}]: {why}"));
+                    continue;
+                }
+                Err(other) => return Err(other),
+            };
+            if answer["verdict"] == "refused" {
+                refused.push(format!("jobs[{index}]: {}", text(&answer["message"])));
+            } else if !self.json {
+                table::print_line(&format!("jobs[{index}] {name}"))?;
+                dry_run::print(&answer)?;
+                table::print_line("")?;
+            }
+            answers.push(answer);
+        }
+        if self.json {
+            table::print_json(&json!({ "items": answers }))?;
+        }
+        eprintln!(
+            "note: each is tried by itself: what the others of the file would take is not counted"
+        );
+        if refused.is_empty() {
+            return Ok(());
+        }
+        Err(Failure::Refused(refused.join("\n")))
+    }
+
     async fn wait_for_end(&self, client: &Client, id: &str) -> Result<(), Failure> {
         let mut seen = String::new();
         let mut away = 0;
@@ -199,6 +246,14 @@ impl Submit {
     }
 }
 
+/// Takes from a spec which jobs of its batch it follows: they are not there to be named.
+fn alone(spec: &mut Map<String, Value>) {
+    let of_batch = |id: &Value| id.as_str().is_some_and(|id| id.starts_with('#'));
+    if let Some(Value::Array(after)) = spec.get_mut("after") {
+        after.retain(|id| !of_batch(id));
+    }
+}
+
 /// The spec of a job that is there, and its team.
 async fn like(client: &Client, id: &str) -> Result<(Asked, Option<String>), Failure> {
     let job = client.get(&format!("/jobs/{}", part(id)), &[]).await?;
@@ -229,7 +284,20 @@ fn name_after(program: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::name_after;
+    use serde_json::json;
+
+    use super::{alone, name_after};
+
+    #[test]
+    fn a_job_of_a_batch_is_tried_without_those_of_the_batch_that_it_follows() {
+        let spec = json!({"after": ["#0", "0190b6f2-5c1e-7cc3-98c4-dc0c0c07398f"]});
+        let mut spec = spec.as_object().cloned().expect("an object");
+        alone(&mut spec);
+        assert_eq!(
+            spec["after"],
+            json!(["0190b6f2-5c1e-7cc3-98c4-dc0c0c07398f"])
+        );
+    }
 
     #[test]
     fn a_job_is_named_after_its_program() {

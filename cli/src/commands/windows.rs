@@ -17,6 +17,7 @@ const KEYS: [&str; 5] = ["days", "from", "to", "time_zone", "quotas"];
 
 /// See and change what holds in a pool for some hours of the week.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  allot windows list h100")]
 pub struct Windows {
     #[command(subcommand)]
     command: WindowsCommand,

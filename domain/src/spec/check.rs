@@ -120,7 +120,8 @@ impl JobSpec {
 
     fn check_command(&self, faults: &mut Faults) {
         if self.command.is_empty() || self.command[0].is_empty() {
-            faults.add("command", "[]", "a program and its arguments");
+            let words = serde_json::Value::from(self.command.clone());
+            faults.add("command", words, "a program and its arguments");
         } else if self.command.len() > COMMAND_WORDS_MAX {
             let remedy = format!("at most {COMMAND_WORDS_MAX} words");
             faults.add("command", self.command.len(), remedy);

@@ -10,8 +10,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::extract::{
-    ApiJson, ApiPath, ApiPost, ApiQuery, IfMatch, MaybeIfMatch, PageQuery, ReasonQuery, RepeatKey,
-    SignedIn,
+    ApiJson, ApiPath, ApiPost, ApiQuery, IfMatch, PageQuery, ReasonQuery, RepeatKey, SignedIn,
 };
 use super::problem::{Refusals, UpdateRefusals};
 use super::reply::Versioned;
@@ -86,7 +85,7 @@ async fn update_class(
 /// Remove a priority class that no job names.
 #[utoipa::path(
     delete, path = "/classes/{class}", tag = "policy",
-    params(ClassPath, ReasonQuery, ("If-Match" = Option<String>, Header, description = "The version that was read, in quotes.")),
+    params(ClassPath, ReasonQuery, ("If-Match" = String, Header, description = "The version that was read, in quotes.")),
     responses((status = 204, description = "It is gone."), UpdateRefusals)
 )]
 async fn delete_class(
@@ -94,7 +93,7 @@ async fn delete_class(
     SignedIn(asker): SignedIn,
     ApiPath(path): ApiPath<ClassPath>,
     ApiQuery(why): ApiQuery<ReasonQuery>,
-    MaybeIfMatch(version): MaybeIfMatch,
+    IfMatch(version): IfMatch,
 ) -> Result<StatusCode, AppError> {
     classes::delete(&app, &asker, &path.class, version, &why.reason).await?;
     Ok(StatusCode::NO_CONTENT)

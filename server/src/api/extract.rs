@@ -122,7 +122,7 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for ApiPath
             .iter()
             .find(|(_, value)| message.contains(&domain::error::quote(value)));
         Err(refused.map_or_else(
-            || AppError::not_found("object", parts.uri.path()),
+            || AppError::not_found("resource", parts.uri.path()),
             |(key, value)| AppError::not_found(noun(key), value),
         ))
     }
@@ -130,13 +130,21 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for ApiPath
 
 /// The word for a part of a path.
 fn noun(key: &str) -> &'static str {
-    const NOUNS: [&str; 9] = [
-        "team", "pool", "user", "class", "node", "job", "member", "booking", "window",
+    const NOUNS: [(&str, &str); 9] = [
+        ("team", "team"),
+        ("pool", "pool"),
+        ("user", "user"),
+        ("class", "class"),
+        ("node", "node"),
+        ("job", "job"),
+        ("booking", "booking"),
+        ("window", "window"),
+        ("policy_version", "policy version"),
     ];
     NOUNS
         .into_iter()
-        .find(|noun| *noun == key)
-        .unwrap_or("object")
+        .find(|(part, _)| *part == key)
+        .map_or("resource", |(_, noun)| noun)
 }
 
 /// The query; parameters that the operation does not have are refused by name.
@@ -319,22 +327,6 @@ impl<S: Send + Sync> FromRequestParts<S> for IfMatch {
         match parts.headers.get(IF_MATCH) {
             Some(value) => version(value.to_str().unwrap_or("?")).map(Self),
             None => Err(AppError::PreconditionRequired),
-        }
-    }
-}
-
-/// The version that a removal builds on, for those who care.
-#[derive(Debug, Clone, Copy)]
-pub struct MaybeIfMatch(pub Option<i64>);
-
-impl<S: Send + Sync> FromRequestParts<S> for MaybeIfMatch {
-    type Rejection = AppError;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, AppError> {
-        match IfMatch::from_request_parts(parts, state).await {
-            Ok(IfMatch(version)) => Ok(Self(Some(version))),
-            Err(AppError::PreconditionRequired) => Ok(Self(None)),
-            Err(other) => Err(other),
         }
     }
 }

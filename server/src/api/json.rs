@@ -5,6 +5,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::error::Category;
 
+use super::objects::FromObjects;
 use crate::app::AppError;
 use crate::front::fields::{field_fault, takes};
 
@@ -15,22 +16,20 @@ pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, AppError> {
         AppError::Unreadable(FieldError::new("body", at, "JSON in UTF-8"))
     })?;
     if !text.trim_start().starts_with('{') {
-        // Arrays would be taken for objects whose fields come in order.
         return Err(match serde_json::from_str::<serde::de::IgnoredAny>(text) {
             Ok(_) => AppError::invalid("body", text, "an object"),
             Err(error) => unreadable("body", text, &error),
         });
     }
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    let fault = match serde_path_to_error::deserialize(&mut deserializer) {
+    let fault = match serde_path_to_error::deserialize(FromObjects(&mut deserializer)) {
         Ok(value) => match deserializer.end() {
             Ok(()) => return Ok(value),
             Err(error) => return Err(unreadable("body", text, &error)),
         },
         Err(fault) => fault,
     };
-    let path = fault.path().to_string();
-    let path = if path == "." { String::new() } else { path };
+    let path = known(&fault.path().to_string()).to_owned();
     let error = fault.into_inner();
     // The parser stops at the first fault, of JSON or of what was asked for: what it says tells
     // not always which of both it was.
@@ -67,6 +66,11 @@ pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, AppError> {
     }))
 }
 
+/// A path as far as it is one: a parser that stopped before a key says `?` for it, and `.` for none.
+fn known(path: &str) -> &str {
+    path.trim_end_matches(['.', '?'])
+}
+
 /// What parsers say of the value of a choice that is no text: nothing of what may be chosen.
 const CHOICE_UNSAID: [&str; 2] = ["expected value", "string or map"];
 
@@ -81,7 +85,7 @@ fn wanted<T: DeserializeOwned>(whole: &Value, field: &str) -> Option<FieldError>
     let tried = |value: Value| {
         let mut whole = whole.clone();
         put(&mut whole, field, value)?;
-        let wrong = serde_path_to_error::deserialize::<_, T>(&whole).err()?;
+        let wrong = serde_path_to_error::deserialize::<_, T>(FromObjects(&whole)).err()?;
         let path = wrong.path().to_string();
         Some(fault_in(&whole, &path, &wrong.into_inner()))
     };
@@ -344,10 +348,12 @@ mod tests {
             ("{\"name\": 'a'}", "'"),
             ("{\"name\": é}", "é"),
             ("{", "the end"),
+            (r#"{"per_worker": {"#, "the end"),
         ] {
             match read::<JobSpec>(text.as_bytes()) {
                 Err(AppError::Unreadable(error)) => {
                     assert_eq!(error.value, value, "{text}");
+                    assert!(!error.field.contains('?'), "{text}: {}", error.field);
                     assert!(error.remedy.contains("line "), "{}", error.remedy);
                 }
                 other => panic!("{text}: {other:?}"),

@@ -42,7 +42,10 @@ struct LogsQuery {
     follow: Option<bool>,
 }
 
-/// Read what a worker of a job wrote. With `follow` the answer ends when the worker has ended.
+/// Read what a worker of a job wrote.
+///
+/// With `follow` the answer ends when the worker has ended; where no attempt of the job has begun it
+/// begins with the first, and ends where the job does before that.
 #[utoipa::path(
     get, path = "/jobs/{job}/logs", tag = "work",
     params(("job" = JobId, Path, description = "Its id."), LogsQuery),

@@ -24,6 +24,7 @@ pub mod jobs;
 pub mod json;
 pub mod logs;
 pub mod nodes;
+mod objects;
 pub mod openapi;
 pub mod planning;
 pub mod policy;

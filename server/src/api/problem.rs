@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::header::{ACCEPT_ENCODING, ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use domain::FieldError;
@@ -90,6 +90,10 @@ impl Problem {
         }
     }
 
+    fn of(self, field: &str, value: &str, remedy: impl Into<String>) -> Self {
+        self.with(FieldError::new(field, value, remedy))
+    }
+
     fn with(mut self, field: FieldError) -> Self {
         let fault = Fault::from(field);
         self.field = Some(fault.field);
@@ -98,7 +102,8 @@ impl Problem {
         self
     }
 
-    fn of_status(status: StatusCode) -> Self {
+    /// What the router itself refuses, of a request for `path` by `method`.
+    fn of_status(status: StatusCode, (method, path): (&Method, &str)) -> Self {
         let (kind, detail) = match status {
             StatusCode::NOT_FOUND => (
                 "no-such-route",
@@ -114,7 +119,14 @@ impl Problem {
             _ => ("refused", "the request is refused"),
         };
         let title = status.canonical_reason().unwrap_or("refused");
-        Self::new(status, kind, &title.to_lowercase(), detail.to_owned())
+        let problem = Self::new(status, kind, &title.to_lowercase(), detail.to_owned());
+        match status {
+            StatusCode::NOT_FOUND => problem.of("path", path, "a path of openapi.yaml"),
+            StatusCode::METHOD_NOT_ALLOWED => {
+                problem.of("method", method.as_str(), "one that the header Allow names")
+            }
+            _ => problem,
+        }
     }
 }
 
@@ -135,7 +147,8 @@ impl IntoResponse for AppError {
             Self::Invalid(field)
             | Self::Unreadable(field)
             | Self::Impossible { field, .. }
-            | Self::Conflict { field, .. } => {
+            | Self::Conflict { field, .. }
+            | Self::NoLog { field, .. } => {
                 problem = problem.with(field.clone());
             }
             Self::InvalidAll(faults) => {
@@ -150,16 +163,22 @@ impl IntoResponse for AppError {
                 problem.value = Some(name.clone());
                 problem.remedy = Some(format!("the name or id of a {what} that you may see"));
             }
-            Self::NoLog { of } => {
-                problem.field = Some("log".to_owned());
-                problem.value = Some(of.clone());
-                problem.remedy = Some("a worker and an attempt of the job that have begun".into());
-            }
             Self::Encoding { given } => {
                 problem.field = Some("Content-Encoding".into());
                 problem.value = Some(given.clone());
                 problem.remedy = Some("identity, or no such header".into());
                 headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+            }
+            Self::MediaType { given } => {
+                problem = problem.of("Content-Type", given, "application/json");
+            }
+            Self::TooLarge { limit_bytes } => {
+                let more = format!("more than {limit_bytes} bytes");
+                let remedy = format!("at most {limit_bytes} bytes: send less, or in parts");
+                problem = problem.of("body", &more, remedy);
+            }
+            Self::Forbidden { action, needs } => {
+                problem = problem.of("operation", action, needs.to_string());
             }
             Self::Unauthenticated | Self::WrongCredentials => {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -175,9 +194,8 @@ impl IntoResponse for AppError {
                 problem.remedy = Some(format!("If-Match: \"{present}\", once you have read it"));
             }
             Self::PreconditionRequired => {
-                problem.field = Some("If-Match".into());
-                problem.remedy =
-                    Some("the version that you read, in quotes, as ETag gave it".into());
+                let remedy = "the version that you read, in quotes, as ETag gave it";
+                problem = problem.with(FieldError::missing("If-Match", remedy));
             }
             Self::TooMany {
                 retry_after_seconds,
@@ -331,6 +349,7 @@ fn classify(error: &AppError) -> (StatusCode, String, &'static str) {
 
 /// Layer: writes each refusal of the API, whoever made it, as a problem with the request's id.
 pub async fn render(State(_): State<App>, request: Request, next: Next) -> Response {
+    let asked = (request.method().clone(), request.uri().path().to_owned());
     let request_id = request
         .extensions()
         .get::<Arc<RequestContext>>()
@@ -348,7 +367,10 @@ pub async fn render(State(_): State<App>, request: Request, next: Next) -> Respo
     {
         tracing::warn!("database away: {source}");
     }
-    let mut problem = pending.map_or_else(|| Problem::of_status(status), |p| p.problem);
+    let mut problem = pending.map_or_else(
+        || Problem::of_status(status, (&asked.0, &asked.1)),
+        |p| p.problem,
+    );
     problem.request_id = request_id;
     let denied = response.extensions().get::<Denied>().copied();
     let mut rendered = (status, Json(problem)).into_response();

@@ -299,10 +299,11 @@ pub(super) async fn set(
     };
     let (before, version) = match expected {
         Expected::Nothing => {
-            rows::insert(tx, BookingId::new(), pool_id, name, &fields)
+            let version = versions::first(tx, &object(pool_id, pool, name)).await?;
+            rows::insert(tx, BookingId::new(), pool_id, (name, version), &fields)
                 .await
                 .map_err(|e| AppError::name_taken(e, "booking_name_taken", "booking", name))?;
-            (None, 1)
+            (None, version)
         }
         Expected::Version(version) => {
             let row = find(tx, pool_id, name).await?;

@@ -172,10 +172,11 @@ pub(super) async fn set(
     } = form;
     let (before, version) = match expected {
         Expected::Nothing => {
-            store::classes::insert(tx, name, priority, preemptible)
+            let version = versions::first(tx, &object(name, 1)).await?;
+            store::classes::insert(tx, (name, version), priority, preemptible)
                 .await
                 .map_err(|error| AppError::name_taken(error, "classes_pkey", "class", name))?;
-            (None, 1)
+            (None, version)
         }
         Expected::Version(version) => {
             let row = find(tx, name).await?;
@@ -208,7 +209,7 @@ pub async fn delete(
     app: &App,
     asker: &Asker,
     name: &Name,
-    version: Option<i64>,
+    version: i64,
     reason: &str,
 ) -> Result<(), AppError> {
     let by = By::allowed(asker, Action::DeleteClass, reason)?;
@@ -221,7 +222,6 @@ pub async fn delete(
             FieldError::new("class", name, "it stays"),
         ));
     }
-    let version = version.unwrap_or(before.version);
     let deleted = store::classes::delete(&mut tx, name.as_str(), version)
         .await
         .map_err(|error| in_use(error, name))?;

@@ -57,10 +57,12 @@ pub enum AppError {
         name: String,
     },
     /// No such log, or not to be seen: 404.
-    #[error("there is no log {of}")]
+    #[error("{message}")]
     NoLog {
-        /// Of what, such as `of worker 3 of attempt 1`.
-        of: String,
+        /// What there is none of.
+        message: String,
+        /// Which parameter names it, what that is, and what there is.
+        field: FieldError,
     },
     /// It contradicts the present state: 409, which is told.
     #[error("{message}: {}", .field.remedy)]
@@ -213,6 +215,19 @@ impl AppError {
         let remedy = "read it again and repeat";
         let field = FieldError::new("version", "an earlier one", remedy);
         Self::conflict(RefusalCode::ChangedMeanwhile, message, field)
+    }
+
+    /// A log that is not there: by which parameter it is named, and what there is.
+    pub fn no_log(
+        message: impl Into<String>,
+        field: &str,
+        value: impl std::fmt::Display,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self::NoLog {
+            message: message.into(),
+            field: FieldError::new(field, value, remedy),
+        }
     }
 
     /// Something that is not there, or not to be seen.

@@ -6,7 +6,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use domain::ids::{JobId, NodeId, TeamId};
+use domain::ids::{JobId, NodeId};
+use domain::name::Name;
 use serde::Serialize;
 use sqlx::postgres::PgListener;
 use tokio::sync::broadcast;
@@ -63,8 +64,8 @@ pub struct FeedItem {
     pub job: Option<JobId>,
     /// The node that it is or lies on.
     pub node: Option<NodeId>,
-    /// Whose it is.
-    pub team: Option<TeamId>,
+    /// Whose it is: the team's name.
+    pub team: Option<Name>,
 }
 
 /// Follows the feed until `stop`, and hands every settled change on.
@@ -341,7 +342,7 @@ fn visible(asker: &Asker, change: &Change) -> Option<FeedItem> {
             noun: change.noun.clone(),
             job: change.job_id,
             node: change.node_id,
-            team: change.team_id,
+            team: change.team.clone(),
         });
     }
     let node = change.node_id.filter(|_| change.noun == "assignment")?;
@@ -378,7 +379,7 @@ fn parse(text: &str) -> Result<Position, AppError> {
 
 #[cfg(test)]
 mod tests {
-    use domain::ids::{RequestId, SessionId, UserId};
+    use domain::ids::{RequestId, SessionId, TeamId, UserId};
     use domain::role::{PlatformRole, TeamRole};
 
     use super::*;
@@ -401,6 +402,7 @@ mod tests {
             at: domain::Timestamp::UNIX_EPOCH,
             noun: noun.to_owned(),
             team_id: team,
+            team: team.map(|_| "vision".parse().expect("a name")),
             job_id: team.map(|_| JobId::new()),
             node_id: (noun == "assignment").then(NodeId::new),
             user_id: None,

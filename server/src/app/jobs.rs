@@ -71,11 +71,7 @@ pub async fn list(
     }
     if let Some(user) = &filter.user {
         let found = store::users::find(&mut tx, user.as_str()).await?;
-        rows.user_id = Some(
-            found
-                .ok_or_else(|| AppError::invalid("user", user, "a user whom you may see"))?
-                .id,
-        );
+        rows.user_id = Some(found.ok_or_else(|| AppError::not_found("user", user))?.id);
     }
     let mut found = jobs::list(&mut tx, &rows, ask.rows_wanted()).await?;
     found.extend(arrays::list(&mut tx, &rows, ask.rows_wanted()).await?);

@@ -48,14 +48,23 @@ pub struct LogReader {
     _seat: Seat,
     job: JobId,
     ask: LogAsk,
-    place: LogPlace,
+    /// Where it lies; nowhere before the first attempt of a job that is followed.
+    place: Option<LogPlace>,
     offset: i64,
     pieces: mpsc::Receiver<LogPiece>,
     ahead: Option<LogPiece>,
 }
 
-/// Opens a log. When this returns, the node has begun to answer: what can be told by a status
-/// is told by it, not by a stream that breaks.
+/// What is there of a log that was asked for.
+enum Found {
+    /// It lies here.
+    At(LogPlace),
+    /// It is followed, and may begin yet.
+    Ahead,
+}
+
+/// Opens a log. When this returns, the node has begun to answer, or there is no attempt yet whose node
+/// could: what can be told by a status is told by it, not by a stream that breaks.
 pub async fn open(
     app: &App,
     asker: &Asker,
@@ -63,36 +72,46 @@ pub async fn open(
     ask: LogAsk,
 ) -> Result<LogReader, AppError> {
     let rights = app.rights.watch(asker.user_id);
-    let place = find(app, asker, job, &ask).await?;
+    let found = find(app, asker, job, &ask).await?;
     let most = app.config.limits.logs_per_person;
     let seat = app.streams.take(asker.user_id, Kind::Logs, most)?;
+    let reader = LogReader {
+        app: app.clone(),
+        asker: asker.clone(),
+        rights,
+        _seat: seat,
+        job,
+        ask,
+        place: None,
+        offset: ask.offset,
+        pieces: mpsc::channel(1).1,
+        ahead: None,
+    };
+    let Found::At(place) = found else {
+        return Ok(reader);
+    };
     let answer = tokio::time::timeout(ANSWER_TIMEOUT, answered(app, &place, &ask)).await;
     let Some((pieces, ahead)) = answer.ok().transpose()?.flatten() else {
         return Err(AppError::NodeAway { node: place.node });
     };
     match ahead {
         Some(LogPiece::Missing) if place.ended() => {
-            let of = format!(
-                "of worker {} of attempt {} any more: its node keeps none",
-                ask.worker, place.attempt
+            let message = format!(
+                "node {} keeps no log of worker {} of attempt {} any more",
+                place.node, ask.worker, place.attempt
             );
-            Err(AppError::NoLog { of })
+            let remedy = "a later attempt, where there is one";
+            Err(AppError::no_log(message, "attempt", place.attempt, remedy))
         }
         Some(LogPiece::Broken(why)) => Err(AppError::LogBusy {
             node: place.node,
             why,
         }),
         ahead => Ok(LogReader {
-            app: app.clone(),
-            asker: asker.clone(),
-            rights,
-            _seat: seat,
-            job,
-            ask,
-            offset: ask.offset,
-            place,
+            place: Some(place),
             pieces,
             ahead,
+            ..reader
         }),
     }
 }
@@ -131,9 +150,13 @@ async fn first(pieces: &mut mpsc::Receiver<LogPiece>, follow: bool) -> Option<Op
     }
 }
 
-async fn find(app: &App, asker: &Asker, job: JobId, ask: &LogAsk) -> Result<LogPlace, AppError> {
+async fn find(app: &App, asker: &Asker, job: JobId, ask: &LogAsk) -> Result<Found, AppError> {
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let row = jobs::find(&mut tx, asker, Action::GetJobLogs, job).await?;
+    if job.is_array() {
+        let remedy = format!("the id of an element, such as {job}.0: each has a log of its own");
+        return Err(AppError::invalid("id", job, remedy));
+    }
     let attempt = ask.attempt.unwrap_or(row.attempt);
     let of = LogOf {
         attempt,
@@ -141,17 +164,47 @@ async fn find(app: &App, asker: &Asker, job: JobId, ask: &LogAsk) -> Result<LogP
         filling: ask.filling,
     };
     let place = assignments::log_place(&mut tx, row.team_id, job, of).await?;
+    let any = LogOf {
+        filling: None,
+        ..of
+    };
+    let filled = assignments::log_place(&mut tx, row.team_id, job, any).await?;
     tx.commit().await?;
-    place.ok_or_else(|| {
-        let of = if row.attempt == 0 {
-            "yet: no attempt of the job has begun".to_owned()
-        } else {
-            let filling = ask.filling.map(|n| format!("filling {n} of "));
-            let filling = filling.unwrap_or_default();
-            format!("of {filling}worker {} of attempt {attempt}", ask.worker)
-        };
-        AppError::NoLog { of }
-    })
+    match place {
+        Some(place) => Ok(Found::At(place)),
+        None if ask.follow && row.attempt == 0 && attempt <= 1 && !row.state.terminal() => {
+            Ok(Found::Ahead)
+        }
+        None => Err(absent(of, row.attempt, filled.is_some())),
+    }
+}
+
+/// Says what there is no log of, of a job whose last attempt is `last`, and whether its rank was filled.
+fn absent(of: LogOf, last: i32, filled: bool) -> AppError {
+    let (worker, attempt) = (of.worker, of.attempt);
+    if last == 0 {
+        let message = "no attempt of the job has begun";
+        let remedy = "its first attempt, once it has begun: follow waits for it";
+        return AppError::no_log(message, "attempt", attempt, remedy);
+    }
+    if attempt > last {
+        let message = format!("the job has no attempt {attempt} yet");
+        return AppError::no_log(message, "attempt", attempt, format!("1 to {last}"));
+    }
+    match of.filling.filter(|_| filled) {
+        Some(filling) => AppError::no_log(
+            format!("worker {worker} of attempt {attempt} was not filled {filling} times"),
+            "filling",
+            filling,
+            "a smaller number, or none for the last",
+        ),
+        None => AppError::no_log(
+            format!("attempt {attempt} of the job has no worker {worker}"),
+            "worker",
+            worker,
+            "the rank of a worker of that attempt, the first being 0",
+        ),
+    }
 }
 
 /// The ranks of a job that were filled more than once, for its page.
@@ -208,6 +261,14 @@ impl LogReader {
     pub async fn next(&mut self) -> Option<Result<Bytes, LogBroken>> {
         let mut fruitless = 0;
         loop {
+            let Some(place) = &self.place else {
+                match self.begun().await {
+                    Ok(true) => continue,
+                    Ok(false) => return None,
+                    Err(error) => return Some(Err(error)),
+                }
+            };
+            let node = place.node.clone();
             let ahead = &mut self.ahead;
             let pieces = &mut self.pieces;
             let next = async {
@@ -243,7 +304,7 @@ impl LogReader {
                 None => {
                     fruitless += 1;
                     if fruitless > TRIES_MAX {
-                        let words = format!("node {} cannot be reached", self.place.node);
+                        let words = format!("node {node} cannot be reached");
                         return Some(Err(LogBroken::Node(words)));
                     }
                     if fruitless > 1 {
@@ -257,6 +318,33 @@ impl LogReader {
         }
     }
 
+    /// Waits for the first attempt of the job; false where the job has ended without one.
+    async fn begun(&mut self) -> Result<bool, LogBroken> {
+        loop {
+            let outdated = tokio::select! {
+                biased;
+                () = self.rights.outdated() => true,
+                () = tokio::time::sleep(TRY_EVERY) => false,
+            };
+            let found = if outdated {
+                self.check_rights().await
+            } else {
+                find(&self.app, &self.asker, self.job, &self.ask).await
+            };
+            match found {
+                Ok(Found::At(place)) => {
+                    self.place = Some(place);
+                    self.again().await?;
+                    return Ok(true);
+                }
+                Ok(Found::Ahead) => {}
+                Err(AppError::NoLog { .. }) => return Ok(false),
+                Err(AppError::Unavailable(error)) => return Err(error.into()),
+                Err(error) => return Err(LogBroken::Rights(error)),
+            }
+        }
+    }
+
     /// A log that the node does not have: whether it is worth waiting for. Its worker may not
     /// have begun; once it has ended there was none.
     async fn not_there(&mut self) -> Result<bool, LogBroken> {
@@ -265,14 +353,18 @@ impl LogReader {
         }
         tokio::time::sleep(TRY_EVERY).await;
         let mut tx = self.app.db.begin_system().await?;
-        let found = assignments::find(&mut tx, &[self.place.id]).await?;
+        let id = self.place.as_ref().map(|place| place.id);
+        let found = assignments::find(&mut tx, id.as_slice()).await?;
         tx.commit().await?;
         Ok(found.first().is_some_and(|row| row.phase.live()))
     }
 
     /// Asks again from where the log stopped.
     async fn again(&mut self) -> Result<(), LogBroken> {
-        let begun = begin(&self.app, &self.place, self.offset, self.ask.follow).await;
+        let Some(place) = &self.place else {
+            return Ok(());
+        };
+        let begun = begin(&self.app, place, self.offset, self.ask.follow).await;
         match begun {
             Ok(Some(pieces)) => self.pieces = pieces,
             Ok(None) => {
@@ -284,12 +376,12 @@ impl LogReader {
         Ok(())
     }
 
-    async fn check_rights(&mut self) -> Result<(), AppError> {
+    async fn check_rights(&mut self) -> Result<Found, AppError> {
         let _turn = self.app.streams.look().await;
         self.asker = sessions::again(&self.app, &self.asker).await?;
-        find(&self.app, &self.asker, self.job, &self.ask).await?;
+        let found = find(&self.app, &self.asker, self.job, &self.ask).await?;
         self.rights.read();
-        Ok(())
+        Ok(found)
     }
 }
 

@@ -3,6 +3,8 @@
 
 mod conflicts;
 mod draft;
+mod sent;
+mod twice;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -22,7 +22,8 @@ use super::{App, AppError, Asker, RefusalCode, change, pools, teams};
 use crate::store::quotas::{Amounts, OfTeam};
 use crate::store::teams::TreeTeam;
 use crate::store::{self, Tx};
-use tree::Promises;
+pub(super) use tree::check_all_pools;
+use tree::{Excess, Promises};
 pub use warning::Warning;
 use warning::warnings;
 
@@ -220,6 +221,11 @@ fn changes(rows: Vec<QuotaRow>) -> Result<Vec<Change>, AppError> {
     }
     let mut changes: Vec<Change> = Vec::with_capacity(rows.len());
     for (index, row) in rows.into_iter().enumerate() {
+        let again = |known: &Change| known.team == row.team && known.pool == row.pool;
+        if changes.iter().any(again) {
+            let field = format!("quotas[{index}].team");
+            return Err(AppError::invalid(&field, row.team, ROW_ONCE));
+        }
         let amounts = checked(&row.quota).map_err(|error| at(index, error))?;
         changes.push(Change {
             team: row.team,
@@ -230,6 +236,9 @@ fn changes(rows: Vec<QuotaRow>) -> Result<Vec<Change>, AppError> {
     }
     Ok(changes)
 }
+
+/// What is said of a quota that is there twice.
+pub(super) const ROW_ONCE: &str = "each team and pool once";
 
 /// A refusal of a quota that is one of several, with its place among them.
 pub(super) fn at(index: usize, error: AppError) -> AppError {
@@ -295,9 +304,27 @@ pub(super) async fn set(
     }
     let now = store::clock(tx).await?;
     for (name, id) in &pools_changed {
-        Promises::load(tx, (*id, name)).await?.check(now)?;
+        let promises = Promises::load(tx, (*id, name)).await?;
+        promises
+            .check(now)
+            .map_err(|excess| sent(by, changes, &promises, excess))?;
     }
     Ok(quotas)
+}
+
+/// Too much as one of the changes asks for it: the first that sets what the team has or a team below
+/// it has.
+fn sent(by: &By<'_>, changes: &[Change], promises: &Promises, excess: Box<Excess>) -> AppError {
+    let asks =
+        |change: &Change| change.pool == promises.pool && promises.below(&change.team, &excess);
+    let Some((index, change)) = changes.iter().enumerate().find(|(_, change)| asks(change)) else {
+        return AppError::Exceeded(excess);
+    };
+    let field = match by.action {
+        Action::PutQuotas => format!("quotas[{index}].quota.guaranteed"),
+        _ => "guaranteed".to_owned(),
+    };
+    excess.refused(field, MilliGpu::from_milli(change.amounts.guaranteed_milli))
 }
 
 /// A refusal of one of many, by its name: there is no header that it could be about.
@@ -333,6 +360,13 @@ async fn write(
     present: Option<&OfTeam>,
 ) -> Result<OfTeam, AppError> {
     let Change { amounts, .. } = *change;
+    let mut object = Object {
+        noun: PolicyNoun::Quota,
+        name: format!("{}/{}", change.team, change.pool),
+        pool_id: Some(pool),
+        team_id: Some(team.id),
+        version: 1,
+    };
     match (change.expected, present) {
         (Expected::Nothing, Some(row)) => {
             return Err(AppError::AlreadyThere {
@@ -358,7 +392,10 @@ async fn write(
         {
             return Ok(*row);
         }
-        (Expected::Nothing, None) => store::quotas::insert(tx, team.id, pool, amounts).await?,
+        (Expected::Nothing, None) => {
+            object.version = versions::first(tx, &object).await?;
+            store::quotas::insert(tx, team.id, pool, object.version, amounts).await?;
+        }
         (Expected::Version(version), Some(_)) => {
             if !store::quotas::update(tx, team.id, pool, version, amounts).await? {
                 return Err(AppError::Stale {
@@ -366,16 +403,10 @@ async fn write(
                     present: version + 1,
                 });
             }
+            object.version = version + 1;
         }
     }
-    let version = present.map_or(1, |row| row.version + 1);
-    let object = Object {
-        noun: PolicyNoun::Quota,
-        name: format!("{}/{}", change.team, change.pool),
-        pool_id: Some(pool),
-        team_id: Some(team.id),
-        version,
-    };
+    let version = object.version;
     let written = |amounts| versions::written(&NewQuota::from(amounts));
     let before = present.map(|row| written(row.amounts));
     let after = written(amounts)?;
@@ -387,30 +418,6 @@ async fn write(
         version,
     })
 }
-
-/// Checks the promises of every pool against a tree that is about to change.
-pub(super) async fn check_all_pools(tx: &mut Tx, tree: &[TreeTeam]) -> Result<(), AppError> {
-    let now = store::clock(tx).await?;
-    let mut after: Option<String> = None;
-    loop {
-        let pools = store::pools::page(tx, after.as_deref(), POOLS_AT_ONCE).await?;
-        let Some(last) = pools.last() else {
-            return Ok(());
-        };
-        after = Some(last.name.to_string());
-        for pool in pools {
-            store::quotas::lock_pool(tx, pool.id).await?;
-            let promises = Promises {
-                tree: tree.to_vec(),
-                ..Promises::load(tx, (pool.id, &pool.name)).await?
-            };
-            promises.check(now)?;
-        }
-    }
-}
-
-/// Pools read at a time while all are gone through.
-const POOLS_AT_ONCE: i64 = 100;
 
 /// The amounts, if a row may have them.
 pub(super) fn checked(new: &NewQuota) -> Result<Amounts, AppError> {

@@ -153,6 +153,18 @@ pub async fn record(
     audit::record(tx, by.asker, change).await
 }
 
+/// The version that an object begins with: one above the last that its name had, so that a version
+/// that somebody has read never comes to mean another state.
+pub async fn first(tx: &mut Tx, object: &Object) -> Result<i64, AppError> {
+    let path = object.path();
+    let filter = rows::Filter {
+        object: Some(&path),
+        ..rows::Filter::default()
+    };
+    let newest = rows::page(tx, filter, 1).await?.pop();
+    Ok(newest.map_or(1, |newest| newest.version + 1))
+}
+
 /// Keeps how an object was that nobody made by an operation: a class that ships, a demo's pool.
 async fn record_first(
     tx: &mut Tx,
@@ -309,7 +321,12 @@ pub async fn restore(
         restored_version: Some(row_version),
         ..by
     };
-    set(tx, &by, &object, expected, state).await?;
+    set(tx, &by, &object, expected, state)
+        .await
+        .map_err(|error| match error {
+            AppError::Exceeded(excess) => excess.refused("policy_version", id),
+            other => other,
+        })?;
     let filter = rows::Filter {
         object: Some(&object),
         ..rows::Filter::default()

@@ -1,9 +1,10 @@
 //! Weekly windows: quotas and weights of a pool that hold for some hours of the week, in a time
 //! zone, in place of those that hold else.
 
+mod check;
+
 use std::collections::BTreeMap;
 
-use domain::FieldError;
 use domain::Timestamp;
 use domain::ids::{PoolId, WindowId};
 use domain::name::Name;
@@ -15,11 +16,13 @@ use super::authorise::{Action, Target, authorise};
 use super::idempotency::{self, Answer, Repeat};
 use super::page::{self, Page, PageAsk};
 use super::policy_diff::WindowDraft;
-use super::quotas::{self, NewQuota, Warning, tree::Promises, warning};
+use super::quotas::{NewQuota, Warning, tree::Promises, warning};
 use super::versions::{self, By, Expected, Object, PolicyNoun};
-use super::{App, AppError, Asker, RefusalCode, change, pools};
+use super::{App, AppError, Asker, change, pools};
 use crate::store::windows::{self as rows, WindowQuota as QuotaRow};
 use crate::store::{self, Tx};
+pub(super) use check::{at, check_count, sent};
+use check::{check, quota_rows};
 
 /// Most windows of a pool: every set of them that is open together is checked at each change.
 const WINDOWS_MAX: usize = 20;
@@ -117,6 +120,23 @@ pub struct WindowPatch {
     #[serde(default, deserialize_with = "super::some")]
     #[schema(nullable = false)]
     pub quotas: Option<Vec<WindowQuota>>,
+}
+
+impl WindowPatch {
+    /// The first key that changes when it opens, of one that leaves the quotas as they are.
+    fn moved(&self) -> Option<(&'static str, String)> {
+        if self.quotas.is_some() {
+            return None;
+        }
+        let days = self.days.as_ref().map(|days| {
+            let days: Vec<String> = days.iter().map(ToString::to_string).collect();
+            ("days", days.join(", "))
+        });
+        let from = self.from.map(|from| ("from", from.to_string()));
+        let to = self.to.map(|to| ("to", to.to_string()));
+        let zone = self.time_zone.map(|zone| ("time_zone", zone.to_string()));
+        days.or(from).or(to).or(zone)
+    }
 }
 
 /// A window as its versions keep it.
@@ -245,12 +265,19 @@ pub async fn update(
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let pool_id = pools::find(&mut tx, pool).await?.id;
     let mut form = WindowForm::from(&find(&mut tx, pool_id, name).await?);
+    let moved = patch.moved();
     form.days = patch.days.unwrap_or(form.days);
     form.from = patch.from.unwrap_or(form.from);
     form.to = patch.to.unwrap_or(form.to);
     form.time_zone = patch.time_zone.unwrap_or(form.time_zone);
     form.quotas = patch.quotas.unwrap_or(form.quotas);
-    set(&mut tx, &by, pool, name, Expected::Version(version), &form).await?;
+    let kept = Expected::Version(version);
+    set(&mut tx, &by, pool, name, kept, &form)
+        .await
+        .map_err(|error| match (error, &moved) {
+            (AppError::Exceeded(excess), Some((field, value))) => excess.refused(*field, value),
+            (other, _) => other,
+        })?;
     let window = read(&mut tx, pool, name).await?;
     tx.commit().await?;
     app.wake.all();
@@ -273,7 +300,10 @@ pub async fn delete(
         return Err(stale(&row, version));
     }
     // Of two that overlap the other one may not stand alone.
-    check_promises(&mut tx, (pool_id, pool)).await?;
+    let (promises, now) = promises(&mut tx, (pool_id, pool)).await?;
+    promises
+        .check(now)
+        .map_err(|excess| excess.refused("window", name))?;
     let before = versions::written(&WindowForm::from(&row))?;
     let object = object(pool_id, pool, name, version + 1);
     versions::record(&mut tx, &by, object, Some(before), None).await?;
@@ -305,10 +335,11 @@ pub(super) async fn set(
     let (id, before, version) = match expected {
         Expected::Nothing => {
             let id = WindowId::new();
-            rows::insert(tx, id, pool_id, name, &weekly)
+            let version = versions::first(tx, &object(pool_id, pool, name, 1)).await?;
+            rows::insert(tx, id, pool_id, (name, version), &weekly)
                 .await
                 .map_err(|e| AppError::name_taken(e, "window_name_taken", "window", name))?;
-            (id, None, 1)
+            (id, None, version)
         }
         Expected::Version(version) => {
             let row = find(tx, pool_id, name).await?;
@@ -321,21 +352,15 @@ pub(super) async fn set(
     };
     rows::set_quotas(tx, id, &quotas).await?;
     check_count(rows::all(tx, Some(pool_id)).await?.len())?;
-    check_promises(tx, (pool_id, pool)).await?;
+    let (promises, now) = promises(tx, (pool_id, pool)).await?;
+    promises
+        .check(now)
+        .map_err(|excess| match sent(&form.quotas, &promises, &excess) {
+            Some((index, asked)) => excess.refused(at(index), asked),
+            None => AppError::Exceeded(excess),
+        })?;
     let object = object(pool_id, pool, name, version);
     versions::record(tx, by, object, before, Some(versions::written(form)?)).await
-}
-
-/// Refuses more windows than a pool may have.
-pub(super) fn check_count(windows: usize) -> Result<(), AppError> {
-    if windows <= WINDOWS_MAX {
-        return Ok(());
-    }
-    Err(AppError::conflict(
-        RefusalCode::TooManyWindows,
-        format!("a pool has at most {WINDOWS_MAX} windows"),
-        FieldError::new("windows", windows, "remove one first"),
-    ))
 }
 
 fn object(pool_id: PoolId, pool: &Name, name: &Name, version: i64) -> Object {
@@ -357,46 +382,9 @@ async fn lock(tx: &mut Tx, pool: &Name) -> Result<PoolId, AppError> {
     Ok(pool_id)
 }
 
-async fn check_promises(tx: &mut Tx, pool: (PoolId, &Name)) -> Result<(), AppError> {
+async fn promises(tx: &mut Tx, pool: (PoolId, &Name)) -> Result<(Promises, Timestamp), AppError> {
     let now = store::clock(tx).await?;
-    Promises::load(tx, pool).await?.check(now)
-}
-
-fn check(form: &WindowForm) -> Result<(), AppError> {
-    if form.days.is_empty() {
-        let remedy = "at least one day, such as mon";
-        return Err(AppError::invalid("days", "[]", remedy));
-    }
-    let again = |(i, day): &(usize, &Day)| form.days[..*i].contains(day);
-    if let Some((_, day)) = form.days.iter().enumerate().find(again) {
-        return Err(AppError::invalid("days", day, "each day once"));
-    }
-    if form.quotas.is_empty() || form.quotas.len() > TEAMS_MAX {
-        let remedy = format!("the quotas of 1 to {TEAMS_MAX} teams");
-        return Err(AppError::invalid("quotas", form.quotas.len(), remedy));
-    }
-    Ok(())
-}
-
-async fn quota_rows(tx: &mut Tx, asked: &[WindowQuota]) -> Result<Vec<QuotaRow>, AppError> {
-    let tree = store::teams::tree(tx).await?;
-    let mut rows: Vec<QuotaRow> = Vec::with_capacity(asked.len());
-    for (index, quota) in asked.iter().enumerate() {
-        let refused =
-            |remedy| AppError::invalid(&format!("quotas[{index}].team"), &quota.team, remedy);
-        let team = tree.iter().find(|node| node.name == quota.team);
-        let team = team.ok_or_else(|| refused("the name of a team"))?;
-        if rows.iter().any(|row| row.team_id == team.id) {
-            return Err(refused("each team once"));
-        }
-        let amounts = quotas::checked(&quota.quota).map_err(|error| quotas::at(index, error))?;
-        rows.push(QuotaRow {
-            team_id: team.id,
-            team: quota.team.clone(),
-            amounts,
-        });
-    }
-    Ok(rows)
+    Ok((Promises::load(tx, pool).await?, now))
 }
 
 /// A window as it would be, checked as if it were saved.

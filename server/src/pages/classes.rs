@@ -216,15 +216,7 @@ pub async fn delete_class(
     authorise(&visit.asker, Action::DeleteClass, Target::Platform)?;
     let name = read_name(&name)?;
     let version = policies::version(&fields)?;
-    match classes::delete(
-        &app,
-        &visit.asker,
-        &name,
-        Some(version),
-        fields.text("reason"),
-    )
-    .await
-    {
+    match classes::delete(&app, &visit.asker, &name, version, fields.text("reason")).await {
         Ok(()) => Ok(Redirect::to("/classes?done=class_deleted").into_response()),
         Err(error) => {
             let outcome = Outcome {

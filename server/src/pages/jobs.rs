@@ -58,6 +58,7 @@ pub async fn list_jobs(
     };
     let list = match found {
         Err(AppError::Invalid(fault)) if fault.field == "user" => None,
+        Err(AppError::NotFound { what: "user", .. }) => None,
         found => Some(found?),
     };
     let unknown_user = list.is_none();

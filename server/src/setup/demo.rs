@@ -216,7 +216,7 @@ async fn add_pools(
                 weight_milli: domain::quantity::MILLI,
                 max_per_user_milli: None,
             };
-            store::quotas::insert(tx, team_id, pool, amounts)
+            store::quotas::insert(tx, team_id, pool, 1, amounts)
                 .await
                 .with_context(|| format!("promise {team} its part of {name}"))?;
         }

@@ -125,15 +125,16 @@ pub async fn insert(
     tx: &mut Tx,
     id: BookingId,
     pool: PoolId,
-    name: &Name,
+    (name, version): (&Name, i64),
     fields: &Fields,
 ) -> Result<(), sqlx::Error> {
     sqlx::query!(
-        "INSERT INTO bookings (id, pool_id, name, team_id, gpus_milli, starts_at, ends_at)
-         VALUES ($1, $2, $3, $4, $5, $6, $7)",
+        "INSERT INTO bookings (id, pool_id, name, version, team_id, gpus_milli, starts_at, ends_at)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
         id as BookingId,
         pool as PoolId,
         name.as_str(),
+        version,
         fields.team_id as TeamId,
         fields.gpus_milli,
         fields.starts_at,

@@ -5,6 +5,7 @@
 
 use domain::Timestamp;
 use domain::ids::{JobId, NodeId, TeamId, UserId};
+use domain::name::Name;
 
 use super::Tx;
 
@@ -32,6 +33,8 @@ pub struct Change {
     pub noun: String,
     /// Whose it is; absent for what everybody may see.
     pub team_id: Option<TeamId>,
+    /// How that team is called.
+    pub team: Option<Name>,
     /// The job that it is or belongs to.
     pub job_id: Option<JobId>,
     /// The node that it is or lies on.
@@ -53,14 +56,16 @@ pub async fn head(tx: &mut Tx) -> Result<Position, sqlx::Error> {
 /// Settled changes after a position, in order.
 pub async fn settled(tx: &mut Tx, after: Position, limit: i64) -> Result<Vec<Change>, sqlx::Error> {
     let rows = sqlx::query!(
-        r#"SELECT xid::text::bigint AS "xid!", id, at, noun, team_id AS "team_id: TeamId",
-                  COALESCE(job_id, CASE WHEN noun = 'job' THEN object_id END) AS "job_id: JobId",
-                  COALESCE(node_id, CASE WHEN noun = 'node' THEN object_id END) AS "node_id: NodeId",
-                  CASE WHEN noun = 'rights' THEN object_id END AS "user_id: UserId"
-           FROM changes
-           WHERE (xid, id) > ($1::bigint::text::xid8, $2)
-             AND xid < pg_snapshot_xmin(pg_current_snapshot())
-           ORDER BY xid, id
+        r#"SELECT c.xid::text::bigint AS "xid!", c.id, c.at, c.noun, c.team_id AS "team_id: TeamId",
+                  t.name AS "team?: Name",
+                  COALESCE(c.job_id, CASE WHEN c.noun = 'job' THEN c.object_id END) AS "job_id: JobId",
+                  COALESCE(c.node_id, CASE WHEN c.noun = 'node' THEN c.object_id END) AS "node_id: NodeId",
+                  CASE WHEN c.noun = 'rights' THEN c.object_id END AS "user_id: UserId"
+           FROM changes AS c
+           LEFT JOIN teams AS t ON t.id = c.team_id
+           WHERE (c.xid, c.id) > ($1::bigint::text::xid8, $2)
+             AND c.xid < pg_snapshot_xmin(pg_current_snapshot())
+           ORDER BY c.xid, c.id
            LIMIT $3"#,
         after.xid,
         after.id,
@@ -78,6 +83,7 @@ pub async fn settled(tx: &mut Tx, after: Position, limit: i64) -> Result<Vec<Cha
             at: row.at,
             noun: row.noun,
             team_id: row.team_id,
+            team: row.team,
             job_id: row.job_id,
             node_id: row.node_id,
             user_id: row.user_id,

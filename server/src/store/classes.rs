@@ -59,13 +59,14 @@ pub async fn page(tx: &mut Tx, after: Option<&str>, rows: i64) -> Result<Vec<Cla
 /// Makes one.
 pub async fn insert(
     tx: &mut Tx,
-    name: &Name,
+    (name, version): (&Name, i64),
     priority: i32,
     preemptible: bool,
 ) -> Result<(), sqlx::Error> {
     sqlx::query!(
-        "INSERT INTO classes (name, priority, preemptible) VALUES ($1, $2, $3)",
+        "INSERT INTO classes (name, version, priority, preemptible) VALUES ($1, $2, $3, $4)",
         name.as_str(),
+        version,
         priority,
         preemptible,
     )

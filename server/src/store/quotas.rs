@@ -207,13 +207,15 @@ pub async fn insert(
     tx: &mut Tx,
     team: TeamId,
     pool: PoolId,
+    version: i64,
     amounts: Amounts,
 ) -> Result<(), sqlx::Error> {
     sqlx::query!(
-        "INSERT INTO quotas (team_id, pool_id, guaranteed_milli, limit_milli, lend_limit_milli, weight_milli, max_per_user_milli)
-         VALUES ($1, $2, $3, $4, $5, $6, $7)",
+        "INSERT INTO quotas (team_id, pool_id, version, guaranteed_milli, limit_milli, lend_limit_milli, weight_milli, max_per_user_milli)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
         team as TeamId,
         pool as PoolId,
+        version,
         amounts.guaranteed_milli,
         amounts.limit_milli,
         amounts.lend_limit_milli,

@@ -130,15 +130,16 @@ pub async fn insert(
     tx: &mut Tx,
     id: WindowId,
     pool: PoolId,
-    name: &Name,
+    (name, version): (&Name, i64),
     weekly: &Weekly,
 ) -> Result<(), sqlx::Error> {
     sqlx::query!(
-        "INSERT INTO windows (id, pool_id, name, days, starts_minute, ends_minute, time_zone)
-         VALUES ($1, $2, $3, $4, $5, $6, $7)",
+        "INSERT INTO windows (id, pool_id, name, version, days, starts_minute, ends_minute, time_zone)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
         id as WindowId,
         pool as PoolId,
         name.as_str(),
+        version,
         weekly.days.as_slice() as &[Day],
         minute(weekly.from),
         minute(weekly.to),

@@ -6,6 +6,7 @@ use axum::http::StatusCode;
 use domain::ids::JobId;
 use domain::state::JobState;
 use serde_json::{Value, json};
+use server::app::AppError;
 use server::app::idempotency::Repeat;
 use server::app::jobs::{self, Job, JobFilter, JobWish, Part};
 use server::app::page::{Page, PageAsk};
@@ -251,6 +252,33 @@ async fn a_suspended_array_starts_nothing_and_one_of_its_elements_may_be_resumed
         .expect("resumed");
     settle(&fleet).await;
     assert_eq!(holding(&fleet, id).await, [0, 1, 2, 3, 4, 7, 28, 29]);
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn what_none_of_the_named_elements_can_follow_is_refused_as_of_one_by_itself(owner: PgPool) {
+    let fleet = Fleet::new(owner).await;
+    fleet.node("n1", 8).await;
+    let id = submit(&fleet, 10, None).await;
+    steer(&fleet, id, "4-5", JobWish::Cancel).await;
+    let (app, ada) = (&fleet.app, fleet.ada());
+    for wish in [JobWish::Suspend, JobWish::Resume] {
+        let by_itself = jobs::steer(app, &ada, Repeat::none(), element(id, 4), wish);
+        let code = |error: AppError| match error {
+            AppError::Conflict { code, field, .. } => (code, field.field, field.value),
+            other => panic!("{other:?}"),
+        };
+        let by_itself = code(by_itself.await.expect_err("it has ended"));
+        for named in ["4", "4-5"] {
+            let part: Part = serde_json::from_value(json!({ "elements": named })).expect("a part");
+            let part = jobs::steer_part(app, &ada, Repeat::none(), id, part, wish).await;
+            let refused = code(part.expect_err("all of them have ended"));
+            assert_eq!(refused, by_itself, "{named} {wish:?}");
+        }
+    }
+    // What can follow does, beside what cannot.
+    steer(&fleet, id, "3-4", JobWish::Suspend).await;
+    let expected = json!({ "queued": 7, "suspended": 1, "cancelled": 2 });
+    assert_eq!(counts(&fleet, id).await, expected);
 }
 
 #[sqlx::test(migrations = "../migrations")]

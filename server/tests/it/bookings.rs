@@ -150,7 +150,7 @@ async fn a_booking_or_window_that_cannot_be_is_refused_by_its_field(owner: PgPoo
         ),
         (
             json!({"quotas": [one("org", json!({"guaranteed": 7}))]}),
-            "guaranteed",
+            "quotas[0].quota.guaranteed",
         ),
     ] {
         let refused = operator

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::http::{Method, StatusCode};
 use domain::ids::{JobId, RequestId};
+use domain::name::Name;
 use serde_json::json;
 use server::app::feed::{self, FeedItem, Subscription};
 use server::app::sessions::{self, SessionKind};
@@ -61,6 +62,8 @@ async fn each_team_hears_of_its_own_jobs_and_of_others_only_that_a_nodes_use_cha
     let job = fleet.submit(1).await;
     let items = until(&mut ada, job.id).await;
     assert!(heard || !items.is_empty());
+    let own = items.last().and_then(|item| item.team.as_ref());
+    assert_eq!(own.map(Name::as_str), Some("vision"), "teams go by name");
     fleet.turn().await;
     let end = fleet
         .submit_as(
@@ -72,7 +75,7 @@ async fn each_team_hears_of_its_own_jobs_and_of_others_only_that_a_nodes_use_cha
         .expect("accepted");
     let items = until(&mut bob, end.id).await;
     for item in &items[..items.len() - 1] {
-        assert_eq!((item.job, item.team), (None, None), "{item:?}");
+        assert_eq!((item.job, &item.team), (None, &None), "{item:?}");
     }
     assert!(
         items.iter().any(|n| n.noun == "node" && n.node.is_some()),
@@ -336,7 +339,7 @@ async fn a_stream_tells_nothing_more_of_a_team_that_its_reader_has_left(owner: P
         .expect(StatusCode::CREATED);
     loop {
         let item = next(&mut on.subscription).await;
-        assert_eq!((item.job, item.team), (None, None), "{item:?}");
+        assert_eq!((item.job, &item.team), (None, &None), "{item:?}");
         assert_ne!(item.noun, "rights");
         if item.noun == "pool" {
             break;

@@ -227,6 +227,14 @@ impl Client {
             .await
     }
 
+    /// Removes what has a version.
+    pub async fn remove(&self, path: &str, version: i64) -> Reply {
+        let ask = self.ask(Method::DELETE, path);
+        ask.header("If-Match", &format!("\"{version}\""))
+            .send()
+            .await
+    }
+
     /// Deletes.
     pub async fn delete(&self, path: &str) -> Reply {
         self.ask(Method::DELETE, path).send().await

@@ -271,6 +271,82 @@ async fn a_node_that_is_away_is_named(owner: PgPool) {
     );
 }
 
+#[sqlx::test(migrations = "../migrations")]
+async fn a_log_that_is_followed_before_the_first_attempt_begins_with_it(owner: PgPool) {
+    let fleet = Fleet::new(owner).await;
+    let ports = machine::open(&fleet.app).await;
+    let machine = Machine::join(&fleet, &ports, "n1").await;
+    let mut connection = machine.connect(1).await;
+    connection.beat().await;
+    ready(&fleet, "n1").await;
+    let job = fleet.submit(1).await.id;
+    let reader = logs::open(&fleet.app, &fleet.ada(), job, ask(0, true)).await;
+    let read = tokio::spawn(read_all(reader.expect("it is waited for")));
+    fleet.turn().await;
+    let ids = ids_of(&connection.wanted(wire::Want::Hold).await);
+    connection
+        .report_known(vec![fact(1, ids, accepted()), fact(2, ids, started())], 2)
+        .await;
+    let request = connection.log_request().await;
+    assert_eq!((request.offset, request.follow), (0, true));
+    connection
+        .send(chunk(request.request, 0, b"at last", true))
+        .await;
+    assert_eq!(read.await.expect("read"), b"at last");
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_log_that_is_followed_ends_with_a_job_that_never_began(owner: PgPool) {
+    let fleet = Fleet::new(owner).await;
+    fleet.node("n1", 1).await;
+    let job = fleet.submit(1).await.id;
+    let reader = logs::open(&fleet.app, &fleet.ada(), job, ask(0, true)).await;
+    let read = tokio::spawn(read_all(reader.expect("it is waited for")));
+    fleet.cancel(job).await;
+    assert_eq!(read.await.expect("read"), b"");
+    let over = logs::open(&fleet.app, &fleet.ada(), job, ask(0, true)).await;
+    assert!(matches!(over.err(), Some(AppError::NoLog { .. })));
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_log_that_is_not_there_is_told_by_the_parameter_that_names_it(owner: PgPool) {
+    let fleet = Fleet::new(owner).await;
+    fleet.node("n1", 1).await;
+    let job = fleet.submit(1).await.id;
+    let refused = async |job: JobId, ask: LogAsk| {
+        let opened = logs::open(&fleet.app, &fleet.ada(), job, ask).await;
+        match opened.err() {
+            Some(AppError::NoLog { field, .. } | AppError::Invalid(field)) => {
+                (field.field, field.value, field.remedy)
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    let none = refused(job, ask(0, false)).await;
+    assert_eq!((none.0.as_str(), none.1.as_str()), ("attempt", "0"));
+    fleet.turn().await;
+    fleet.run(job).await;
+    let of = |worker: i32, attempt: Option<i32>, filling: Option<i32>| LogAsk {
+        worker,
+        attempt,
+        filling,
+        ..ask(0, false)
+    };
+    for (ask, field, value) in [
+        (of(7, None, None), "worker", "7"),
+        (of(0, Some(9), None), "attempt", "9"),
+        (of(0, Some(1), Some(3)), "filling", "3"),
+    ] {
+        let told = refused(job, ask).await;
+        assert_eq!((told.0.as_str(), told.1.as_str()), (field, value));
+    }
+    let array = serde_json::json!({"name": "a", "command": ["true"], "array": {"count": 3}});
+    let array = fleet.submit_spec(array).await.expect("accepted").id;
+    let told = refused(array, ask(0, true)).await;
+    assert_eq!((told.0, told.1), ("id".to_owned(), array.to_string()));
+    assert!(told.2.contains(&format!("{array}.0")), "{}", told.2);
+}
+
 /// Longest life of a followed log after its reader's right is gone; far below the age at which
 /// rights are read again without a change.
 const PROMPTLY: Duration = Duration::from_secs(20);

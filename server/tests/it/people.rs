@@ -1,6 +1,6 @@
 //! Teams, members, quotas, pools, classes, prices, and what the audit log says of them.
 
-use axum::http::{Method, StatusCode};
+use axum::http::StatusCode;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
@@ -43,9 +43,8 @@ async fn a_team_sees_itself_and_the_names_above_and_nothing_beside(owner: PgPool
     ] {
         member.get(path).await.problem(StatusCode::NOT_FOUND);
     }
-    // Of a team above its name is known; what is asked about it is told by that name.
+    // Of a team above its name and place are known; what else is asked about it is told by that name.
     for path in [
-        "/teams/org",
         "/teams/org/members",
         "/teams/org/quotas",
         "/teams/org/usage",
@@ -323,7 +322,7 @@ async fn classes_ship_and_one_that_work_names_stays(owner: PgPool) {
         ]
     );
     operator
-        .delete("/classes/normal")
+        .remove("/classes/normal", 1)
         .await
         .problem(StatusCode::CONFLICT);
     operator
@@ -349,13 +348,11 @@ async fn classes_ship_and_one_that_work_names_stays(owner: PgPool) {
         (&json!(400), &json!(false))
     );
     operator
-        .ask(Method::DELETE, "/classes/urgent")
-        .header("If-Match", "\"1\"")
-        .send()
+        .remove("/classes/urgent", 1)
         .await
         .problem(StatusCode::PRECONDITION_FAILED);
     operator
-        .delete("/classes/urgent")
+        .remove("/classes/urgent", 2)
         .await
         .expect(StatusCode::NO_CONTENT);
 }

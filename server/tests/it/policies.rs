@@ -127,7 +127,7 @@ async fn a_class_that_ships_and_one_that_was_removed_can_be_gone_back_to(owner: 
         .await
         .expect(StatusCode::CREATED);
     admin
-        .delete("/classes/spare")
+        .remove("/classes/spare", 1)
         .await
         .expect(StatusCode::NO_CONTENT);
     let kept = versions(&admin, "object=class/spare").await;
@@ -174,7 +174,7 @@ async fn going_back_is_checked_as_any_change_and_a_team_reads_of_its_own(owner: 
     let kept = versions(&admin, "object=quota/vision/h100").await;
     let refused = restore(&admin, &kept[1], ("If-Match", "\"2\"")).await;
     let problem = refused.problem(StatusCode::UNPROCESSABLE_ENTITY);
-    assert_eq!(problem["field"], "guaranteed");
+    assert_eq!(problem["field"], "policy_version");
     put("org", "\"1\"", 8).send().await.expect(StatusCode::OK);
     restore(&admin, &kept[1], ("If-Match", "\"2\""))
         .await

@@ -25,7 +25,7 @@ fn properties(document: &Value, schema: &Value, below: &str) -> Vec<(String, boo
 }
 
 /// The schema itself, where a reference to it is given, alone or beside words of its own.
-fn resolved<'a>(document: &'a Value, schema: &'a Value) -> &'a Value {
+pub fn resolved<'a>(document: &'a Value, schema: &'a Value) -> &'a Value {
     let all_of = schema["allOf"].as_array().and_then(|all| all.first());
     let schema = all_of.unwrap_or(schema);
     match schema["$ref"].as_str() {

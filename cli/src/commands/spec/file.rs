@@ -24,7 +24,7 @@ pub fn read(path: &Path) -> Result<(Asked, Option<String>), Failure> {
     let (value, marks) = read_marked(path)?;
     if let Some(mark) = marks.iter().find(|mark| is_text(&mark.path)) {
         let text = domain::error::quote(&mark.text);
-        return Err(Failure::Refused(format!(
+        return Err(Failure::Words(format!(
             "{}, line {}: {}: {text} is {} here and a text is wanted: write it in quotes, \"{text}\"",
             path.display(),
             mark.line,
@@ -33,7 +33,7 @@ pub fn read(path: &Path) -> Result<(Asked, Option<String>), Failure> {
         )));
     }
     let Value::Object(mut spec) = value else {
-        return Err(Failure::Refused(format!(
+        return Err(Failure::Words(format!(
             "{}: this is no spec; write one key with its value on a line, such as name: digits",
             path.display()
         )));
@@ -42,7 +42,7 @@ pub fn read(path: &Path) -> Result<(Asked, Option<String>), Failure> {
         None => None,
         Some(Value::String(team)) => Some(team),
         Some(other) => {
-            return Err(Failure::Refused(format!(
+            return Err(Failure::Words(format!(
                 "{}: team: {other} is not a name",
                 path.display()
             )));
@@ -53,20 +53,20 @@ pub fn read(path: &Path) -> Result<(Asked, Option<String>), Failure> {
         return Ok((Asked::One(with_files(spec, folder)?), team));
     };
     if let Some(key) = spec.keys().next() {
-        return Err(Failure::Refused(format!(
+        return Err(Failure::Words(format!(
             "{}: {key}: beside jobs only team is said; write it with each job",
             path.display()
         )));
     }
     let Value::Array(jobs) = jobs else {
-        return Err(Failure::Refused(format!(
+        return Err(Failure::Words(format!(
             "{}: jobs: this is no list of specs; begin each with -",
             path.display()
         )));
     };
     let specs = jobs.into_iter().enumerate().map(|(at, job)| match job {
         Value::Object(spec) => with_files(spec, folder),
-        other => Err(Failure::Refused(format!(
+        other => Err(Failure::Words(format!(
             "{}: jobs[{at}]: {other} is no spec",
             path.display()
         ))),
@@ -157,7 +157,7 @@ fn unreadable(path: &Path, error: &serde_saphyr::Error) -> Failure {
         serde_saphyr::Error::Eof { .. } => "there is nothing in it: a spec is a mapping of keys, such as name: digits".to_owned(),
         _ => "this is not YAML: write each key as `key: value`, such as name: digits, indent by spaces and alike, and close quotes and brackets".to_owned(),
     };
-    Failure::Refused(format!("{}{place}: {words}", path.display()))
+    Failure::Words(format!("{}{place}: {words}", path.display()))
 }
 
 /// A text file's content.
@@ -167,7 +167,7 @@ pub(super) fn read_text(path: &Path) -> Result<String, Failure> {
             std::io::ErrorKind::NotFound => "there is no such file".to_owned(),
             _ => error.to_string(),
         };
-        Failure::Refused(format!(
+        Failure::Words(format!(
             "{}: {why}; name a text file that you may read",
             path.display()
         ))
@@ -194,7 +194,9 @@ mod tests {
             assert_eq!(failure.lines().count(), 1, "{failure}");
         }
         assert!(told("a: [1").contains("line "));
-        let missing = read(&path).expect_err("it is gone").to_string();
+        let missing = read(&path).expect_err("it is gone");
+        assert_eq!(missing.status(), crate::failure::WRONG_WORDS);
+        let missing = missing.to_string();
         assert!(missing.contains("there is no such file"), "{missing}");
     }
 

@@ -163,7 +163,7 @@ pub(super) async fn show(tx: &mut Tx, rows: Vec<JobRow>) -> Result<Vec<Job>, App
 fn shown(row: JobRow, placement: Vec<PlacedWorker>, used: Sum, currency: Option<&Currency>) -> Job {
     // Shown as far as it can be: one row must not hide the others of its list.
     let (spec, message) = match row.spec() {
-        Ok(spec) => (Some(spec), row.message),
+        Ok(spec) => (Some(with_gpus(spec)), row.message),
         Err(error) if row.message.is_empty() => (None, unreadable_spec(&error)),
         Err(_) => (None, row.message),
     };
@@ -194,6 +194,13 @@ fn shown(row: JobRow, placement: Vec<PlacedWorker>, used: Sum, currency: Option<
         version: row.version,
         waiting: row.waiting,
     }
+}
+
+/// A spec with the amount that it asks for, where it left that to the default: whoever reads a job
+/// need not know how it follows.
+fn with_gpus(mut spec: JobSpec) -> JobSpec {
+    spec.per_worker.gpus = Some(spec.per_worker.gpus());
+    spec
 }
 
 /// What use costs; what was not used costs nothing, in the currency in use.

@@ -18,6 +18,7 @@ use super::super::quotas::{self, NewQuota, Warning, warning};
 use super::super::windows::{NewWindow, WindowQuota};
 use super::super::{App, AppError, Asker, bookings, classes, pools, versions, windows};
 use super::conflicts::{self, BookingConflicts};
+use super::{sent, twice};
 use crate::scheduler::week::Week;
 use crate::scheduler::{translate, windows as laid};
 use crate::store::windows::Window;
@@ -221,6 +222,8 @@ impl PolicyDraft {
         asker: &Asker,
         (present, changed): (&mut World, &mut World),
     ) -> Result<Known, AppError> {
+        twice::refuse(&self)?;
+        let sent = (self.quotas.len(), self.windows.len());
         let mut tx = app.db.begin_person(&asker.scope()).await?;
         self.go_back(&mut tx).await?;
         if let (None, Some(window)) = (self.windows_at, self.windows.first()) {
@@ -241,7 +244,9 @@ impl PolicyDraft {
             let mut after = before.clone();
             self.draft_quotas(&mut after)?;
             self.draft_windows(app, &mut tx, &mut after).await?;
-            after.check(changed.now)?;
+            after
+                .check(changed.now)
+                .map_err(|excess| sent::exceeded(&self, sent, &after, excess))?;
             let promises = (&before, &after);
             let capacity = warning::capacity(&mut tx, pool).await?;
             self.change_promises(promises, capacity, (present, changed), &mut known);

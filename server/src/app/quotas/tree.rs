@@ -30,15 +30,32 @@ pub struct Excess {
     pub below: MilliGpu,
     /// The windows that are open together when that is so; none while it is always so.
     pub windows: Vec<Name>,
+    /// The field of what was sent that asks for it.
+    pub field: String,
+    /// What that held.
+    pub value: String,
 }
 
 impl Excess {
+    /// Refuses what was sent that asks for it.
+    pub fn refused(
+        self: Box<Self>,
+        field: impl Into<String>,
+        value: impl std::fmt::Display,
+    ) -> AppError {
+        AppError::Exceeded(Box::new(Self {
+            field: field.into(),
+            value: value.to_string(),
+            ..*self
+        }))
+    }
+
     /// The same as a refused value.
     pub fn fault(&self) -> FieldError {
         let while_open = while_open(&self.windows);
         FieldError::new(
-            "guaranteed",
-            self.own,
+            &self.field,
+            &self.value,
             format!(
                 "the guarantees below team {} add up to {} and it has {}{while_open}: raise it there, or lower them first",
                 self.team, self.below, self.own,
@@ -74,7 +91,7 @@ impl Promises {
     }
 
     /// Refuses promises of which some set of open windows gives children more than their parent.
-    pub fn check(&self, now: Timestamp) -> Result<(), AppError> {
+    pub fn check(&self, now: Timestamp) -> Result<(), Box<Excess>> {
         self.check_while(&[])?;
         for open in windows::combinations(&self.windows, now) {
             self.check_while(&open)?;
@@ -82,8 +99,23 @@ impl Promises {
         Ok(())
     }
 
+    /// Whether a team is the one that has too little, or stands below it.
+    pub fn below(&self, team: &Name, excess: &Excess) -> bool {
+        let mut at = self.tree.iter().find(|node| node.name == *team);
+        while let Some(node) = at {
+            if node.name == excess.team {
+                return true;
+            }
+            at = self
+                .tree
+                .iter()
+                .find(|above| node.parent_id == Some(above.id));
+        }
+        false
+    }
+
     /// The same while these windows are open.
-    fn check_while(&self, open: &[usize]) -> Result<(), AppError> {
+    fn check_while(&self, open: &[usize]) -> Result<(), Box<Excess>> {
         let quotas = self.at(open);
         let below = promised_below(&self.tree, &quotas);
         for node in from_roots(&self.tree).into_iter().rev() {
@@ -91,13 +123,16 @@ impl Promises {
             let own = promised(node.id, &quotas, &below);
             if children > own {
                 let names = open.iter().map(|i| self.windows[*i].name.clone());
-                return Err(AppError::Exceeded(Box::new(Excess {
+                return Err(Box::new(Excess {
                     team: node.name.clone(),
                     pool: self.pool.clone(),
                     own: MilliGpu::from_milli(own),
                     below: MilliGpu::from_milli(children),
                     windows: names.collect(),
-                })));
+                    // Until it is known what was sent.
+                    field: "guaranteed".to_owned(),
+                    value: MilliGpu::from_milli(own).to_string(),
+                }));
             }
         }
         Ok(())
@@ -125,6 +160,37 @@ impl Promises {
         quotas
     }
 }
+
+/// Checks the promises of every pool against a tree that is about to change, since a team is to stand
+/// below `parent`.
+pub(in crate::app) async fn check_all_pools(
+    tx: &mut Tx,
+    tree: &[TreeTeam],
+    parent: Option<&Name>,
+) -> Result<(), AppError> {
+    let now = store::clock(tx).await?;
+    let mut after: Option<String> = None;
+    loop {
+        let pools = store::pools::page(tx, after.as_deref(), POOLS_AT_ONCE).await?;
+        let Some(last) = pools.last() else {
+            return Ok(());
+        };
+        after = Some(last.name.to_string());
+        for pool in pools {
+            store::quotas::lock_pool(tx, pool.id).await?;
+            let promises = Promises {
+                tree: tree.to_vec(),
+                ..Promises::load(tx, (pool.id, &pool.name)).await?
+            };
+            promises
+                .check(now)
+                .map_err(|excess| excess.refused("parent", parent.map_or("null", Name::as_str)))?;
+        }
+    }
+}
+
+/// Pools read at a time while all are gone through.
+const POOLS_AT_ONCE: i64 = 100;
 
 /// What a team is promised: its own row or, without one, what its children are together.
 fn promised(

@@ -201,8 +201,9 @@ async fn read_end(app: &App, visit: &Visit, job: &Job, chosen: Chosen) -> Result
 
 fn ask(chosen: Chosen, offset: i64, follow: bool) -> Result<LogAsk, AppError> {
     let number = |field: &str, value: u32| {
-        i32::try_from(value).map_err(|_| AppError::NoLog {
-            of: format!("of {field} {value}"),
+        i32::try_from(value).map_err(|_| {
+            let message = format!("the job has no {field} {value}");
+            AppError::no_log(message, field, value, "one that the job has")
         })
     };
     Ok(LogAsk {

@@ -149,6 +149,12 @@ async fn part(
         let place = brought.binary_search_by_key(&id.index(), |(index, _)| Some(*index));
         place.ok().map(|place| brought[place].1)
     };
+    let untouched = array.intent.untouched();
+    let stand: Vec<JobState> = ids
+        .iter()
+        .map(|id| known(id).unwrap_or(untouched))
+        .collect();
+    check_part(elements, &stand, wish)?;
     let living: Vec<JobId> = ids
         .iter()
         .filter(|id| known(id).is_some_and(|state| !state.terminal()))
@@ -173,6 +179,42 @@ async fn part(
         arrays::bring(tx, array, &new, birth).await?;
     }
     each(tx, &living, wish, actor).await
+}
+
+/// Refuses a wish that none of these elements can follow, as it is refused of one by its own id.
+fn check_part(elements: &Elements, stand: &[JobState], wish: JobWish) -> Result<(), AppError> {
+    let over = |state: &JobState| state.terminal() || *state == JobState::Cancelling;
+    let (code, what, remedy) = match wish {
+        JobWish::Suspend if stand.iter().all(|state| state.terminal()) => (
+            RefusalCode::JobEnded,
+            "have ended already",
+            "submit them anew",
+        ),
+        JobWish::Suspend if stand.iter().all(over) => (
+            RefusalCode::BeingCancelled,
+            "are being cancelled and cannot be suspended any more",
+            "submit them anew",
+        ),
+        JobWish::Resume if !stand.contains(&JobState::Suspended) => (
+            RefusalCode::NotSuspended,
+            "are not suspended",
+            "only what is suspended is resumed",
+        ),
+        _ => return Ok(()),
+    };
+    let mut states: Vec<&str> = Vec::new();
+    for state in stand {
+        if !states.contains(&state.as_str()) {
+            states.push(state.as_str());
+        }
+    }
+    let message = format!("the elements {elements} {what}");
+    Err(AppError::wrong_state(
+        code,
+        message,
+        states.join(", "),
+        remedy,
+    ))
 }
 
 /// Steers living elements of a locked array. All are locked before anything of one is changed, as
