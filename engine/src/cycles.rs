@@ -36,6 +36,56 @@ pub fn run(mut world: World, count: usize) -> Vec<Plan> {
     plans
 }
 
+/// A plan of several in a row, between which nothing happens but that those leave who make way.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stage {
+    /// When it can be made: now, or once all those have left who leave by the plans before it.
+    pub at: Timestamp,
+    /// The plan.
+    pub plan: Plan,
+}
+
+/// Most plans of [`until_left`]: who starts in the room of victims seldom displaces others in turn,
+/// and each plan takes as long as the first.
+pub const STAGES_MAX: usize = 4;
+
+/// Plans, and plans again once those have left who make way, until nobody does or so many plans are
+/// made. The clock stands still meanwhile, so that of two policies nothing but they themselves makes
+/// another outcome. Of those that leave already when it begins, these queue again.
+pub fn until_left(mut world: World, again: &BTreeSet<String>) -> Vec<Stage> {
+    let now = world.now;
+    let known: BTreeSet<String> = leaving(&world).map(|work| work.name.clone()).collect();
+    let mut at = now;
+    let mut stages = Vec::new();
+    loop {
+        let made = plan(&world);
+        apply(&mut world, &made);
+        stages.push(Stage { at, plan: made });
+        let last = leaving(&world)
+            .map(|work| work.leaves_at.unwrap_or(now))
+            .max();
+        let Some(last) = last.filter(|_| stages.len() < STAGES_MAX) else {
+            return stages;
+        };
+        // Each plan is made as if it were now; who leaves by it leaves that much later.
+        at += (last - now).max(TimeDelta::zero());
+        // Who moves has a place to go to.
+        let gone = |work: &Workload| {
+            known.contains(&work.name) && !again.contains(&work.name) && work.nominated.is_none()
+        };
+        take_out(
+            &mut world,
+            |work| gone(work) && work.state == WorkloadState::Leaving,
+            |_| true,
+        );
+    }
+}
+
+fn leaving(world: &World) -> impl Iterator<Item = &Workload> {
+    let all = world.workloads.iter();
+    all.filter(|work| work.state == WorkloadState::Leaving)
+}
+
 /// Does what a plan says.
 pub fn apply(world: &mut World, made: &Plan) {
     let now = world.now;
@@ -196,29 +246,38 @@ pub fn advance(world: &mut World, next: Option<Timestamp>) {
     let step = world.now + TimeDelta::seconds(world.cycle_seconds);
     world.now = next.map_or(step, |next| next.max(step));
     let now = world.now;
-    let mut ended: BTreeSet<String> = BTreeSet::new();
-    for work in &mut world.workloads {
-        match work.state {
-            WorkloadState::Running if end(work).is_some_and(|end| end <= now) => {
-                ended.insert(work.name.clone());
-            }
-            WorkloadState::Leaving if work.leaves_at.is_some_and(|at| at <= now) => {
-                if work.name.contains(RELEASED) {
-                    ended.insert(work.name.clone());
-                }
-                work.state = WorkloadState::Waiting;
-                work.started = None;
-                work.leaves_at = None;
-                work.placed = Vec::new();
-            }
-            _ => {}
-        }
-    }
-    let (gone, left) = std::mem::take(&mut world.workloads)
-        .into_iter()
-        .partition(|w| ended.contains(&w.name));
-    world.workloads = left;
+    let ends = |work: &Workload| {
+        work.state == WorkloadState::Running && end(work).is_some_and(|end| end <= now)
+    };
+    let left = |work: &Workload| work.leaves_at.is_some_and(|at| at <= now);
+    let gone = take_out(world, ends, left);
     remember(world, &gone);
+}
+
+/// Takes out what ends; what leaves and has left waits again, but for ranks that were given up.
+fn take_out(
+    world: &mut World,
+    ends: impl Fn(&Workload) -> bool,
+    left: impl Fn(&Workload) -> bool,
+) -> Vec<Workload> {
+    let mut gone = Vec::new();
+    let mut stay = Vec::with_capacity(world.workloads.len());
+    for mut work in std::mem::take(&mut world.workloads) {
+        let has_left = work.state == WorkloadState::Leaving && left(&work);
+        if ends(&work) || has_left && work.name.contains(RELEASED) {
+            gone.push(work);
+            continue;
+        }
+        if has_left {
+            work.state = WorkloadState::Waiting;
+            work.started = None;
+            work.leaves_at = None;
+            work.placed = Vec::new();
+        }
+        stay.push(work);
+    }
+    world.workloads = stay;
+    gone
 }
 
 /// Keeps in mind what kind of work there was.

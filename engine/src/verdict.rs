@@ -1,11 +1,13 @@
 //! One verdict for every workload that waits: the binding cause, in the order of the contract.
 
+mod ahead;
 mod alone;
 mod counts;
 mod expected;
 mod remedies;
 mod words;
 
+pub(crate) use ahead::Starts;
 pub use alone::{Bound, alone};
 pub(crate) use counts::Counted;
 
@@ -170,6 +172,7 @@ fn one(
     };
     cycle.explained += 1;
     let Verdict { code, scope, .. } = &told.verdict;
+    let expected = pool.and_then(|pool| expected::start_of(cycle, work, pool, *code));
     let words = told.words(cycle, work, pool);
     Waiting {
         workload: facts.row.name.clone(),
@@ -181,7 +184,8 @@ fn one(
         need_max: words.need_max,
         have: words.have,
         rank: pool.and_then(|pool| ranks.get(&(work, pool)).copied()),
-        expected_start: pool.and_then(|pool| expected::start_of(cycle, work, pool, *code)),
+        expected_start: expected.map(|expected| expected.at),
+        expected_once: expected.and_then(|expected| expected.once),
         remedies: pool
             .map(|pool| remedies::of(cycle, work, pool, *code))
             .unwrap_or_default(),

@@ -18,6 +18,7 @@ mod pool;
 mod queue;
 mod quotas;
 mod refusal;
+mod scope;
 mod signin;
 mod submit;
 mod team;
@@ -50,6 +51,7 @@ pub use pool::{FieldKind, PolicyField, PolicyGroup, PoolForm, PoolView};
 pub use queue::{Crowd, QueueRow, QueueView};
 pub use quotas::{QUOTA_KEYS, QuotaCell, QuotaLine, QuotaPool, QuotasView};
 pub use refusal::Refusal;
+pub use scope::scope;
 pub use signin::SigninView;
 pub use submit::{
     Cause, ClassChoice, Displaced, DryRun, DryRunView, Outcome, PoolChoice, SliceLine, SubmitForm,
@@ -59,7 +61,7 @@ pub use team::{MemberForm, MemberRow, QuotaRow, SpendLine, TeamView, UserSpend};
 pub use teams::{TeamFigures, TeamForm, TeamRow, TeamsView};
 pub use users::{UserForm, UserRow, UsersView};
 pub use waits::{WaitCause, WaitHistory, WaitStretch};
-pub use why::{Accuracy, BeyondQuota, Holders, Remedy, Wait, Why, scope};
+pub use why::{Accuracy, BeyondQuota, Holders, Remedy, Wait, Why};
 pub use windows::{
     GridCell, GridDay, WeekGrid, WindowForm, WindowLine, WindowQuota, WindowRow, WindowsView,
 };

@@ -92,7 +92,7 @@ fn print(pool: &str, queue: &Value) -> Result<(), Failure> {
     for item in queue["items"].as_array().into_iter().flatten() {
         rows.extend(others(&item["others_before"]));
         let mut row = item.clone();
-        row["waiting"]["code"] = words::cause(&item["waiting"]["code"]).into();
+        row["waiting"]["code"] = words::short(&item["waiting"]).into();
         row["gpus"] = needed(&item["waiting"]);
         rows.push(row);
     }

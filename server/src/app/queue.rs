@@ -227,6 +227,7 @@ impl<'p> Shown<'p> {
 
 fn item(world: &World, row: &JobRow, waiting: &Waiting, others_before: Others) -> Queued {
     let told = discreet::verdict(world, &row.team, waiting);
+    let told = discreet::retried(told, &discreet::Tried::of(row));
     Queued {
         job: row.id,
         name: row.name.clone(),
@@ -259,6 +260,7 @@ mod tests {
             counts: Arc::default(),
             rank,
             expected_start: None,
+            expected_once: None,
             remedies: Vec::new(),
         }
     }

@@ -6,6 +6,7 @@ use domain::MilliGpu;
 use domain::spec::NvlinkRule;
 use serde_json::Value;
 
+use super::ROWS_MAX;
 use super::trial::Trial;
 use crate::cycle;
 use crate::plan::Remedy;
@@ -14,10 +15,6 @@ use crate::world::Workload;
 /// Most changes of one cycle that are decided anew: each costs as much as the cycle's decisions, and who
 /// waits first is told first.
 const PROOFS_MAX: usize = 16;
-/// Most rows for which all is decided anew: beyond that one decision takes longer than is worth a
-/// sentence to somebody who may not read it.
-const ROWS_MAX: usize = 2_000;
-
 /// Whether the workload starts with the change; no where that would cost too much.
 pub(super) fn starts(trial: &mut Trial<'_, '_, '_>, remedy: &Remedy) -> bool {
     let index = trial.cycle.index;
