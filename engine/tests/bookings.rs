@@ -116,9 +116,9 @@ fn before_it_begins_only_what_may_be_preempted_or_ends_by_then_takes_what_is_boo
 
 #[test]
 fn work_of_a_booking_is_told_to_start_when_it_begins_and_those_in_its_way_have_left() {
-    let rig = booked(8, 2).work(lent("loan", 0..8));
+    let rig = booked(4, 2).work(lent("loan", 0..8));
     let told = |class: &str| {
-        let plan = rig.clone().work(job("talk", "demo", 8, class, 1)).plan();
+        let plan = rig.clone().work(job("talk", "demo", 4, class, 1)).plan();
         let told = plan.waiting_for("talk").expect("it waits");
         (told.expected_start, told.expected_once)
     };

@@ -129,8 +129,9 @@ async fn what_at_most_holds_back_is_told_so_and_does_not_stand_in_the_way_of_oth
     let far = element(id, 4);
     let job = fleet.job(far).await;
     assert_eq!((&job.reason, &job.message), (&held.reason, &held.message));
-    let told = server::app::planning::explain(&fleet.app, &fleet.ada(), far);
-    let told = told.await.expect("explained");
+    let ada = fleet.ada();
+    let told = server::app::planning::explain(&fleet.app, &ada, far).await;
+    let told = told.expect("explained");
     assert_eq!(told.message, held.message);
     for one in [element(id, 1), far] {
         let waits = jobs::waits(&fleet.app, &fleet.ada(), one)
