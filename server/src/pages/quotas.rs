@@ -83,6 +83,8 @@ struct Line {
     read: Read,
     /// The version on which the form was made.
     version: Option<i64>,
+    /// Whether the form asks for another quota than it was made with.
+    asked: bool,
     /// Whether somebody else has changed it since.
     stale: bool,
     errors: BTreeMap<&'static str, Refusal>,
@@ -144,7 +146,6 @@ impl Line {
             }
         }
         self.read = present;
-        self.stale &= self.changed();
     }
 
     fn changed(&self) -> bool {
@@ -179,6 +180,7 @@ impl Sheet {
                 let mut line = Line {
                     stale: texts != read.texts && read != present,
                     version: read.version,
+                    asked: texts != read.texts,
                     texts,
                     read,
                     errors: BTreeMap::new(),
@@ -198,7 +200,7 @@ impl Sheet {
             let Some(line) = self.lines.get_mut(&(team.clone(), pool.clone())) else {
                 continue;
             };
-            if !line.changed() {
+            if !line.asked {
                 continue;
             }
             match quota_fields::quota(&line.texts) {
