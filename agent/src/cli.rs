@@ -218,6 +218,28 @@ fn perform_gpus(args: &GpusArgs) -> anyhow::Result<()> {
             gpu.index, gpu.uuid, gpu.product_name, gpu.memory_mib, gpu.pci_bus_id
         );
     }
+    for (uuid, mig) in &reading.mig {
+        let state = match (mig.on, mig.pending) {
+            (false, false) => continue,
+            (true, true) => "on",
+            (true, false) => "on, and off after a reset",
+            (false, true) => "off, and on after a reset",
+        };
+        println!("mig of {uuid}: {state}");
+        for instance in &mig.instances {
+            let uuids = match instance.uuids.as_slice() {
+                [] => "no compute instance".to_owned(),
+                uuids => uuids.join(" "),
+            };
+            println!(
+                "{:>5}  {:<12}  slices {}-{}  {uuids}",
+                instance.id,
+                instance.slice.profile,
+                instance.slice.start,
+                instance.slice.start + instance.slice.size - 1
+            );
+        }
+    }
     for (index, words) in &reading.failures {
         println!("{index:>3}  cannot be read: {words}");
     }

@@ -6,6 +6,8 @@ use std::time::Duration;
 use protocol::report::{TEXT_CHARS_MAX, WORK_ROOTS_MAX, kept_whole};
 use serde::Deserialize;
 
+use crate::gpus::cut::MigPolicy;
+
 /// Where state lies by default.
 pub const STATE_DIR: &str = "/var/lib/allotment-agent";
 /// A day, in seconds.
@@ -47,6 +49,19 @@ pub struct Config {
     pub logs_days_max: u32,
     /// How often GPUs are looked at, in seconds.
     pub inventory_seconds: u64,
+    /// How far the agent goes with MIG: `dynamic` changes the mode of idle devices, makes instances as
+    /// jobs ask and unmakes those that nobody has; `static` uses the instances that are there; `never`
+    /// does not drive MIG.
+    pub mig: MigPolicy,
+    /// Whether instances stay when their job has left. What another team's job left in a device's memory
+    /// is wiped by the driver when an instance is made, so that one that stays is not wiped.
+    pub mig_keep: bool,
+    /// For how many seconds a job may hold more memory of a shared device than its share before it is
+    /// stopped; it is warned in its log at once.
+    pub memory_grace_seconds: u64,
+    /// The control program of MPS; by default /usr/bin/nvidia-cuda-mps-control. Where there is none,
+    /// devices are not shared so.
+    pub mps_control: Option<PathBuf>,
     /// The control group that holds those of the jobs.
     pub cgroup_parent: String,
     /// Free room below which no job is started, in bytes.
@@ -71,6 +86,10 @@ impl Default for Config {
             logs_bytes_max: 10 * 1024 * 1024 * 1024,
             logs_days_max: 14,
             inventory_seconds: 5,
+            mig: MigPolicy::default(),
+            mig_keep: false,
+            memory_grace_seconds: 30,
+            mps_control: None,
             cgroup_parent: "allotment".to_owned(),
             disk_bytes_min: 256 * 1024 * 1024,
         }
@@ -166,6 +185,11 @@ impl Config {
     pub fn checkpoints_age_max(&self) -> Option<Duration> {
         let days = u64::from(self.checkpoints_days_max);
         (days > 0).then(|| Duration::from_secs(days * SECONDS_PER_DAY))
+    }
+
+    /// For how long a job may hold more than its share.
+    pub fn memory_grace(&self) -> Duration {
+        Duration::from_secs(self.memory_grace_seconds)
     }
 
     /// How often GPUs are looked at.

@@ -165,6 +165,16 @@ impl Folders {
         self.state.join("identity/devices.json")
     }
 
+    /// The folders of the daemons by which devices are shared.
+    pub fn mps(&self) -> PathBuf {
+        self.state.join("mps")
+    }
+
+    /// The MIG instances that the agent made.
+    pub fn cuts(&self) -> PathBuf {
+        self.state.join("identity/instances.json")
+    }
+
     /// The journal's file.
     pub fn journal(&self) -> PathBuf {
         journal_of(&self.state)

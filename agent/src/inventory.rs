@@ -1,12 +1,16 @@
 //! What a node tells of itself: its devices, its size, what it can drive, what is wrong.
 
 use std::net::UdpSocket;
+use std::path::Path;
 
 use protocol::wire;
 
 use crate::config::Config;
 use crate::gpus::Snapshot;
-use crate::node::{Node, RUNNERS, SHARING};
+use crate::gpus::cut::MigPolicy;
+use crate::mps;
+use crate::node::devices::sharing;
+use crate::node::{Node, RUNNERS};
 use crate::supervise::cgroup::Cgroups;
 
 /// Said on the node's page where jobs run as the agent's own user.
@@ -24,6 +28,8 @@ pub struct Machine {
     checkpoints_shared: bool,
     warnings: Vec<String>,
     work_roots: Vec<String>,
+    mig: MigPolicy,
+    mps: bool,
 }
 
 impl Machine {
@@ -35,6 +41,11 @@ impl Machine {
         isolated: bool,
         cgroups: (&Cgroups, Option<String>),
     ) -> Self {
+        let mps = config
+            .mps_control
+            .as_deref()
+            .unwrap_or(Path::new(mps::PROGRAM))
+            .is_file();
         let cpus = config.cpus.map_or_else(
             || std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as i64),
             i64::from,
@@ -53,6 +64,8 @@ impl Machine {
             isolated,
             checkpoints_shared: config.checkpoints_shared,
             warnings: unisolated.into_iter().chain(warning).collect(),
+            mig: config.mig,
+            mps,
             // A folder whose name is no text cannot be asked for either.
             work_roots: config
                 .work_roots
@@ -72,7 +85,10 @@ impl Machine {
             cpus_milli: self.cpus_milli,
             memory_mib: self.memory_mib,
             address: self.address.clone(),
-            sharing: SHARING.iter().map(ToString::to_string).collect(),
+            sharing: sharing(self.mig, self.mps, gpus)
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
             runners: RUNNERS.iter().map(ToString::to_string).collect(),
             cgroup: self.cgroup.clone(),
             isolated: self.isolated,

@@ -21,6 +21,7 @@ mod clock;
 mod connection;
 mod files;
 mod lease;
+mod mps;
 mod node;
 mod proc;
 mod prune;

@@ -1,6 +1,6 @@
 //! What the kernel says of processes: who they are, and that they are still the same.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -89,6 +89,11 @@ pub fn bearers(group: u32) -> Vec<Seen> {
         .filter_map(Seen::of)
         .filter(|seen| !seen.over)
         .collect()
+}
+
+/// All groups that processes bear besides their own.
+pub fn groups_borne() -> BTreeSet<u32> {
+    all().flat_map(groups_of).collect()
 }
 
 fn groups_of(pid: i32) -> Vec<u32> {

@@ -67,6 +67,8 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     }));
     let adopted = node::recover(&node, rebooted).await?;
     tracing::info!(adopted = adopted.len(), rebooted, "agent started");
+    tokio::spawn(node::devices::tidy(Arc::clone(&node), adopted.clone()));
+    tokio::spawn(node::watch_memory(Arc::clone(&node)));
     let (commands, received) = mpsc::channel(COMMANDS_MAX);
     let reconciler = tokio::spawn(node::reconcile(Arc::clone(&node), adopted, received));
     tokio::spawn(Arc::clone(&keeper).run());

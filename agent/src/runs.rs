@@ -82,6 +82,13 @@ pub struct Stop {
     pub grace_ms: i64,
 }
 
+/// Why a run was stopped that held too much of a device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Over {
+    /// The reason, in words for the job's owner.
+    pub message: String,
+}
+
 /// Why a run never started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
@@ -224,6 +231,7 @@ impl RunFolder {
         Durability::Buffered
     );
     part!(stop, write_stop, Stop, "stop.json", Durability::Buffered);
+    part!(over, write_over, Over, "over.json", Durability::Buffered);
     // Not synced: after a power loss the attempt is lost with its node in any case.
     part!(exit, write_exit, Exit, "exit.json", Durability::Buffered);
 

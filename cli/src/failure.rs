@@ -56,11 +56,33 @@ struct Problem {
     detail: String,
     field: Option<String>,
     remedy: Option<String>,
+    errors: Vec<Fault>,
+}
+
+/// A value that was refused, among several.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Fault {
+    field: String,
+    value: String,
+    remedy: String,
 }
 
 /// Turns a refusal of the server into words: what, where, and what to do.
 pub fn from_problem(status: u16, body: &str) -> Failure {
     let problem = serde_json::from_str::<Problem>(body).unwrap_or_default();
+    if !problem.errors.is_empty() {
+        let line = |fault: &Fault| {
+            let Fault {
+                field,
+                value,
+                remedy,
+            } = fault;
+            format!("{field}: {value} is refused: {remedy}")
+        };
+        let lines: Vec<String> = problem.errors.iter().map(line).collect();
+        return Failure::Refused(lines.join("\n"));
+    }
     let what = if problem.detail.is_empty() {
         problem.title
     } else {
@@ -102,6 +124,20 @@ mod tests {
             "per_worker.gpus: -1 is refused; use 0 to 64"
         );
         assert_eq!(failure.status(), REFUSED);
+    }
+
+    #[test]
+    fn of_several_refused_values_each_has_a_line() {
+        let failure = from_problem(
+            422,
+            r#"{"detail": "workers: 0 is refused", "field": "workers", "remedy": "1 to 1024",
+                "errors": [{"field": "workers", "value": "0", "remedy": "1 to 1024"},
+                           {"field": "class", "value": "gold", "remedy": "one that is there"}]}"#,
+        );
+        assert_eq!(
+            failure.to_string(),
+            "workers: 0 is refused: 1 to 1024\nclass: gold is refused: one that is there"
+        );
     }
 
     #[test]

@@ -3,7 +3,9 @@
 use chrono::{DateTime, Utc};
 use serde_json::Value;
 use web::messages::{Messages, Phrase};
-use web::views::{Accuracy, BeyondQuota, DryRunElements, Remedy, Wait, scope};
+use web::views::{Accuracy, BeyondQuota, DryRunElements, Remedy, Wait, policy_word, scope};
+
+use crate::table::text;
 
 /// The words.
 fn words() -> Messages {
@@ -58,6 +60,11 @@ pub fn bound(text: &Value) -> String {
     scope(&words(), text).map_or_else(|| text.to_owned(), |said| said.plain())
 }
 
+/// The quota that binds where one never admits a job.
+pub fn binds(beyond_quota: &Value) -> Option<String> {
+    Some(BeyondQuota::told(beyond_quota)?.binds(&words()).plain())
+}
+
 /// A remedy: what to change, and what that would bring.
 pub fn remedy(remedy: &Value) -> (Vec<String>, String) {
     let t = words();
@@ -96,6 +103,9 @@ pub fn fate(fate: &Value) -> String {
     let reason = &fate["reason"];
     let why = match fate["outcome"].as_str() {
         _ if reason.is_null() => return outcome,
+        Some("waits") if !fate["beyond_quota"].is_null() => {
+            said("waiting_short", &"beyond_quota".into())
+        }
         Some("waits") => cause(reason),
         _ => said("preempted_by", reason),
     };
@@ -113,6 +123,15 @@ pub fn eviction_rule(rule: &Value) -> Option<String> {
 /// What was done to an object of policy.
 pub fn change_kind(code: &str) -> String {
     words().word("change_kind", code).plain()
+}
+
+/// A value of a key of policy; where there is none, what that means there.
+pub fn policy_value(key: &Value, value: &Value) -> String {
+    let key = key.as_str().unwrap_or_default();
+    match value {
+        Value::Null => policy_word(&words(), key, "null").plain(),
+        value => text(value),
+    }
 }
 
 /// That a version was gone back to.

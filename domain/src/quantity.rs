@@ -15,6 +15,9 @@ pub const DEVICES_PER_NODE_MAX: u32 = 64;
 /// fleet, and far below what sums and products of 64-bit integers can bear.
 pub const AMOUNT_MAX: i64 = 10_000_000;
 
+/// The highest weight, in whole units; with it, products of weights and amounts stay in 64 bits.
+pub const WEIGHT_MAX: i64 = 1_000_000;
+
 /// The sign of what is less than nothing, as people read it.
 pub const MINUS: &str = "\u{2212}";
 /// Digits between two separators in a long number.
@@ -34,7 +37,7 @@ pub fn grouped(n: i64) -> String {
 }
 
 macro_rules! milli {
-    ($(#[$meta:meta])* $name:ident, $field:literal) => {
+    ($(#[$meta:meta])* $name:ident, $field:literal, $most:expr) => {
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
         #[cfg_attr(feature = "sqlx", derive(sqlx::Type), sqlx(transparent))]
@@ -76,9 +79,9 @@ macro_rules! milli {
             type Err = FieldError;
 
             fn from_str(text: &str) -> Result<Self, Self::Err> {
-                parse_milli(text)
+                parse_milli(text, $most)
                     .map(Self)
-                    .ok_or_else(|| FieldError::new($field, text, AMOUNT_REMEDY))
+                    .ok_or_else(|| FieldError::new($field, text, amount_up_to($most)))
             }
         }
 
@@ -109,7 +112,7 @@ macro_rules! milli {
                 utoipa::openapi::ObjectBuilder::new()
                     .schema_type(utoipa::openapi::schema::Type::Number)
                     .minimum(Some(0))
-                    .maximum(Some(AMOUNT_MAX as isize))
+                    .maximum(Some($most as isize))
                     .description(Some("An amount with at most three decimals"))
                     .into()
             }
@@ -149,22 +152,28 @@ macro_rules! milli {
 
 milli!(
     /// A GPU amount, in thousandths of a device.
-    MilliGpu, "gpus"
+    MilliGpu, "gpus", AMOUNT_MAX
 );
 milli!(
     /// A CPU amount, in thousandths of a core.
-    MilliCpu, "cpus"
+    MilliCpu, "cpus", AMOUNT_MAX
 );
 milli!(
     /// A claim on spare capacity relative to others', in thousandths.
-    Weight, "weight"
+    Weight, "weight", WEIGHT_MAX
 );
 milli!(
     /// Points of priority, in thousandths.
-    Points, "points"
+    Points, "points", AMOUNT_MAX
 );
 
-const AMOUNT_REMEDY: &str = "a number from 0 to 10,000,000 with at most three decimals";
+/// The words for an amount of at most so many whole units.
+fn amount_up_to(most: i64) -> String {
+    format!(
+        "a number from 0 to {} with at most three decimals",
+        grouped(most)
+    )
+}
 
 /// Writes thousandths for people: at most three decimals, no trailing zeros.
 fn format_milli(milli: i64) -> String {
@@ -178,7 +187,7 @@ fn format_milli(milli: i64) -> String {
 }
 
 /// Reads a plain decimal of at most three decimals; nothing negative, no exponent.
-fn parse_milli(text: &str) -> Option<i64> {
+fn parse_milli(text: &str, most: i64) -> Option<i64> {
     let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
     let digits = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
     if !digits(whole) || !digits(decimals) {
@@ -189,12 +198,12 @@ fn parse_milli(text: &str) -> Option<i64> {
         return None;
     }
     let whole: i64 = whole.parse().ok()?;
-    if whole > AMOUNT_MAX {
+    if whole > most {
         return None;
     }
     let rest: i64 = format!("{decimals:0<3}").parse().ok()?;
     let milli = whole * MILLI + rest;
-    (milli <= AMOUNT_MAX * MILLI).then_some(milli)
+    (milli <= most * MILLI).then_some(milli)
 }
 
 #[cfg(test)]
@@ -230,6 +239,16 @@ mod tests {
             "0.1234",
         ] {
             assert!(serde_json::from_str::<MilliGpu>(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_weight_has_one_bound_and_one_message() {
+        assert!("1000000".parse::<Weight>().is_ok());
+        for above in ["1000000.001", "1000001", "10000001"] {
+            let refused = above.parse::<Weight>().expect_err("too high");
+            let remedy = "a number from 0 to 1,000,000 with at most three decimals";
+            assert_eq!(refused.remedy, remedy, "{above}");
         }
     }
 

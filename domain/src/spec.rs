@@ -12,8 +12,8 @@ use crate::text_enum::text_enum;
 use crate::{MilliCpu, MilliGpu, Timestamp};
 
 pub use check::{
-    ARRAY_COUNT_MAX, FILES_BYTES_MAX, FILES_MAX, GPUS_PER_WORKER_MAX, RETRIES_MAX, WORKERS_MAX,
-    bounds, takes, whole_number,
+    ARRAY_COUNT_MAX, FAULTS_MAX, FILES_BYTES_MAX, FILES_MAX, GPUS_PER_WORKER_MAX, RETRIES_MAX,
+    WORKERS_MAX, bounds, takes, whole_number,
 };
 
 text_enum!(

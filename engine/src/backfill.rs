@@ -5,11 +5,13 @@
 //! start is kept: later work starts now only if the head can still start then, on the devices
 //! that were meant for it or on others.
 
+mod beside;
 mod earliest;
 mod ends;
 mod kept;
 mod timeline;
 
+pub(crate) use beside::beside_slots;
 pub(crate) use ends::{NEVER, after, after_grace, end_from, end_of_running, soon};
 pub(crate) use kept::PausedTimeline;
 pub(crate) use timeline::{Reserved, Timeline};

@@ -1,8 +1,9 @@
-//! One cycle, from harmless to harmful: kept room, starts, drains, room made by victims, growth, verdicts.
+//! One cycle, for each workload from harmless to harmful: kept room, starts, drains, room made by victims, growth, verdicts.
 
 mod booked;
 mod coming;
 mod dead;
+mod grow;
 mod kept;
 mod moves;
 mod reserve;
@@ -10,6 +11,7 @@ mod slices;
 mod starts;
 mod stuck;
 mod trial;
+mod turn;
 mod victims;
 
 pub(crate) use slices::slice_changes;
@@ -28,10 +30,10 @@ use crate::bookings::Bookings;
 use crate::index::{Index, Rows};
 use crate::ledger::{Ledger, Sight, Slot, Standing};
 use crate::order::{Lines, Picker};
-use crate::place::{self, Gang, Query, place};
-use crate::plan::{DevicePlace, Plan, Resize, Start, WorkerPlace};
+use crate::place::{Gang, Query, place};
+use crate::plan::{DevicePlace, Plan, Start, WorkerPlace};
 use crate::start;
-use crate::world::{PoolState, World};
+use crate::world::World;
 use crate::{shares, verdict};
 
 /// Decides everything for one moment. The same world gives the same plan, byte for byte,
@@ -110,6 +112,8 @@ pub(crate) struct Cycle<'i, 'w> {
     pub passed: Vec<Vec<usize>>,
     /// The head that nothing may pass, by pool.
     pub heads: Vec<Option<usize>>,
+    /// How room is made in each pool, once it was.
+    making: Vec<Option<turn::Making>>,
     /// Work that waited and was given room, for now or for later.
     engaged: Vec<usize>,
     /// Whether the rest of a line is passed over once nothing of it can start: nobody asks for
@@ -182,6 +186,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
             met_behind: vec![false; index.pools.len()],
             passed: vec![Vec::new(); index.pools.len()],
             heads: vec![None; index.pools.len()],
+            making: index.pools.iter().map(|_| None).collect(),
             engaged: Vec::new(),
             cuts: false,
             cut: vec![false; index.pools.len()],
@@ -383,77 +388,6 @@ impl<'i, 'w> Cycle<'i, 'w> {
         });
         self.ledger.start(work, slots);
         self.engaged.push(work);
-    }
-
-    /// Lets running elastic work grow back, as far as limits and room allow.
-    fn grow(&mut self) {
-        for pool in 0..self.index.pools.len() {
-            if self.index.pools[pool].row.state == PoolState::Closed || self.heads[pool].is_some() {
-                continue;
-            }
-            let small: Vec<usize> = (self.index.elastic.iter().copied())
-                .filter(|&w| {
-                    let slots = self.ledger.slots(w);
-                    self.ledger.standing(w) == Standing::Running
-                        && slots
-                            .first()
-                            .is_some_and(|s| self.index.nodes[s.node].pool == pool)
-                        && slots.len() < self.index.works[w].row.workers as usize
-                        && slots.len() == self.index.works[w].row.placed.len()
-                })
-                .collect();
-            let mut picker = Picker::of(self.index, pool, &small);
-            while let Some(work) = picker.next(&self.ledger) {
-                self.grow_one(work, pool);
-            }
-        }
-    }
-
-    fn grow_one(&mut self, work: usize, pool: usize) {
-        let from = self.ledger.slots(work).len() as u32;
-        let row = self.index.works[work].row;
-        let mates: Vec<usize> = match &row.topology.require {
-            None => self.index.pools[pool].nodes.clone(),
-            Some(label) => {
-                let home = self.ledger.slots(work)[0].node;
-                let domains = place::domains_of(self.index, &self.index.pools[pool].nodes, label);
-                domains
-                    .into_iter()
-                    .find(|domain| domain.contains(&home))
-                    .unwrap_or_default()
-            }
-        };
-        let gains = place::gains(&self.ledger, work, pool, &mates);
-        let Some(slots) = gains.largest(|more| self.gain(work, pool, &mates, more)) else {
-            return;
-        };
-        self.settle_kept(work, pool, &slots);
-        let placement = self.places(&slots);
-        self.ledger.grow(work, &slots);
-        self.plan.resizes.push(Resize {
-            workload: row.name.clone(),
-            from,
-            to: from + slots.len() as u32,
-            placement,
-        });
-    }
-
-    /// Room for so many workers more on these nodes, within what limits, bookings and kept starts
-    /// let work gain.
-    fn gain(
-        &mut self,
-        work: usize,
-        pool: usize,
-        nodes: &[usize],
-        more: u32,
-    ) -> Option<Vec<Rc<Slot>>> {
-        let query = Query::start(self.index, work, pool)
-            .workers(more)
-            .only(nodes);
-        let slots = start::place_within(&mut self.ledger, query)?;
-        let lets =
-            self.growth_owes_nothing(work, pool, &slots) && self.growth_holds(work, pool, &slots);
-        lets.then_some(slots)
     }
 
     /// Slots in the words of the plan.

@@ -8,7 +8,9 @@ use domain::sharing::SharingMode;
 
 use crate::cycle::plan;
 use crate::plan::{Instance, Plan, Preemption, SliceChange};
-use crate::world::{MigInstance, Node, Nominated, Placed, Workload, WorkloadState, World};
+use crate::world::{
+    MigInstance, Node, Nominated, Placed, PlacedDevice, Workload, WorkloadState, World,
+};
 
 /// Most cycles that are run, whatever is asked: the plans are all kept.
 pub const CYCLES_MAX: usize = 10_000;
@@ -73,11 +75,19 @@ pub fn until_left(mut world: World, again: &BTreeSet<String>) -> Vec<Stage> {
         let gone = |work: &Workload| {
             known.contains(&work.name) && !again.contains(&work.name) && work.nominated.is_none()
         };
-        take_out(
-            &mut world,
-            |work| gone(work) && work.state == WorkloadState::Leaving,
-            |_| true,
-        );
+        leave(&mut world, gone);
+    }
+}
+
+/// All that leaves has left: what is gone for good is taken out, the rest waits again.
+fn leave(world: &mut World, gone: impl Fn(&Workload) -> bool) {
+    let left = |work: &Workload| work.state == WorkloadState::Leaving;
+    (world.workloads).retain(|work| !left(work) || !gone(work) && !work.name.contains(RELEASED));
+    for work in world.workloads.iter_mut().filter(|work| left(work)) {
+        work.state = WorkloadState::Waiting;
+        work.started = None;
+        work.leaves_at = None;
+        work.placed = Vec::new();
     }
 }
 
@@ -214,6 +224,11 @@ fn preempt(work: &mut Workload, eviction: &Preemption, leaves_at: Timestamp) -> 
 /// Stands between the name of a shrunk workload and its released ranks' row; no name holds it.
 const RELEASED: &str = "\u{1f}released from ";
 
+/// The name by which a row is told: that of the workload whose released ranks it is.
+pub(crate) fn told_name(name: &str) -> &str {
+    name.split_once(RELEASED).map_or(name, |(whole, _)| whole)
+}
+
 /// The next moment at which something ends, leaves or may start.
 fn next_moment(world: &World) -> Option<Timestamp> {
     let moments = world.workloads.iter().filter_map(|work| match work.state {
@@ -246,38 +261,80 @@ pub fn advance(world: &mut World, next: Option<Timestamp>) {
     let step = world.now + TimeDelta::seconds(world.cycle_seconds);
     world.now = next.map_or(step, |next| next.max(step));
     let now = world.now;
-    let ends = |work: &Workload| {
-        work.state == WorkloadState::Running && end(work).is_some_and(|end| end <= now)
-    };
-    let left = |work: &Workload| work.leaves_at.is_some_and(|at| at <= now);
-    let gone = take_out(world, ends, left);
+    let mut ended: BTreeSet<String> = BTreeSet::new();
+    let held = stays_leaving(world);
+    let nodes: BTreeMap<&str, &Node> = world.nodes.iter().map(|n| (n.name.as_str(), n)).collect();
+    for work in &mut world.workloads {
+        match work.state {
+            WorkloadState::Running if end(work).is_some_and(|end| end <= now) => {
+                ended.insert(work.name.clone());
+            }
+            WorkloadState::Leaving if work.leaves_at.is_some_and(|at| at <= now) => {
+                if work.name.contains(RELEASED) {
+                    ended.insert(work.name.clone());
+                }
+                work.leaves_at = None;
+                // A mover goes on where room is kept for it; else, and where a device has to be cut anew
+                // first, it is started there by a plan.
+                let goes_on = |kept: &mut Nominated| ready_for(&nodes, &held, &kept.placement);
+                match work.nominated.take_if(goes_on) {
+                    Some(kept) => {
+                        work.state = WorkloadState::Running;
+                        work.started = Some(now);
+                        work.placed = kept.placement;
+                    }
+                    None => {
+                        work.state = WorkloadState::Waiting;
+                        work.started = None;
+                        work.placed = Vec::new();
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    let (gone, left) = std::mem::take(&mut world.workloads)
+        .into_iter()
+        .partition(|w| ended.contains(&w.name));
+    world.workloads = left;
     remember(world, &gone);
 }
 
-/// Takes out what ends; what leaves and has left waits again, but for ranks that were given up.
-fn take_out(
-    world: &mut World,
-    ends: impl Fn(&Workload) -> bool,
-    left: impl Fn(&Workload) -> bool,
-) -> Vec<Workload> {
-    let mut gone = Vec::new();
-    let mut stay = Vec::with_capacity(world.workloads.len());
-    for mut work in std::mem::take(&mut world.workloads) {
-        let has_left = work.state == WorkloadState::Leaving && left(&work);
-        if ends(&work) || has_left && work.name.contains(RELEASED) {
-            gone.push(work);
-            continue;
+/// The devices of what is still leaving, by node and index.
+fn stays_leaving(world: &World) -> BTreeSet<(String, u32)> {
+    let now = world.now;
+    let leaving = world.workloads.iter().filter(|work| {
+        work.state == WorkloadState::Leaving && work.leaves_at.is_some_and(|at| at > now)
+    });
+    leaving.flat_map(|work| &work.placed).flat_map(on).collect()
+}
+
+/// Whether devices are as a placement has them, and nothing that leaves is still on them.
+fn ready_for(
+    nodes: &BTreeMap<&str, &Node>,
+    held: &BTreeSet<(String, u32)>,
+    placement: &[Placed],
+) -> bool {
+    let cut = |placed: &Placed, device: &PlacedDevice| {
+        let node = nodes.get(placed.node.as_str());
+        let instances = node.and_then(|node| node.mig.get(&device.index));
+        match (&device.mig, instances) {
+            (None, instances) => instances.is_none(),
+            (Some(profile), Some(instances)) => instances
+                .iter()
+                .any(|instance| instance.profile == *profile && instance.start == device.start),
+            (Some(_), None) => false,
         }
-        if has_left {
-            work.state = WorkloadState::Waiting;
-            work.started = None;
-            work.leaves_at = None;
-            work.placed = Vec::new();
-        }
-        stay.push(work);
-    }
-    world.workloads = stay;
-    gone
+    };
+    placement.iter().all(|placed| {
+        let mut devices = placed.devices.iter();
+        devices.all(|device| cut(placed, device))
+    }) && !placement.iter().flat_map(on).any(|at| held.contains(&at))
+}
+
+fn on(placed: &Placed) -> impl Iterator<Item = (String, u32)> + '_ {
+    let devices = placed.devices.iter();
+    devices.map(|device| (placed.node.clone(), device.index))
 }
 
 /// Keeps in mind what kind of work there was.

@@ -6,10 +6,11 @@ mod need;
 mod node;
 mod rows;
 mod shape;
+mod stint;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::rc::Rc;
 
-use domain::Timestamp;
 use domain::sharing::SharingMode;
 use rustc_hash::FxHashMap;
 
@@ -23,6 +24,7 @@ use need::part_milli;
 pub(crate) use need::{Need, Profiles};
 pub(crate) use node::{NodeFacts, bit};
 pub(crate) use rows::{Moment, Rows};
+pub(crate) use stint::{Stint, Wait};
 
 /// A charged amount in a pool's units; one thousandth of a GPU is `PoolFacts::unit` of them.
 pub(crate) type Amount = i128;
@@ -47,7 +49,7 @@ pub(crate) struct Index<'w> {
     /// Running work that is elastic, and work for which room is kept.
     pub elastic: BTreeSet<usize>,
     pub nominated: BTreeSet<usize>,
-    pub services: Vec<ServiceFacts>,
+    pub services: Vec<ServiceFacts<'w>>,
     pub by_name: FxHashMap<&'w str, usize>,
     /// For each label that a gang names: the domain of each node.
     pub domains: FxHashMap<&'w str, Vec<Option<usize>>>,
@@ -88,8 +90,10 @@ pub(crate) struct TeamFacts<'w> {
 }
 
 /// A service and its replicas.
-pub(crate) struct ServiceFacts {
+pub(crate) struct ServiceFacts<'w> {
+    pub name: &'w str,
     pub min_replicas: u32,
+    pub max_replicas: u32,
     pub replicas: Vec<usize>,
 }
 
@@ -97,12 +101,13 @@ pub(crate) struct ServiceFacts {
 pub(crate) struct WorkFacts<'w> {
     pub row: &'w Workload,
     pub stint: Stint,
+    pub wait: Wait,
     pub team: usize,
     pub service: Option<usize>,
     pub priority: i64,
     pub preemptible: bool,
     /// Acceptable pools, best first.
-    pub pools: Vec<usize>,
+    pub pools: Rc<[usize]>,
     pub need: Need,
     pub cpus: i64,
     pub memory: i64,
@@ -112,29 +117,6 @@ pub(crate) struct WorkFacts<'w> {
     pub form: usize,
     /// Gangs of one frame, and of as many workers, have a place or have none together.
     pub frame: usize,
-}
-
-/// What a workload's row says of its run, where whoever looks at all that runs finds it at hand.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Stint {
-    /// Its workers as they are placed, and the least that it goes on with.
-    pub placed: usize,
-    pub least: usize,
-    pub started: Option<Timestamp>,
-    pub checkpoint_seconds: Option<i64>,
-    pub restart_seconds: i64,
-}
-
-impl Stint {
-    fn of(row: &Workload) -> Self {
-        Self {
-            placed: row.placed.len(),
-            least: row.workers_least() as usize,
-            started: row.started,
-            checkpoint_seconds: row.checkpoint_seconds,
-            restart_seconds: row.restart_seconds,
-        }
-    }
 }
 
 impl<'w> Index<'w> {
@@ -165,14 +147,16 @@ impl<'w> Index<'w> {
             .enumerate()
             .map(|(id, row)| PoolFacts::of(world, row, id, &nodes, &teams))
             .collect();
-        let services: BTreeMap<&str, ServiceFacts> = world
+        let services: BTreeMap<&str, ServiceFacts<'_>> = world
             .services
             .iter()
             .map(|s| {
                 (
                     s.name.as_str(),
                     ServiceFacts {
+                        name: s.name.as_str(),
                         min_replicas: s.min_replicas,
+                        max_replicas: s.max_replicas,
                         replicas: Vec::new(),
                     },
                 )
@@ -200,6 +184,8 @@ impl<'w> Index<'w> {
             forms: FxHashMap::default(),
             frames: FxHashMap::default(),
             profiles: Profiles::default(),
+            anywhere: (0..pools.len()).collect(),
+            lists: FxHashMap::default(),
         };
         let roots = (0..teams.len())
             .filter(|&t| teams[t].parent.is_none())
@@ -231,6 +217,11 @@ impl<'w> Index<'w> {
             }
         }
         index
+    }
+
+    /// The name of a workload.
+    pub fn name(&self, work: usize) -> &'w str {
+        self.names[work]
     }
 
     /// Whether any node is being emptied.
@@ -342,13 +333,13 @@ impl<'w> Index<'w> {
 
     /// What a workload waits for before its order matters: a person, an hour, another's end.
     pub fn ready(&self, work: usize) -> bool {
-        let row = self.works[work].row;
-        row.state == WorkloadState::Waiting
-            && row.not_before.is_none_or(|t| t <= self.world.now)
-            && !row
-                .after
-                .iter()
-                .any(|name| self.by_name.contains_key(name.as_str()))
+        let facts = &self.works[work];
+        let come = || {
+            let mut after = facts.row.after.iter();
+            facts.row.not_before.is_none_or(|t| t <= self.world.now)
+                && !after.any(|name| self.by_name.contains_key(name.as_str()))
+        };
+        facts.wait.state == WorkloadState::Waiting && (!facts.wait.bound || come())
     }
 }
 

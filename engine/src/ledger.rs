@@ -12,6 +12,7 @@ mod part;
 mod paused;
 mod seats;
 mod space;
+mod stirred;
 
 use std::rc::Rc;
 
@@ -19,7 +20,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::index::{Amount, Index, bit};
 use crate::place::{Able, Gang, NodeClasses, PlacementCosts};
-use crate::preempt::{Fronts, Herd, Outlooks};
+use crate::preempt::{Fronts, Herds, Outlooks};
 use crate::share::{Everybody, coarse, share};
 pub(crate) use held::Held;
 use nowhere::Nowhere;
@@ -138,8 +139,10 @@ pub(crate) struct Ledger<'i, 'w> {
     pub able: Able,
     /// Gangs that have no place to start.
     nowhere: Nowhere,
-    /// Running work that may be preempted, by pool, once somebody has asked.
-    pub herds: Vec<Option<Rc<Herd>>>,
+    /// How often something was taken from work that stood, or put to it, and was not gone back to.
+    stirred: usize,
+    /// Running work that may be preempted.
+    pub herds: Herds,
     /// What teams may lose to whom, as long as they hold what they do.
     pub fronts: Fronts,
     /// What pools may give to gangs, as long as all stands where it does.
@@ -192,7 +195,8 @@ impl<'i, 'w> Ledger<'i, 'w> {
             classes: NodeClasses::default(),
             able: Able::default(),
             nowhere: Nowhere::default(),
-            herds: vec![None; index.pools.len()],
+            stirred: 0,
+            herds: Herds::of(index),
             fronts: Fronts::default(),
             outlooks: Outlooks::default(),
             shares: vec![vec![None; index.teams.len()]; index.pools.len()],
@@ -295,7 +299,11 @@ impl<'i, 'w> Ledger<'i, 'w> {
                     amount,
                     workers,
                 }) => self.add(pool, work, -amount, -workers),
-                Some(Step::Slots(work, slots)) => self.slots[work] = slots,
+                Some(Step::Slots(work, slots)) => {
+                    self.spoil(&slots);
+                    self.stirred -= usize::from(!slots.is_empty());
+                    self.slots[work] = slots;
+                }
                 Some(Step::Stand(work, standing)) => self.standing[work] = standing,
                 Some(Step::Evicted(team)) => self.evicted[team] -= 1,
                 None => break,
@@ -343,7 +351,7 @@ impl<'i, 'w> Ledger<'i, 'w> {
             );
         }
         let before = std::mem::replace(&mut self.slots[work], slots);
-        self.journal.push(Step::Slots(work, before));
+        self.note_slots(work, before);
         self.stand(work, standing);
     }
 
@@ -394,7 +402,7 @@ impl<'i, 'w> Ledger<'i, 'w> {
             &mut self.slots[work],
             slots[..keep.min(slots.len())].to_vec(),
         );
-        self.journal.push(Step::Slots(work, before));
+        self.note_slots(work, before);
         if keep == 0 {
             self.stand(work, Standing::Leaving);
         }
@@ -417,7 +425,7 @@ impl<'i, 'w> Ledger<'i, 'w> {
         }
         let before = self.slots[work].clone();
         self.slots[work].extend(added.iter().cloned());
-        self.journal.push(Step::Slots(work, before));
+        self.note_slots(work, before);
     }
 
     /// Reckons the costs of placements anew, by all work that the index knows by now.
@@ -460,6 +468,7 @@ impl<'i, 'w> Ledger<'i, 'w> {
         self.put[slot.node] += sign;
         let space = &mut self.spaces[slot.node];
         let node = &self.index.nodes[slot.node];
+        self.herds.spoil(node.pool, slot.node);
         let v = view as usize;
         space.cpus[v] -= sign * slot.cpus;
         space.memory[v] -= sign * slot.memory;

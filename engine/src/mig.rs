@@ -307,6 +307,13 @@ pub(crate) fn profile(model_name: &str, name: &str) -> Option<&'static Profile> 
     model(model_name)?.profiles.get(name)
 }
 
+/// Memory slices of an instance of that profile on devices of that model; nothing where none can
+/// begin at that slice.
+pub fn slices_at(model: &str, name: &str, start: u32) -> Option<u32> {
+    let profile = profile(model, name)?;
+    profile.starts.contains(&start).then_some(profile.size)
+}
+
 /// Gives each instance its start: as listed, those without one at their lowest
 /// free start. `Err` holds the instance that cannot exist beside the others.
 pub(crate) fn lay_out(model: &str, instances: &[MigInstance]) -> Result<Vec<Slice>, MigInstance> {

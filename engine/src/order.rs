@@ -173,6 +173,33 @@ impl Picker {
         Some(self.take(ledger.index, team, at))
     }
 
+    /// Takes all that is in its team's guarantee, in its order, while nobody comes to hold otherwise.
+    pub fn take_inside(&mut self, ledger: &Ledger<'_, '_>) -> Vec<usize> {
+        std::iter::from_fn(|| self.next_inside(ledger)).collect()
+    }
+
+    /// Takes all the rest as borrowers', in its order, while nobody comes to hold otherwise: what is
+    /// a team's own comes one after another then.
+    pub fn take_borrowers(&mut self, ledger: &Ledger<'_, '_>) -> Vec<usize> {
+        let mut all = Vec::with_capacity(self.total);
+        while let Some((team, _)) = self.first_borrower(ledger) {
+            let before = all.len();
+            all.extend(self.pending(team));
+            let queue = self.line.queues[team].len();
+            let taken = all.len() - before;
+            self.done[team] = vec![true; queue];
+            self.first[team] = queue;
+            self.amounts[team] = Some(BTreeMap::new());
+            self.total -= taken;
+            for &above in &ledger.index.teams[team].path {
+                self.left[above] -= taken;
+                self.same &= self.left[above] > 0;
+            }
+        }
+        self.inside.version = None;
+        all
+    }
+
     fn take(&mut self, index: &Index<'_>, team: usize, at: usize) -> usize {
         self.strike(index, team, at);
         if self.inside.taken.replace(team).is_some() {

@@ -9,6 +9,7 @@ mod bound;
 mod choice;
 mod front;
 mod herd;
+mod herds;
 mod hope;
 mod outlook;
 mod rules;
@@ -16,6 +17,8 @@ mod search;
 mod single;
 
 use std::rc::Rc;
+
+use domain::Timestamp;
 
 use crate::index::{DEVICE, Index};
 use crate::ledger::{Ledger, Slot, Standing};
@@ -26,6 +29,7 @@ pub(crate) use binding::{binding_rules, once_protected_ran};
 pub(crate) use choice::service_can_lose;
 pub(crate) use front::Fronts;
 pub(crate) use herd::Herd;
+pub(crate) use herds::Herds;
 pub(crate) use outlook::Outlooks;
 pub(crate) use rules::Rules;
 pub(crate) use search::{could_make_room, make_room};
@@ -69,32 +73,49 @@ pub(crate) struct Room {
     pub victims: Vec<Victim>,
 }
 
-/// Work that would be lost, in thousandths of a GPU-second.
-fn lost_milli(index: &Index<'_>, work: usize, slots: &[Rc<Slot>]) -> i128 {
-    let stint = index.works[work].stint;
-    let ran = stint.started.map_or(0, |started| {
-        (index.world.now - started).num_seconds().max(0)
-    });
-    let since = stint
-        .checkpoint_seconds
-        .map_or(ran, |each| ran % each.max(1));
-    i128::from(devices_milli(slots)) * i128::from(since)
+/// What taking some workers loses, whatever the hour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Stake {
+    /// Thousandths of devices.
+    milli: i64,
+    started: Option<Timestamp>,
+    checkpoint_seconds: Option<i64>,
+    restart_seconds: i64,
+}
+
+impl Stake {
+    fn of(index: &Index<'_>, work: usize, slots: &[Rc<Slot>]) -> Self {
+        let stint = index.works[work].stint;
+        Self {
+            milli: slots.iter().map(|slot| slot.milli).sum(),
+            started: stint.started,
+            checkpoint_seconds: stint.checkpoint_seconds,
+            restart_seconds: stint.restart_seconds,
+        }
+    }
+
+    /// Work that would be lost, in thousandths of a GPU-second.
+    fn lost_milli(&self, now: Timestamp) -> i128 {
+        let ran = (self.started).map_or(0, |started| (now - started).num_seconds().max(0));
+        let since = (self.checkpoint_seconds).map_or(ran, |each| ran % each.max(1));
+        i128::from(self.milli) * i128::from(since)
+    }
+
+    /// Devices × (time since the last checkpoint + restart).
+    fn cost(&self, now: Timestamp) -> i128 {
+        self.lost_milli(now) + i128::from(self.milli) * i128::from(self.restart_seconds)
+    }
 }
 
 /// Work that would be lost, in whole GPU-seconds.
 pub(crate) fn lost_gpu_seconds(index: &Index<'_>, work: usize, slots: &[Rc<Slot>]) -> i64 {
-    i64::try_from(lost_milli(index, work, slots) / i128::from(DEVICE)).unwrap_or(i64::MAX)
+    let lost = Stake::of(index, work, slots).lost_milli(index.world.now);
+    i64::try_from(lost / i128::from(DEVICE)).unwrap_or(i64::MAX)
 }
 
 /// What taking these workers costs: devices × (time since the last checkpoint + restart).
 pub(crate) fn cost(index: &Index<'_>, work: usize, slots: &[Rc<Slot>]) -> i128 {
-    let again =
-        i128::from(devices_milli(slots)) * i128::from(index.works[work].stint.restart_seconds);
-    lost_milli(index, work, slots) + again
-}
-
-fn devices_milli(slots: &[Rc<Slot>]) -> i64 {
-    slots.iter().map(|slot| slot.milli).sum()
+    Stake::of(index, work, slots).cost(index.world.now)
 }
 
 /// Where a workload is that has to leave a draining node, if it has to and may be preempted.

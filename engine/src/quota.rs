@@ -3,7 +3,7 @@
 use domain::quantity::MILLI;
 
 use crate::index::{Amount, Index, TeamFacts, bit};
-use crate::ledger::{Ledger, Slot};
+use crate::ledger::{Ledger, Slot, Standing};
 use crate::world::{Pool, Stopped, WEIGHT_MILLI_DEFAULT};
 
 /// A team's row for a pool, in the pool's units.
@@ -137,6 +137,7 @@ fn shrink(rows: &mut [Row], teams: &[TeamFacts<'_>], capacity: Amount, unit: Amo
 /// What keeps a workload from holding more, in the order in which it is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Block {
+    Replicas { service: usize },
     Limit { team: usize, have: Amount },
     Lend { team: usize, have: Amount },
     User { team: usize, have: Amount },
@@ -165,6 +166,9 @@ pub(crate) fn allowed(
     let index = ledger.index;
     let facts = &index.works[work];
     let team = &index.teams[facts.team];
+    if let Some(service) = full_service(ledger, work) {
+        return Err(Block::Replicas { service });
+    }
     if amount > 0 {
         let rows = &index.pools[pool].rows;
         let room = |t: usize| rows[t].limit.map(|limit| limit - ledger.held(pool, t).gpu);
@@ -199,13 +203,35 @@ pub(crate) fn allowed(
             return Err(Block::NonPreemptible { have });
         }
         if !inside && team.stopped == Stopped::Borrowing {
-            return Err(Block::Budget { team: facts.team });
+            return Err(stopped_by(index, facts.team, Stopped::Borrowing));
         }
     }
     if team.stopped == Stopped::All {
-        Err(Block::Budget { team: facts.team })
+        Err(stopped_by(index, facts.team, Stopped::All))
     } else {
         Ok(())
+    }
+}
+
+/// The service of a replica, where others of it are as many as it may have. Who leaves is none of them any
+/// more, and a replica that has its place is in nobody's way.
+fn full_service(ledger: &Ledger<'_, '_>, work: usize) -> Option<usize> {
+    let service = ledger.index.works[work].service?;
+    let facts = &ledger.index.services[service];
+    let stands = |&&other: &&usize| {
+        let standing = ledger.standing(other);
+        other != work && !matches!(standing, Standing::Idle | Standing::Leaving)
+    };
+    let others = facts.replicas.iter().filter(stands).count();
+    (others >= facts.max_replicas as usize).then_some(service)
+}
+
+/// The lowest team whose own budget has stopped so much of a team's work.
+fn stopped_by(index: &Index<'_>, team: usize, stopped: Stopped) -> Block {
+    let mut path = index.teams[team].path.iter().copied();
+    let own = path.find(|&t| index.teams[t].row.stopped == stopped);
+    Block::Budget {
+        team: own.unwrap_or(team),
     }
 }
 
@@ -220,7 +246,11 @@ pub(crate) fn ceiling(index: &Index<'_>, work: usize, pool: usize) -> Option<Amo
     let users = users.filter(|_| facts.row.user.is_some());
     let firm = !facts.preemptible && !index.pools[pool].row.non_preemptible_borrowing;
     let own = firm.then_some(rows[facts.team].given);
-    limits.chain(users).chain(own).min()
+    let none = facts
+        .service
+        .map(|service| index.services[service].max_replicas);
+    let none = none.filter(|most| *most == 0).map(|_| 0);
+    limits.chain(users).chain(own).chain(none).min()
 }
 
 /// Whether a borrower would use more of others' idle guarantees than they lend:

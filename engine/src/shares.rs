@@ -227,9 +227,12 @@ fn lent(index: &Index<'_>, pool: usize, used: &[Amount]) -> Vec<Amount> {
             .iter()
             .map(|&t| (used[t] - rows[t].guaranteed).max(0))
             .sum();
+        // No more of what is idle is lent than its team lets.
         let idle: Vec<Amount> = siblings
             .iter()
             .map(|&t| (rows[t].guaranteed - used[t]).max(0))
+            .zip(&siblings)
+            .map(|(idle, &t)| rows[t].lend_limit.map_or(idle, |most| idle.min(most)))
             .collect();
         let all_idle: Amount = idle.iter().sum();
         let taken = (borrowed - (space - guaranteed).max(0)).max(0) + from_above;

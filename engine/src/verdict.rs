@@ -31,6 +31,8 @@ use crate::world::{PoolState, WorkloadState};
 
 /// Begins the scope of what is kept for bookings rather than for a start; the pool follows.
 const BOOKINGS: &str = "bookings of";
+/// Begins the scope of what has as many replicas as it may; the name of the service follows.
+const REPLICAS: &str = "max_replicas of service";
 
 /// What binds a workload in one pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,7 +46,7 @@ pub(crate) struct Verdict {
 /// The verdicts on all work that waits after a cycle's decisions, in the order in which it was looked at.
 pub(crate) fn all(cycle: &mut Cycle<'_, '_>) -> Vec<Waiting> {
     let index = cycle.index;
-    let mut ranks: FxHashMap<(usize, usize), u64> = FxHashMap::default();
+    let mut ranks = Ranks::of(index.works.len());
     let mut order: Vec<usize> = Vec::new();
     for (pool, passed) in cycle.passed.iter().enumerate() {
         let mut rank = 0;
@@ -53,7 +55,7 @@ pub(crate) fn all(cycle: &mut Cycle<'_, '_>) -> Vec<Waiting> {
                 || cycle.ledger.standing(work) == Standing::Nominated
             {
                 rank += 1;
-                ranks.entry((work, pool)).or_insert(rank);
+                ranks.insert(work, pool, rank);
                 order.push(work);
             }
         }
@@ -64,18 +66,57 @@ pub(crate) fn all(cycle: &mut Cycle<'_, '_>) -> Vec<Waiting> {
     let mut memo = FxHashMap::default();
     let mut waiting = Vec::with_capacity(looked_at);
     for work in order {
-        let waits = matches!(
-            index.works[work].row.state,
-            WorkloadState::Waiting | WorkloadState::Suspended
-        ) && matches!(
+        // Whoever runs is told so without a look at its row.
+        let idle = matches!(
             cycle.ledger.standing(work),
             Standing::Idle | Standing::Nominated
         );
-        if waits && !std::mem::replace(&mut seen[work], true) {
+        let waits = || {
+            matches!(
+                index.works[work].wait.state,
+                WorkloadState::Waiting | WorkloadState::Suspended
+            )
+        };
+        if idle && !std::mem::replace(&mut seen[work], true) && waits() {
             waiting.push(one(cycle, work, &ranks, &mut memo));
         }
     }
     waiting
+}
+
+/// Where in the order of each pool work was looked at.
+struct Ranks {
+    /// By work: the first pool in which it was, and where.
+    first: Vec<Option<(usize, u64)>>,
+    /// Where it was in others.
+    others: FxHashMap<(usize, usize), u64>,
+}
+
+impl Ranks {
+    fn of(works: usize) -> Self {
+        Self {
+            first: vec![None; works],
+            others: FxHashMap::default(),
+        }
+    }
+
+    /// Where a workload is in a pool, unless it was there before.
+    fn insert(&mut self, work: usize, pool: usize, rank: u64) {
+        match &self.first[work] {
+            None => self.first[work] = Some((pool, rank)),
+            Some((first, _)) if *first == pool => {}
+            Some(_) => {
+                self.others.entry((work, pool)).or_insert(rank);
+            }
+        }
+    }
+
+    fn get(&self, work: usize, pool: usize) -> Option<u64> {
+        match self.first[work] {
+            Some((first, rank)) if first == pool => Some(rank),
+            _ => self.others.get(&(work, pool)).copied(),
+        }
+    }
 }
 
 /// What makes verdicts equal: team, shape, priority, whether it has not waited for long enough to
@@ -133,12 +174,7 @@ impl Told {
     }
 }
 
-fn one(
-    cycle: &mut Cycle<'_, '_>,
-    work: usize,
-    ranks: &FxHashMap<(usize, usize), u64>,
-    memo: &mut Memo,
-) -> Waiting {
+fn one(cycle: &mut Cycle<'_, '_>, work: usize, ranks: &Ranks, memo: &mut Memo) -> Waiting {
     let index = cycle.index;
     let facts = &index.works[work];
     let (pool, told) = match before_pools(cycle, work) {
@@ -151,7 +187,7 @@ fn one(
         None => {
             // The pool that brings it nearest to a start; among equals one in which it can ever start.
             let mut best: Option<(usize, Rc<Told>)> = None;
-            for &pool in &facts.pools {
+            for &pool in facts.pools.iter() {
                 let told = in_pool(cycle, work, pool, memo);
                 let better = |(other, b): &(usize, Rc<Told>)| {
                     let ends_help = |pool: usize| remedies::never(index, work, pool).is_none();
@@ -175,7 +211,7 @@ fn one(
     let expected = pool.and_then(|pool| expected::start_of(cycle, work, pool, *code));
     let words = told.words(cycle, work, pool);
     Waiting {
-        workload: facts.row.name.clone(),
+        workload: index.name(work).to_owned(),
         pool: words.pool.clone(),
         code: *code,
         message: Arc::clone(&words.message),
@@ -183,7 +219,7 @@ fn one(
         need: words.need,
         need_max: words.need_max,
         have: words.have,
-        rank: pool.and_then(|pool| ranks.get(&(work, pool)).copied()),
+        rank: pool.and_then(|pool| ranks.get(work, pool)),
         expected_start: expected.map(|expected| expected.at),
         expected_once: expected.and_then(|expected| expected.once),
         remedies: pool
@@ -222,7 +258,7 @@ fn need_of(index: &Index<'_>, work: usize, pool: Option<usize>, workers: u32) ->
 /// What binds whatever the pool.
 fn before_pools(cycle: &Cycle<'_, '_>, work: usize) -> Option<Verdict> {
     let index = cycle.index;
-    let row = index.works[work].row;
+    let facts = &index.works[work];
     if cycle.ledger.standing(work) == Standing::Nominated {
         let node = cycle.ledger.slots(work)[0].node;
         let pool = index.nodes[node].pool;
@@ -231,9 +267,13 @@ fn before_pools(cycle: &Cycle<'_, '_>, work: usize) -> Option<Verdict> {
             format!("pool {}", index.pools[pool].row.name),
         ));
     }
-    if row.state == WorkloadState::Suspended {
+    if facts.wait.state == WorkloadState::Suspended {
         return Some(plain(Code::Suspended, "workload"));
     }
+    if !facts.wait.bound {
+        return None;
+    }
+    let row = facts.row;
     if let Some(at) = row.not_before.filter(|at| *at > index.world.now) {
         return Some(plain(Code::NotYet, domain::time::format(at)));
     }
@@ -248,7 +288,7 @@ fn in_pool(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize, memo: &mut Memo)
     let index = cycle.index;
     let facts = &index.works[work];
     let delayed = Rules::of(index, pool).delayed(index, work);
-    let head = cycle.heads[pool] == Some(work) || cycle.waits_for_time(work, pool);
+    let head = cycle.waits_for_time(work, pool);
     let key = (facts.team, facts.shape, facts.priority, delayed, pool);
     if let Some(known) = memo.get(&key).filter(|_| !head) {
         return Rc::clone(known);
@@ -409,6 +449,10 @@ fn no_hardware(ledger: &mut Ledger<'_, '_>, work: usize, pool: usize) -> Option<
 fn blocked(index: &Index<'_>, block: Block) -> Verdict {
     let team = |t: usize| &index.teams[t].row.name;
     match block {
+        Block::Replicas { service } => {
+            let name = index.services[service].name;
+            plain(Code::OverLimit, format!("{REPLICAS} {name}"))
+        }
         Block::Limit { team: t, have } => Verdict {
             have,
             ..plain(Code::OverLimit, format!("team {}", team(t)))

@@ -1,12 +1,14 @@
 //! Bookings: capacity booked ahead, lent until it begins, and taken back when it does.
 
 use chrono::TimeDelta;
-use domain::{MilliGpu, Timestamp};
+use domain::sharing::SharingMode;
+use domain::{MilliCpu, MilliGpu, Timestamp};
 use engine::cycles;
 use engine::plan::{Code, Once, Plan, Reason};
 use engine::rig::{Rig, before, noon};
 use engine::world::{
-    Backfill, Booking, Pool, PreemptionPolicy, Quota, Reclaim, Team, Workload, WorkloadState,
+    Backfill, Booking, Charge, Node, Pool, PreemptionPolicy, Quota, Reclaim, Team, Workload,
+    WorkloadState,
 };
 
 fn hours(hours: i64) -> Timestamp {
@@ -193,6 +195,90 @@ fn what_was_shrunk_for_a_booking_does_not_grow_back_onto_it() {
     let rest = booked(4, 0).work(elastic(8)).settles(60);
     assert_eq!(rest.evictions(), 1);
     assert_eq!(rest.world.workloads[0].placed.len(), 4);
+}
+
+/// Team `demo`, guaranteed four, has a job on four devices; the rest is lent.
+fn beside_its_own() -> Rig {
+    let mut own = lent("own", 4..8);
+    own.team = "demo".to_owned();
+    let rig = booked(4, 0).work(own).with(|w| {
+        let row = Quota::guaranteed(MilliGpu::whole(4));
+        w.teams[1].quotas.insert("p".to_owned(), row);
+        w.teams[0].quotas.clear();
+        let none = Quota::guaranteed(MilliGpu::ZERO);
+        w.teams[0].quotas.insert("p".to_owned(), none);
+    });
+    (0..4).fold(rig, |rig, i| rig.work(lent(&format!("lent{i}"), i..i + 1)))
+}
+
+#[test]
+fn nothing_leaves_for_what_limits_do_not_let_the_team_hold() {
+    let limited = |team: usize, limit| {
+        let rig = beside_its_own().with(|w| {
+            w.teams.push(Team::new("org"));
+            w.teams[1].parent = Some("org".to_owned());
+            let row = Quota::guaranteed(MilliGpu::whole(4));
+            let row = row.limited(MilliGpu::whole(limit));
+            w.teams[team].quotas.insert("p".to_owned(), row);
+        });
+        rig.plan().preemptions.len()
+    };
+    assert_eq!(beside_its_own().plan().preemptions.len(), 4);
+    for team in [1, 2] {
+        assert_eq!(limited(team, 8), 4);
+        assert_eq!(limited(team, 6), 2);
+        assert_eq!(limited(team, 4), 0);
+    }
+}
+
+#[test]
+fn nothing_leaves_for_less_than_a_device_where_no_part_of_one_is_given_out() {
+    // By its cores the job of its own counts for four and a half of eight.
+    let heavy = |sharing: &[SharingMode]| {
+        let sharing = sharing.to_vec();
+        let rig = beside_its_own().with(|w| {
+            w.pools[0].sharing = sharing;
+            w.pools[0].charge = Charge::Dominant;
+            let cpus = w.nodes[0].cpus.milli();
+            w.workloads[0].per_worker.cpus = MilliCpu::from_milli(cpus * 9 / 16);
+        });
+        rig.plan().preemptions.len()
+    };
+    assert_eq!(heavy(&[SharingMode::Exclusive]), 3);
+    assert_eq!(heavy(&[SharingMode::Exclusive, SharingMode::TimeSlice]), 4);
+}
+
+#[test]
+fn two_bookings_of_a_team_take_back_no_more_than_it_may_hold_with_both() {
+    let second = |w: &mut engine::world::World| {
+        let mut second = w.bookings[0].clone();
+        second.name = "talk".to_owned();
+        w.bookings.push(second);
+    };
+    // Four of twelve are used, and the pool has eight.
+    assert_eq!(beside_its_own().with(second).plan().preemptions.len(), 4);
+    let more = |w: &mut engine::world::World| {
+        w.nodes.push(Node::new("n2", "p", 8));
+        let mut big = lent("big", 0..6);
+        big.team = "demo".to_owned();
+        big.placed[0].node = "n2".to_owned();
+        w.workloads.push(big);
+        for i in 6..8 {
+            let mut other = lent(&format!("other{i}"), i..i + 1);
+            other.placed[0].node = "n2".to_owned();
+            w.workloads.push(other);
+        }
+    };
+    // Ten of twelve are.
+    assert_eq!(
+        beside_its_own()
+            .with(second)
+            .with(more)
+            .plan()
+            .preemptions
+            .len(),
+        2
+    );
 }
 
 #[test]

@@ -17,23 +17,29 @@ fn victims(rig: &Rig) -> Vec<String> {
 }
 
 #[test]
-fn the_last_replica_leaves_a_node_that_is_emptied_when_there_is_no_other_place() {
-    let mut replica = Workload::waiting("r", "t", 1, before(60)).running_on("n1", &[0], before(50));
-    replica.service = Some("chat".to_owned());
-    let rig = Rig::new()
-        .node(Node::new("n1", "p", 1).state(NodeState::Draining))
-        .team("t", 1)
-        .work(replica)
-        .with(|w: &mut World| {
-            w.services.push(Service {
-                name: "chat".to_owned(),
-                team: "t".to_owned(),
-                min_replicas: 1,
-                max_replicas: 2,
-            });
-        });
-    // A plan that the checker refuses would hold everything up as long as the node drains.
-    assert_eq!(victims(&rig), ["r to 0 by Drain"]);
+fn the_least_replicas_stay_on_a_node_that_is_emptied_while_there_is_no_other_place() {
+    let replica = |name: &str, device: u32| Workload {
+        service: Some("chat".to_owned()),
+        ..Workload::waiting(name, "t", 1, before(60)).running_on("n1", &[device], before(50))
+    };
+    let with = |least: u32| {
+        Rig::new()
+            .node(Node::new("n1", "p", 3).state(NodeState::Draining))
+            .team("t", 3)
+            .work(replica("r0", 0))
+            .work(replica("r1", 1))
+            .work(replica("r2", 2))
+            .with(move |w: &mut World| {
+                w.services.push(Service {
+                    name: "chat".to_owned(),
+                    team: "t".to_owned(),
+                    min_replicas: least,
+                    max_replicas: 8,
+                });
+            })
+    };
+    assert_eq!(victims(&with(2)), ["r0 to 0 by Drain"]);
+    assert!(victims(&with(3)).is_empty());
 }
 
 #[test]

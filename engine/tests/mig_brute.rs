@@ -13,10 +13,8 @@ use engine::world::{
     WorkloadState, World,
 };
 use proptest::prelude::*;
-use worlds::tried_at_least;
+use worlds::tried;
 
-/// Worlds that are tried: enough to meet all kinds of devices.
-const CASES: u32 = 512;
 /// The models that are tried: eight slices, four, and four with engines of all kinds.
 const MODELS: [&str; 3] = ["H100-80GB", "A30-24GB", "RTX-PRO-6000-Blackwell-96GB"];
 
@@ -248,7 +246,7 @@ fn holder(node: &str, index: u32, shape: &Shape, start: u32) -> Workload {
 }
 
 proptest! {
-    #![proptest_config(tried_at_least(CASES))]
+    #![proptest_config(tried())]
 
     #[test]
     fn work_starts_exactly_when_some_way_to_place_it_exists(fleet in fleet()) {

@@ -146,3 +146,38 @@ fn a_start_that_is_kept_comes_sooner_when_work_ends_before_its_time() {
     planner.end("later");
     assert_eq!(kept(&mut planner), (before(-60), vec!["n2".to_owned()]));
 }
+
+/// A gang that a plan shrinks is cheaper on all of its nodes while the plan is made, and no longer.
+#[test]
+fn what_a_plan_takes_counts_for_nothing_in_what_is_kept_for_the_next() {
+    let running = |name: &str, node: &str, device: u32, minutes: i64| {
+        let work = Workload::waiting(name, "t", 1, before(90)).class("low");
+        work.running_on(node, &[device], before(minutes))
+    };
+    let mut gang = running("gang", "n1", 0, 50).workers(2);
+    gang.min_workers = Some(1);
+    gang.placed.push(Placed {
+        node: "n2".to_owned(),
+        devices: gang.placed[0].devices.clone(),
+    });
+    let mut pinned = Workload::waiting("pinned", "u", 1, before(5));
+    pinned.node = Some("n3".to_owned());
+    let rig = Rig::new().nodes(3, 2).team("t", 0).team("u", 3);
+    let world = rig
+        .work(gang)
+        .work(running("one", "n1", 1, 50))
+        .work(running("two", "n2", 1, 1))
+        .work(running("three", "n3", 0, 50))
+        .work(running("four", "n3", 1, 2))
+        .work(Workload::waiting("pair", "u", 2, before(10)))
+        .work(pinned);
+    let mut planner = Planner::of(world.world());
+    let plan = planner.decide();
+    let gone = |name: &str| plan.preemptions.iter().any(|gone| gone.workload == name);
+    assert!(
+        gone("gang") && gone("two") && gone("four"),
+        "{:?}",
+        plan.preemptions
+    );
+    assert_eq!(planner.unlike(world.world()), Vec::<&str>::new());
+}

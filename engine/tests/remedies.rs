@@ -177,6 +177,28 @@ fn who_may_borrow_and_would_change_the_order_is_not_told_to_start() {
 }
 
 #[test]
+fn a_borrower_below_a_department_is_told_what_would_help_in_a_fleet_of_thousands_of_rows() {
+    let below = |name: &str, parent: &str| {
+        let row = Quota::guaranteed(MilliGpu::ZERO);
+        Team::new(name).under(parent).quota("p", row)
+    };
+    let mut rig = Rig::new()
+        .nodes(1, 4)
+        .nodes(1_250, 1)
+        .tenant(Team::new("d0"))
+        .tenant(Team::new("d1"))
+        .tenant(below("t0", "d0"))
+        .tenant(below("t1", "d1"))
+        .work(Workload::waiting("other", "t1", 4, before(50)).workers(2))
+        .work(Workload::waiting("big", "t0", 8, before(40)));
+    for node in 2..=1_251 {
+        let busy = Workload::waiting(&format!("b{node:04}"), "t1", 1, before(90));
+        rig = rig.work(busy.running_on(&format!("n{node}"), &[0], before(80)));
+    }
+    assert_eq!(helps(&rig, "big"), [json!({"per_worker.gpus": 4})]);
+}
+
+#[test]
 fn who_could_start_but_for_others_that_come_first_then_is_not_told_that_it_would() {
     let mut host = Workload::waiting("busy", "t2", 0, before(60)).workers(2);
     host.per_worker.cpus = MilliCpu::whole(1);

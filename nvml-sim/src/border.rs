@@ -12,6 +12,7 @@ pub(crate) enum Refusal {
     Uninitialized = 1,
     InvalidArgument = 2,
     NotSupported = 3,
+    NoPermission = 4,
     NotFound = 6,
     InsufficientSize = 7,
     DriverNotLoaded = 9,
@@ -19,15 +20,31 @@ pub(crate) enum Refusal {
     IrqIssue = 11,
     GpuIsLost = 15,
     ResetRequired = 16,
+    InUse = 19,
+    InsufficientResources = 23,
     VersionMismatch = 25,
+    /// No answer at all: the call is tried again until there is one.
+    Hangs = 998,
     Unknown = 999,
 }
 
 /// The result of a call before it becomes a number.
 pub(crate) type Answer<T> = Result<T, Refusal>;
 
+/// How often a call that hangs looks whether it may go on.
+const HANG_CHECK: std::time::Duration = std::time::Duration::from_millis(20);
+
 /// Runs a call's body and turns its result, or a panic, into NVML's number.
-pub(crate) fn answer(body: impl FnOnce() -> Answer<()>) -> nvmlReturn_t {
+pub(crate) fn answer(body: impl Fn() -> Answer<()>) -> nvmlReturn_t {
+    loop {
+        match answer_once(&body) {
+            hangs if hangs == Refusal::Hangs as nvmlReturn_t => std::thread::sleep(HANG_CHECK),
+            answer => return answer,
+        }
+    }
+}
+
+fn answer_once(body: impl Fn() -> Answer<()>) -> nvmlReturn_t {
     // A panic that crossed into C would abort the caller's process, an agent with
     // running jobs; one unknown error is what a faulty driver would give it.
     match catch_unwind(AssertUnwindSafe(body)) {
@@ -112,6 +129,26 @@ pub(crate) unsafe fn put_list<T>(to: *mut T, count: *mut c_uint, items: Vec<T>) 
     }
     for (place, item) in items.into_iter().enumerate() {
         // SAFETY: `place` is below `need`, which is at most the room the caller vouches for.
+        unsafe { to.add(place).write_unaligned(item) };
+    }
+    Ok(())
+}
+
+/// Writes a list by the rule of MIG's calls: without a place for it the need alone is told, and the
+/// place, where there is one, is large enough.
+///
+/// # Safety
+///
+/// `count` is null or valid; `to` is null or valid for as many items as there can be.
+pub(crate) unsafe fn put_all<T>(to: *mut T, count: *mut c_uint, items: Vec<T>) -> Answer<()> {
+    let need = c_uint::try_from(items.len()).map_err(|_| Refusal::Unknown)?;
+    // SAFETY: by this function's contract.
+    unsafe { put(count, need) }?;
+    if to.is_null() {
+        return Ok(());
+    }
+    for (place, item) in items.into_iter().enumerate() {
+        // SAFETY: the caller vouches for as many as there can be.
         unsafe { to.add(place).write_unaligned(item) };
     }
     Ok(())

@@ -17,12 +17,15 @@
 #[macro_use]
 mod border;
 mod calls;
+mod cuts;
 mod library;
 pub mod machine;
 pub mod models;
 mod notation;
+mod profiles;
 mod stubs;
 mod topology;
+mod workers;
 
 /// The environment variable that names the machine file.
 pub const MACHINE_FILE_VARIABLE: &str = "ALLOTMENT_NVML_SIM_MACHINE";

@@ -10,7 +10,9 @@ use std::time::Instant;
 use nvml_wrapper_sys::bindings::nvmlDevice_t;
 
 use crate::border::{Answer, Refusal};
-use crate::machine::{Device, Fault, Machine};
+use crate::cuts::{self, Compute, Cuts, Instance};
+use crate::machine::{Device, Fault, Machine, Process, When};
+use crate::workers::Workers;
 
 /// What the library holds between calls.
 pub(crate) struct Library {
@@ -22,12 +24,23 @@ pub(crate) struct Library {
     known: Vec<String>,
     pub(crate) event_sets: BTreeMap<usize, crate::calls::events::EventSet>,
     energy: BTreeMap<String, Energy>,
+    workers: Workers,
 }
 
 struct Loaded {
     path: PathBuf,
     stamp: Stamp,
     machine: Machine,
+    cuts_stamp: Option<Stamp>,
+    cuts: Cuts,
+}
+
+/// What a handle of a device stands for.
+pub(crate) enum Target<'l> {
+    /// A whole device.
+    Device(&'l Device),
+    /// A MIG device.
+    Mig(&'l Device, &'l Instance, &'l Compute),
 }
 
 /// What changes when a file is replaced or rewritten.
@@ -50,6 +63,7 @@ static LIBRARY: Mutex<Library> = Mutex::new(Library {
     known: Vec::new(),
     event_sets: BTreeMap::new(),
     energy: BTreeMap::new(),
+    workers: Workers::new(),
 });
 
 /// Handles are numbers dressed as addresses, never followed by anybody: the first is
@@ -57,6 +71,8 @@ static LIBRARY: Mutex<Library> = Mutex::new(Library {
 const FIRST_HANDLE: usize = 0x4E56_0000;
 /// Real handles are addresses of structures; these keep their alignment.
 const HANDLE_STEP: usize = 16;
+/// How the UUIDs of MIG devices begin.
+pub(crate) const MIG: &str = "MIG-";
 
 /// The library, locked; a call that failed in the middle must not block those after it.
 pub(crate) fn lock() -> MutexGuard<'static, Library> {
@@ -103,7 +119,10 @@ impl Library {
                 path,
                 stamp,
                 machine,
+                cuts_stamp: None,
+                cuts: Cuts::default(),
             });
+            self.reload_cuts();
             self.settle_energy();
         }
         self.users = self.users.saturating_add(1);
@@ -127,6 +146,7 @@ impl Library {
             return;
         };
         if now == loaded.stamp {
+            self.reload_cuts();
             return;
         }
         match read(&loaded.path) {
@@ -135,6 +155,8 @@ impl Library {
                 if let Some(loaded) = &mut self.loaded {
                     loaded.machine = machine;
                     loaded.stamp = now;
+                    // Another start of the machine takes instances.
+                    loaded.cuts_stamp = None;
                 }
                 self.settle_energy();
             }
@@ -145,6 +167,99 @@ impl Library {
                 }
             }
         }
+        self.reload_cuts();
+    }
+
+    fn reload_cuts(&mut self) {
+        let Some(loaded) = &mut self.loaded else {
+            return;
+        };
+        let file = cuts::file_of(&loaded.path);
+        let now = stamp(&file);
+        if now.is_some() && now == loaded.cuts_stamp {
+            return;
+        }
+        match cuts::read(&file) {
+            Ok(mut cuts) => {
+                cuts.start_with(&loaded.machine);
+                loaded.cuts = cuts;
+                loaded.cuts_stamp = now;
+            }
+            Err(error) => complain(&format!(
+                "{}: {error}; cuts stay as they were",
+                file.display()
+            )),
+        }
+    }
+
+    /// How the devices are cut.
+    pub(crate) fn cuts(&self) -> Answer<&Cuts> {
+        self.loaded
+            .as_ref()
+            .map(|loaded| &loaded.cuts)
+            .ok_or(Refusal::Uninitialized)
+    }
+
+    /// Changes how devices are cut, for all programs that share the machine.
+    pub(crate) fn change<T>(
+        &mut self,
+        call: &str,
+        body: impl FnOnce(&Machine, &mut Cuts) -> Answer<T>,
+    ) -> Answer<T> {
+        let loaded = self.loaded.as_mut().ok_or(Refusal::Uninitialized)?;
+        if !loaded.machine.mig_permitted {
+            return Err(Refusal::NoPermission);
+        }
+        let file = cuts::file_of(&loaded.path);
+        let failed = |error: std::io::Error| {
+            complain(&format!("{}: {error}", file.display()));
+            Refusal::Unknown
+        };
+        let _lock = cuts::lock(&file).map_err(failed)?;
+        let mut cuts = cuts::read(&file).map_err(failed)?;
+        cuts.start_with(&loaded.machine);
+        let kill = loaded.machine.kills_caller.as_ref();
+        let kill = kill.filter(|kill| kill.call == call).map(|kill| kill.when);
+        if kill == Some(When::Before) {
+            die();
+        }
+        let done = body(&loaded.machine, &mut cuts);
+        // Kept also where it was refused: what is pending may have changed.
+        cuts::write(&file, &cuts).map_err(failed)?;
+        if kill == Some(When::After) {
+            die();
+        }
+        loaded.cuts = cuts;
+        loaded.cuts_stamp = stamp(&file);
+        done
+    }
+
+    /// The processes on devices: those of the machine file, and those that say themselves what they use.
+    pub(crate) fn processes(&mut self) -> Answer<Vec<Process>> {
+        let mut all = self.machine()?.processes.clone();
+        all.extend(self.workers.look().iter().cloned());
+        Ok(all)
+    }
+
+    /// The processes on a device, with the instance that they are on.
+    pub(crate) fn processes_on(
+        &mut self,
+        uuid: &str,
+    ) -> Answer<Vec<(Process, Option<(u32, u32)>)>> {
+        let all = self.processes()?;
+        let cuts = self.cuts()?;
+        let found = all.into_iter().filter_map(|process| {
+            if process.uuid == uuid {
+                return Some((process, None));
+            }
+            let mut computes = cuts.computes();
+            let (_, instance, compute) =
+                computes.find(|(of, _, c)| *of == uuid && c.uuid == process.uuid)?;
+            let ids = (instance.id, compute.id);
+            drop(computes);
+            Some((process, Some(ids)))
+        });
+        Ok(found.collect())
     }
 
     pub(crate) fn machine(&self) -> Answer<&Machine> {
@@ -185,6 +300,15 @@ impl Library {
     /// The device of a handle, with its index.
     pub(crate) fn device_with_index(&self, handle: nvmlDevice_t) -> Answer<(u32, &Device)> {
         let uuid = self.uuid(handle)?;
+        if uuid.starts_with(MIG) {
+            // Most calls know whole devices alone; a handle that is dead is none.
+            self.mig_device(uuid)?;
+            return Err(Refusal::NotSupported);
+        }
+        self.whole(uuid)
+    }
+
+    fn whole(&self, uuid: &str) -> Answer<(u32, &Device)> {
         let (index, device) = (0..)
             .zip(&self.machine()?.devices)
             .find(|(_, device)| device.uuid == uuid)
@@ -196,6 +320,31 @@ impl Library {
     /// The device of a handle.
     pub(crate) fn device(&self, handle: nvmlDevice_t) -> Answer<&Device> {
         self.device_with_index(handle).map(|(_, device)| device)
+    }
+
+    /// What a handle stands for.
+    pub(crate) fn target(&self, handle: nvmlDevice_t) -> Answer<Target<'_>> {
+        let uuid = self.uuid(handle)?;
+        if uuid.starts_with(MIG) {
+            let (device, instance, compute) = self.mig_device(uuid)?;
+            return Ok(Target::Mig(device, instance, compute));
+        }
+        self.whole(uuid).map(|(_, device)| Target::Device(device))
+    }
+
+    /// A MIG device by its UUID.
+    fn mig_device(&self, uuid: &str) -> Answer<(&Device, &Instance, &Compute)> {
+        let mut computes = self.cuts()?.computes();
+        let (device, instance, compute) = computes
+            .find(|(_, _, compute)| compute.uuid == uuid)
+            .ok_or(Refusal::InvalidArgument)?;
+        Ok((self.whole(device)?.1, instance, compute))
+    }
+
+    /// The handle of a MIG device by its UUID.
+    pub(crate) fn find_mig(&mut self, uuid: &str) -> Answer<nvmlDevice_t> {
+        self.mig_device(uuid).map_err(|_| Refusal::NotFound)?;
+        Ok(self.handle(uuid))
     }
 
     /// The handle of the first device that answers a description.
@@ -255,6 +404,7 @@ fn check_fault(device: &Device) -> Answer<()> {
         Some(Fault::ResetRequired) => Err(Refusal::ResetRequired),
         Some(Fault::IrqIssue) => Err(Refusal::IrqIssue),
         Some(Fault::Unknown) => Err(Refusal::Unknown),
+        Some(Fault::Hangs) => Err(Refusal::Hangs),
     }
 }
 
@@ -271,6 +421,16 @@ fn read(path: &Path) -> Result<Machine, String> {
     let text = fs::read_to_string(path)
         .map_err(|error| format!("machine file {}: can't be read: {error}", path.display()))?;
     Machine::parse(&text).map_err(|error| format!("machine file {}: {error}", path.display()))
+}
+
+/// Ends this program as no program can prevent.
+fn die() {
+    // SAFETY: a signal to ourselves; no memory is passed.
+    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    // The signal is on its way to this thread, too.
+    loop {
+        std::thread::park();
+    }
 }
 
 /// Says on standard error what an error number can't.

@@ -20,6 +20,15 @@ pub struct Machine {
     /// CUDA's version as 1000 × major + 10 × minor.
     #[serde(default = "default_cuda_version")]
     pub cuda_version: i32,
+    /// Which start of the machine this is; a new number is a restart, and takes all instances.
+    #[serde(default, skip_serializing_if = "nothing")]
+    pub boot: u64,
+    /// Whether the caller may cut devices.
+    #[serde(default = "permitted")]
+    pub mig_permitted: bool,
+    /// The change during which whoever asks for it is killed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kills_caller: Option<Kill>,
     /// The devices in NVML's order of index; one that is gone from here is lost.
     pub devices: Vec<Device>,
     /// The processes that NVML shall list.
@@ -69,6 +78,10 @@ pub struct Device {
     /// How many MIG instances the card can be cut into; 0 where it has no MIG.
     #[serde(default)]
     pub mig_instances_max: u32,
+    /// Whether a change of the MIG mode waits for a restart of the machine, as where the device is
+    /// passed through to a guest.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mig_needs_reset: bool,
     /// The power limit in milliwatts.
     pub power_limit_mw: u32,
     /// The highest clocks in MHz.
@@ -207,6 +220,27 @@ pub enum Fault {
     IrqIssue,
     /// No reason known.
     Unknown,
+    /// A call does not return before the fault is gone.
+    Hangs,
+}
+
+/// A death of the calling program at a chosen moment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Kill {
+    /// The call, by its name.
+    pub call: String,
+    /// Whether the change is made before.
+    pub when: When,
+}
+
+/// On which side of a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum When {
+    Before,
+    After,
 }
 
 /// A process that holds memory of a device.
@@ -215,7 +249,7 @@ pub enum Fault {
 pub struct Process {
     /// The process id on the host.
     pub pid: u32,
-    /// The device.
+    /// The device, or the MIG device.
     pub uuid: String,
     /// Which of NVML's lists shows it.
     #[serde(default)]
@@ -408,6 +442,14 @@ impl Fabric {
 
 fn printable(text: &str) -> bool {
     text.bytes().all(|byte| (b' '..=b'~').contains(&byte))
+}
+
+fn nothing(number: &u64) -> bool {
+    *number == 0
+}
+
+fn permitted() -> bool {
+    true
 }
 
 fn default_driver_version() -> String {

@@ -187,6 +187,9 @@ pub fn machine(model: &str, seed: &str) -> Option<Machine> {
         model: model.to_owned(),
         driver_version: DRIVER_VERSION.to_owned(),
         cuda_version: CUDA_VERSION,
+        boot: 0,
+        mig_permitted: true,
+        kills_caller: None,
         devices,
         processes: Vec::new(),
     })
@@ -286,7 +289,8 @@ fn device(
     links: &Links,
     addresses: &[PciAddress],
 ) -> Device {
-    let identity = digest(&format!("{seed}/{index}"));
+    let place = format!("{seed}/{index}");
+    let identity = digest(&place);
     let nvlinks = match links {
         Links::Switches(switches) => switches
             .iter()
@@ -315,7 +319,7 @@ fn device(
             clique: 0,
         });
     Device {
-        uuid: uuid(identity),
+        uuid: uuid("GPU", &place),
         name: product.name.to_owned(),
         serial: Some(format!("{:013}", identity % 10_000_000_000_000)),
         memory_mib: product.memory_mib,
@@ -338,6 +342,7 @@ fn device(
         nvlink_version: product.nvlink_version,
         nvlinks,
         fabric,
+        mig_needs_reset: false,
         telemetry: Telemetry::default(),
         fault: None,
         xids: Vec::new(),
@@ -352,12 +357,12 @@ fn address(bus: u8) -> PciAddress {
     }
 }
 
-/// A random-looking UUID (version 4 by its bits) that is the same for the same identity.
-fn uuid(identity: u128) -> String {
-    let bits = identity & !(0xF << 76) & !(0b11 << 62) | 0x4 << 76 | 0b10 << 62;
+/// A random-looking UUID (version 4 by its bits) that is the same for the same text.
+pub(crate) fn uuid(kind: &str, of: &str) -> String {
+    let bits = digest(of) & !(0xF << 76) & !(0b11 << 62) | 0x4 << 76 | 0b10 << 62;
     let digits = format!("{bits:032x}");
     format!(
-        "GPU-{}-{}-{}-{}-{}",
+        "{kind}-{}-{}-{}-{}-{}",
         &digits[..8],
         &digits[8..12],
         &digits[12..16],

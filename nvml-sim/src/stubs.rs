@@ -35,7 +35,6 @@ not_supported! {
     nvmlUnitGetTemperature
     nvmlUnitGetFanSpeedInfo
     nvmlUnitGetDevices
-    nvmlDeviceGetAttributes_v2
     nvmlDeviceGetHandleByUUIDV
     nvmlDeviceGetModuleId
     nvmlDeviceGetC2cModeInfoV
@@ -269,32 +268,6 @@ not_supported! {
     nvmlVgpuInstanceGetLicenseInfo_v2
     nvmlGetExcludedDeviceInfoByIndex
     nvmlDeviceReadWritePRM_v1
-    nvmlDeviceSetMigMode
-    nvmlDeviceGetGpuInstanceProfileInfo
-    nvmlDeviceGetGpuInstanceProfileInfoV
-    nvmlDeviceGetGpuInstanceProfileInfoByIdV
-    nvmlDeviceGetGpuInstancePossiblePlacements_v2
-    nvmlDeviceGetGpuInstanceRemainingCapacity
-    nvmlDeviceCreateGpuInstance
-    nvmlDeviceCreateGpuInstanceWithPlacement
-    nvmlGpuInstanceDestroy
-    nvmlDeviceGetGpuInstances
-    nvmlDeviceGetGpuInstanceById
-    nvmlGpuInstanceGetInfo
-    nvmlGpuInstanceGetComputeInstanceProfileInfo
-    nvmlGpuInstanceGetComputeInstanceProfileInfoV
-    nvmlGpuInstanceGetComputeInstanceRemainingCapacity
-    nvmlGpuInstanceGetComputeInstancePossiblePlacements
-    nvmlGpuInstanceCreateComputeInstance
-    nvmlGpuInstanceCreateComputeInstanceWithPlacement
-    nvmlComputeInstanceDestroy
-    nvmlGpuInstanceGetComputeInstances
-    nvmlGpuInstanceGetComputeInstanceById
-    nvmlComputeInstanceGetInfo_v2
-    nvmlDeviceGetGpuInstanceId
-    nvmlDeviceGetComputeInstanceId
-    nvmlDeviceGetMigDeviceHandleByIndex
-    nvmlDeviceGetDeviceHandleFromMigDeviceHandle
     nvmlGpmMetricsGet
     nvmlGpmSampleFree
     nvmlGpmSampleAlloc

@@ -216,20 +216,6 @@ fn bridged_cards_see_their_peer_and_cards_without_links_see_none() {
 }
 
 #[test]
-fn mig_is_off_and_cannot_be_cut_yet() {
-    let simulated = Simulated::start("dgx-a100");
-    let device = simulated.nvml.device_by_index(0).unwrap();
-    let mode = device.mig_mode().unwrap();
-    assert_eq!((mode.current, mode.pending), (0, 0));
-    assert_eq!(device.mig_device_count().unwrap(), 0);
-    assert!(!device.mig_is_mig_device_handle().unwrap());
-    assert!(matches!(
-        device.set_mig_mode(true),
-        Err(NvmlError::NotSupported)
-    ));
-}
-
-#[test]
 fn a_device_taken_from_the_file_is_lost_on_its_handle_and_not_counted() {
     let mut simulated = Simulated::start("dgx-h100");
     let gone = simulated.machine.devices[2].uuid.clone();

@@ -8,6 +8,7 @@ use domain::name::{JobName, Name};
 use domain::sharing::SharingMode;
 use domain::{MilliCpu, MilliGpu};
 
+use crate::mig::MigSlice;
 use crate::{Malformed, wire};
 
 /// Most devices that one assignment may name; the most that a node may have.
@@ -78,6 +79,8 @@ pub struct DeviceShare {
     pub gpus: MilliGpu,
     /// How much of its memory.
     pub memory_mib: i64,
+    /// The instance, in the mode `mig` and in no other.
+    pub mig: Option<MigSlice>,
 }
 
 /// One worker of one attempt.
@@ -298,8 +301,14 @@ impl TryFrom<wire::DeviceShare> for DeviceShare {
         if wire.uuid.is_empty() || !wire.uuid.bytes().all(plain) {
             return Err(Malformed::invalid("devices.uuid", &wire.uuid));
         }
+        let mode = parse("devices.mode", &wire.mode)?;
+        let mig = wire.mig.map(MigSlice::try_from).transpose()?;
+        if mig.is_some() != (mode == SharingMode::Mig) {
+            return Err(Malformed::invalid("devices.mig", &wire.mode));
+        }
         Ok(Self {
-            mode: parse("devices.mode", &wire.mode)?,
+            mode,
+            mig,
             gpus: MilliGpu::from_milli(not_negative("devices.gpus_milli", wire.gpus_milli)?),
             memory_mib: not_negative("devices.memory_mib", wire.memory_mib)?,
             uuid: wire.uuid,

@@ -16,6 +16,7 @@ pub mod replicas {
 }
 
 pub mod desired;
+pub mod mig;
 pub mod report;
 
 /// Largest message either side accepts, in bytes: well above [`desired::SET_BYTES_MAX`], by which

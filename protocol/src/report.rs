@@ -10,6 +10,7 @@ use domain::sharing::SharingMode;
 use domain::spec::Runner;
 use domain::state::{AssignmentPhase, DeviceHealth};
 
+use crate::mig::{self, MigSlice};
 use crate::{Malformed, wire};
 
 /// Most devices of a node; the largest machines sold have 16, and a MIG-cut one is still one.
@@ -138,6 +139,8 @@ pub struct Device {
     pub health: DeviceHealth,
     /// Why.
     pub health_reason: String,
+    /// Its instances by start, while it is in MIG mode.
+    pub mig: Option<Vec<MigSlice>>,
 }
 
 /// Something that happened to an assignment.
@@ -358,6 +361,7 @@ impl Device {
             pci_bus_id: text(device.pci_bus_id),
             health: parsed("device.health", &device.health)?,
             health_reason: text(device.health_reason),
+            mig: device.mig.map(mig::check).transpose()?,
         })
     }
 }

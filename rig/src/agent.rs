@@ -92,6 +92,10 @@ impl Agent {
                 "nvml_library = {}",
                 toml::path(&paths.binary("libnvml_sim.so")?)
             ));
+            lines.push(format!(
+                "mps_control = {}",
+                toml::path(&paths.binary("nvml-sim-mps-control")?)
+            ));
             lines.push(format!("cpus = {cpus}\nmemory_mib = {memory_mib}"));
             if !agent.machine_file().exists() {
                 let mut command = Command::new(paths.binary("nvml-sim-machine")?);

@@ -182,6 +182,14 @@ async fn a_killed_agent_finds_its_job_again_with_a_log_without_gap_or_repeat() {
         .map(|line| line.parse().expect("a number"))
         .collect();
     assert_eq!(numbers, (0..numbers.len()).collect::<Vec<_>>());
+    // What it used is one stretch for each place, from when its node took it to its end, whoever died meanwhile.
+    let used = format!(
+        "SELECT s.started_at = a.handed_over_at AND s.ended_at = a.ended_at AS whole, s.gpus_milli
+         FROM usage_segments AS s JOIN assignments AS a ON a.id = s.assignment_id
+         WHERE s.kind = 'charged' AND a.job_id = '{id}'"
+    );
+    let used = scene.cluster.postgres.query(&used).await.unwrap();
+    assert_eq!(used, [json!({"whole": true, "gpus_milli": 1000})]);
     scene.finish().await;
 }
 

@@ -17,6 +17,7 @@ mod plain_user;
 mod policies;
 mod races;
 mod rules;
+mod slices;
 mod support;
 mod up;
 mod up_refusals;

@@ -291,6 +291,17 @@ async fn a_limit_that_falls_below_use_lets_nothing_more_in_and_stops_nothing() {
         .await
         .unwrap();
     assert!(running.len() >= 3, "nothing was stopped: {running:?}");
+    let report = scene.member.get("/teams/vision/quota-statement").await;
+    let report = report.unwrap();
+    let lines = report["items"].as_array().expect("lines").iter();
+    let over: Vec<i64> = lines
+        .filter(|line| line["team"] == "vision" && line["pool"] == "l40s")
+        .map(|line| line["over_limit"].as_i64().expect("a whole number"))
+        .collect();
+    assert!(
+        over.len() == 1 && over[0] >= 1,
+        "the report says so: {report}"
+    );
     scene.traces.let_go().unwrap();
     scene.finish_when_all_ended().await;
 }

@@ -87,8 +87,9 @@ const LAWS: [(&str, &str); 14] = [
     ),
     (
         "I3: nobody holds more than its limit, but for what ran before the limit fell",
-        // A window puts other limits in place of these for a time, so that its pool is not looked at. What
-        // was told to leave does not count.
+        // An open window's limit holds in place of the team's own; of several that which opened last. A start
+        // is planned a moment before it is granted, so that just behind an edge either limit may bind. What was
+        // told to leave does not count.
         "WITH RECURSIVE line AS (
              SELECT id AS leaf, id, name, parent_id FROM teams
              UNION ALL
@@ -108,14 +109,32 @@ const LAWS: [(&str, &str); 14] = [
              JOIN line AS below ON below.id = team.id
              JOIN held AS other ON other.team_id = below.leaf AND other.pool_id = one.pool_id
                  AND other.granted_at <= one.granted_at AND other.until > one.granted_at
-             GROUP BY team.id, team.name, one.id, one.pool_id, one.granted_at)
-         SELECT s.name AS team, p.name AS pool, s.granted_at, s.milli, v.at, v.after
-         FROM starts AS s JOIN pools AS p ON p.id = s.pool_id
-         JOIN LATERAL (
-             SELECT at, after FROM policy_versions
-             WHERE object = 'quota/' || s.name || '/' || p.name AND at <= s.granted_at ORDER BY id DESC LIMIT 1) AS v ON true
-         WHERE s.milli > 1000 * (v.after ->> 'limit')::numeric
-             AND NOT EXISTS (SELECT FROM policy_versions WHERE noun = 'window' AND pool_id = p.id)",
+             GROUP BY team.id, team.name, one.id, one.pool_id, one.granted_at),
+         bound AS (
+             SELECT s.*, p.name AS pool, m.late,
+                    COALESCE(w.after, v.after) AS quota, (COALESCE(w.after, v.after) ->> 'limit')::numeric * 1000 AS most
+             FROM starts AS s JOIN pools AS p ON p.id = s.pool_id
+             CROSS JOIN LATERAL (VALUES (true, s.granted_at), (false, s.granted_at - interval '5 seconds')) AS m (late, moment)
+             LEFT JOIN LATERAL (
+                 SELECT after FROM policy_versions
+                 WHERE object = 'quota/' || s.name || '/' || p.name AND at <= m.moment ORDER BY id DESC LIMIT 1) AS v ON true
+             LEFT JOIN LATERAL (
+                 SELECT q.row -> 'quota' AS after
+                 FROM (SELECT DISTINCT ON (object) object, after FROM policy_versions
+                       WHERE noun = 'window' AND pool_id = s.pool_id AND at <= m.moment ORDER BY object, id DESC) AS known
+                 CROSS JOIN LATERAL (SELECT m.moment AT TIME ZONE (known.after ->> 'time_zone') AS clocks,
+                                            (known.after ->> 'from')::time AS opens, (known.after ->> 'to')::time AS closes) AS t
+                 CROSS JOIN LATERAL (SELECT t.clocks::date - CASE WHEN t.clocks::time < t.opens THEN 1 ELSE 0 END AS day) AS d
+                 CROSS JOIN LATERAL jsonb_array_elements(known.after -> 'quotas') AS q (row)
+                 WHERE known.after IS NOT NULL AND q.row ->> 'team' = s.name
+                   AND known.after -> 'days' @> to_jsonb(lower(to_char(d.day, 'dy')))
+                   AND t.clocks < d.day + t.closes + CASE WHEN t.closes <= t.opens THEN interval '1 day' ELSE interval '0' END
+                 ORDER BY d.day + t.opens DESC, known.object DESC LIMIT 1) AS w ON true)
+         SELECT late.name AS team, late.pool, late.granted_at, late.milli, late.quota
+         FROM bound AS late JOIN bound AS early
+             ON early.id = late.id AND early.pool_id = late.pool_id AND early.granted_at = late.granted_at AND early.milli = late.milli
+         WHERE late.late AND NOT early.late AND late.milli > late.most
+             AND (early.quota IS NULL OR early.milli > early.most)",
     ),
     (
         "I5: what is known of a device has no gap and goes on",

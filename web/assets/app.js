@@ -154,19 +154,39 @@
     if (!$(".field .err")) $(".lede .bad")?.remove();
   });
 
-  /* What a try said is not true any more of what is typed now: where the next one fails, that stands in its place. */
-  const untried = ({ detail }) => {
-    const target = detail.target;
-    const area = target?.matches?.("[data-failed]") ? target : target && $("[data-failed]", target);
-    if (!area) return;
-    [...area.children].slice(1).forEach((element) => element.remove());
+  /* What a try said is not true any more of what is typed now: while the next one has no answer that is marked,
+     and where it fails, that stands in its place. */
+  const TRIED_MS = 1000;
+  let unanswered;
+  const areaOf = ({ target }) => target?.matches?.("[data-failed]") ? target : target && $("[data-failed]", target);
+  const noteIn = (area, tone, text) => {
     const note = document.createElement("p");
-    note.className = "small bad";
-    note.textContent = area.dataset.failed;
+    note.className = `small ${tone}`;
+    note.textContent = text;
     area.append(note);
     const words = $("#submit-words");
     if (words) words.textContent = words.dataset.plain;
   };
+  const old = (area) => {
+    if (!area.isConnected || area.hasAttribute("aria-busy")) return;
+    area.setAttribute("aria-busy", "true");
+    noteIn(area, "warn", area.dataset.waits);
+  };
+  const untried = ({ detail }) => {
+    const area = areaOf(detail);
+    if (!area) return;
+    clearTimeout(unanswered);
+    area.removeAttribute("aria-busy");
+    [...area.children].slice(1).forEach((element) => element.remove());
+    noteIn(area, "bad", area.dataset.failed);
+  };
+  document.addEventListener("htmx:beforeRequest", ({ detail }) => {
+    const area = areaOf(detail);
+    if (!area) return;
+    clearTimeout(unanswered);
+    unanswered = setTimeout(() => old(area), TRIED_MS);
+  });
+  document.addEventListener("htmx:beforeSwap", ({ detail }) => { if (areaOf(detail)) clearTimeout(unanswered); });
   ["htmx:responseError", "htmx:sendError", "htmx:timeout"].forEach((name) => document.addEventListener(name, untried));
 
   /* What scrolls sideways shows on which sides it goes on. */

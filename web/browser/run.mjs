@@ -272,6 +272,14 @@ await check("a try that gets no answer says so in place of the old one", async (
     await deaf.getByLabel("Workers", { exact: true }).fill("1");
     await deaf.locator("#dry-run", { hasText: "Displaces" }).waitFor();
   }
+  // A server that never answers: what stands there is marked as of what was typed before.
+  await deaf.route("**/submit/dry-run", () => {});
+  await deaf.getByLabel("Workers", { exact: true }).fill("2");
+  await deaf.locator("#dry-run[aria-busy]", { hasText: "No answer yet." }).waitFor();
+  assert((await deaf.locator("#submit-words").innerText()) === "Submit the job", "the button promises what was not tried");
+  await deaf.unroute("**/submit/dry-run");
+  await deaf.getByLabel("Workers", { exact: true }).fill("1");
+  await deaf.locator("#dry-run:not([aria-busy])", { hasText: "Displaces" }).waitFor();
   await deaf.close();
 });
 await check("the team's page shows quota, spend and members", async () => {

@@ -1,6 +1,7 @@
 //! One view for each page: what it shows, as values, and its HTML.
 
 mod array;
+mod beyond;
 mod bookings;
 mod classes;
 mod effect;
@@ -30,6 +31,7 @@ mod why;
 mod windows;
 
 pub use array::ArrayView;
+pub use beyond::BeyondQuota;
 pub use bookings::{
     BookingConflict, BookingForm, BookingRow, BookingsView, CalendarCell, CalendarDay, CalendarWeek,
 };
@@ -40,16 +42,18 @@ pub use ending::Ending;
 pub use error::ErrorView;
 pub use eviction::{EvictionRow, EvictionSum, Gainer};
 pub use fleet::{FleetNode, FleetPool, FleetView, Held, ModeOffer};
-pub use job::{AttemptRow, CostLine, JobActions, JobView, LogChoice, LogPanel, PlacedWorker};
+pub use job::{
+    AttemptRow, CostLine, JobActions, JobChange, JobView, LogChoice, LogPanel, PlacedWorker,
+};
 pub use jobs::{JobRow, JobsFilter, JobsView, Unfolding};
 pub use node::{Leaving, NodeAction, NodeDevice, NodeNote, NodeView, NodeWork};
 pub use policies::{
     ChangeRow, ChangedKey, Changes, ChangesView, GoingBack, PolicySave, PolicyTab, PolicyTabs,
-    PolicyWarning,
+    PolicyWarning, policy_word,
 };
 pub use pool::{FieldKind, PolicyField, PolicyGroup, PoolForm, PoolView};
 pub use queue::{Crowd, QueueRow, QueueView};
-pub use quotas::{QUOTA_KEYS, QuotaCell, QuotaLine, QuotaPool, QuotasView};
+pub use quotas::{QUOTA_KEYS, QuotaCell, QuotaInPlace, QuotaLine, QuotaPool, QuotasView};
 pub use refusal::Refusal;
 pub use scope::scope;
 pub use signin::SigninView;
@@ -61,7 +65,7 @@ pub use team::{MemberForm, MemberRow, QuotaRow, SpendLine, TeamView, UserSpend};
 pub use teams::{TeamFigures, TeamForm, TeamRow, TeamsView};
 pub use users::{UserForm, UserRow, UsersView};
 pub use waits::{WaitCause, WaitHistory, WaitStretch};
-pub use why::{Accuracy, BeyondQuota, Holders, Remedy, Wait, Why};
+pub use why::{Accuracy, Holders, Remedy, Wait, Why};
 pub use windows::{
     GridCell, GridDay, WeekGrid, WindowForm, WindowLine, WindowQuota, WindowRow, WindowsView,
 };

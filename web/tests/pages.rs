@@ -335,6 +335,7 @@ fn what_a_quota_never_admits_is_told_before_it_is_submitted() {
                 need_milli: 4000,
                 have_milli: 2000,
                 instances,
+                preemptible_admitted: false,
             }),
             ..Wait::default()
         })));

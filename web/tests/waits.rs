@@ -329,6 +329,7 @@ fn a_quota_that_never_admits_is_told_with_what_helps() {
                 need_milli: 4000,
                 have_milli,
                 instances: None,
+                preemptible_admitted: bound == QuotaBound::Guarantee,
             }),
             ..Wait::default()
         }));
@@ -346,7 +347,7 @@ fn a_quota_that_never_admits_is_told_with_what_helps() {
         "{firm}"
     );
     assert!(
-        firm.contains("submit one that may be preempted, or"),
+        firm.contains("Let it be preempted, or have an administrator raise the guarantee."),
         "{firm}"
     );
     assert!(!firm.contains("of at most"), "{firm}");

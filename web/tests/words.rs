@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use web::messages::Messages;
 
 /// Attributes whose values people read or hear.
-const SPOKEN: [&str; 7] = [
+const SPOKEN: [&str; 8] = [
     "aria-label",
     "title",
     "placeholder",
     "alt",
     "data-l",
     "data-failed",
+    "data-waits",
     "data-plain",
 ];
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use domain::state::DeviceHealth;
 use protocol::wire;
 
+use super::mig::Mig;
 use super::{Gpu, Reading, Snapshot};
 use crate::files::{self, Durability};
 
@@ -17,6 +18,8 @@ pub struct Known {
     /// Groups by NVLink as last read in full.
     nvlink: Vec<Vec<String>>,
     driver_version: String,
+    /// How devices are cut, as last read.
+    mig: BTreeMap<String, Mig>,
     /// Whether NVML has listed devices since this began.
     listed: bool,
 }
@@ -33,6 +36,7 @@ impl Known {
             gpus: by_uuid(gpus.unwrap_or_default()),
             nvlink: Vec::new(),
             driver_version: String::new(),
+            mig: BTreeMap::new(),
             listed: false,
         }
     }
@@ -71,6 +75,7 @@ impl Known {
             self.nvlink = reading.nvlink;
         }
         self.driver_version = reading.driver_version;
+        self.mig = reading.mig;
         let mut snapshot = self.snapshot(|gpu| {
             if missing.iter().all(|gone| gone.uuid != gpu.uuid) {
                 return (DeviceHealth::Healthy, String::new());
@@ -155,9 +160,11 @@ impl Known {
                         pci_bus_id: gpu.pci_bus_id.clone(),
                         health: health.to_string(),
                         health_reason,
+                        mig: self.mig.get(&gpu.uuid).and_then(wire_of),
                     }
                 })
                 .collect(),
+            cuttable: self.mig.keys().cloned().collect(),
             nvlink: self
                 .nvlink
                 .iter()
@@ -180,6 +187,14 @@ impl Known {
         let gpus: Vec<&Gpu> = self.gpus.values().collect();
         files::write_json(&self.file, &gpus, Durability::Synced)
     }
+}
+
+/// How a device is cut, while it is.
+fn wire_of(mig: &Mig) -> Option<wire::Mig> {
+    let instances = mig.instances.iter();
+    mig.on.then(|| wire::Mig {
+        instances: instances.map(|i| i.slice.clone().into()).collect(),
+    })
 }
 
 fn by_uuid(gpus: Vec<Gpu>) -> BTreeMap<String, Gpu> {

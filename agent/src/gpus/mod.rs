@@ -1,10 +1,14 @@
 //! The GPUs of this machine: read through NVML on a thread of its own, so that a call that
 //! hangs in the driver delays nothing else.
 
+pub mod cut;
 pub mod known;
-mod nvml;
+pub mod mig;
+pub mod nvml;
 pub mod topology;
+pub mod uses;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -45,6 +49,8 @@ pub struct Reading {
     pub gpus: Vec<Gpu>,
     /// Those that did not, by index, with NVML's words.
     pub failures: Vec<(u32, String)>,
+    /// How those are cut that can be, by UUID.
+    pub mig: BTreeMap<String, mig::Mig>,
     /// Groups of GPUs that reach each other by NVLink, as UUIDs.
     pub nvlink: Vec<Vec<String>>,
     /// The driver's version.
@@ -56,6 +62,8 @@ pub struct Reading {
 pub struct Snapshot {
     /// All devices, also those that are gone and not yet forgotten.
     pub devices: Vec<wire::Device>,
+    /// The UUIDs of those that MIG can cut.
+    pub cuttable: BTreeSet<String>,
     /// Groups by NVLink, as indices of `devices`.
     pub nvlink: Vec<wire::Clique>,
     /// Groups by memory node, likewise.

@@ -11,6 +11,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_SUCCESS,
 };
 
+use super::mig;
 use super::topology::{self, Link};
 use super::{Gpu, Reading};
 
@@ -65,7 +66,7 @@ impl Reader {
     pub fn read(&mut self) -> Result<Reading, ReadError> {
         let nvml = match self.nvml.take() {
             Some(nvml) => nvml,
-            None => self.open()?,
+            None => open(self.library.as_deref())?,
         };
         let reading = read(&nvml, &self.last).map_err(|error| ReadError::Listing {
             words: error.to_string(),
@@ -74,28 +75,35 @@ impl Reader {
         self.last.clone_from(&reading);
         Ok(reading)
     }
+}
 
-    fn open(&self) -> Result<Nvml, ReadError> {
-        let library = self.library.as_deref().unwrap_or(Path::new(LIBRARY));
-        Nvml::builder()
-            .lib_path(library.as_os_str())
-            .init()
-            .map_err(|error| ReadError::Library {
-                library: library.display().to_string(),
-                words: error.to_string(),
-            })
-    }
+/// Opens NVML. Opened again while it is open it costs little.
+pub fn open(library: Option<&Path>) -> Result<Nvml, ReadError> {
+    let library = library.unwrap_or(Path::new(LIBRARY));
+    Nvml::builder()
+        .lib_path(library.as_os_str())
+        .init()
+        .map_err(|error| ReadError::Library {
+            library: library.display().to_string(),
+            words: error.to_string(),
+        })
 }
 
 fn read(nvml: &Nvml, last: &Reading) -> Result<Reading, NvmlError> {
     let count = nvml.device_count()?.min(DEVICES_PER_NODE_MAX);
     let mut reading = Reading::default();
     for index in 0..count {
-        match nvml
-            .device_by_index(index)
-            .and_then(|device| read_gpu(&device, index, last))
-        {
-            Ok(gpu) => reading.gpus.push(gpu),
+        let device = nvml.device_by_index(index);
+        match device.and_then(|device| Ok((read_gpu(&device, index, last)?, device))) {
+            Ok((gpu, device)) => {
+                // A device that is cut meanwhile may have lost what it had just listed.
+                let mig = mig::read(nvml, &device);
+                let before = || last.mig.get(&gpu.uuid).cloned();
+                if let Some(mig) = mig.unwrap_or_else(|_| before()) {
+                    reading.mig.insert(gpu.uuid.clone(), mig);
+                }
+                reading.gpus.push(gpu);
+            }
             Err(error) => reading.failures.push((index, error.to_string())),
         }
     }

@@ -2,6 +2,7 @@
 
 use domain::ids::{AssignmentId, AttemptId, JobId};
 use protocol::desired::{Assignment, Epoch};
+use protocol::mig::MigSlice;
 use protocol::wire;
 use serde::{Deserialize, Serialize};
 
@@ -81,6 +82,12 @@ pub struct KeptDevice {
     pub mode: domain::sharing::SharingMode,
     /// How much of it, in thousandths.
     pub gpus_milli: i64,
+    /// How much of its memory, where that is bounded.
+    #[serde(default)]
+    pub memory_mib: i64,
+    /// The instance, in the mode `mig`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig: Option<MigSlice>,
 }
 
 impl Kept {
@@ -90,6 +97,8 @@ impl Kept {
             uuid: share.uuid.clone(),
             mode: share.mode,
             gpus_milli: share.gpus.milli(),
+            memory_mib: share.memory_mib,
+            mig: share.mig.clone(),
         });
         Self {
             assignment_id: assignment.id,

@@ -3,7 +3,8 @@
 use domain::state::DeviceHealth;
 use protocol::desired::Assignment;
 
-use super::{Node, RUNNERS, SHARING};
+use super::devices::sharing;
+use super::{Node, RUNNERS};
 use crate::runs::Refusal;
 
 /// Users below are the machine's own; a job never becomes one, whatever a server says.
@@ -40,8 +41,9 @@ pub fn check(node: &Node, assignment: &Assignment) -> Result<(), Refusal> {
 
 fn check_devices(node: &Node, assignment: &Assignment) -> Result<(), Refusal> {
     let gpus = node.gpus.borrow();
+    let driven = sharing(node.config.mig, node.mps.drives(), &gpus);
     for share in &assignment.devices {
-        if !SHARING.contains(&share.mode) {
+        if !driven.contains(&share.mode) {
             return Err(Refusal::here(format!(
                 "sharing: this node cannot drive {} on {}",
                 share.mode, share.uuid

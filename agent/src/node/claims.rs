@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use domain::ids::AssignmentId;
 use domain::quantity::MILLI;
 use domain::sharing::SharingMode;
+use protocol::mig::MigSlice;
 
 use crate::journal::KeptDevice;
 
@@ -40,15 +41,61 @@ impl Claims {
         Ok(())
     }
 
+    /// What an assignment has.
+    pub fn of(&self, id: AssignmentId) -> Vec<KeptDevice> {
+        self.by_assignment.get(&id).cloned().unwrap_or_default()
+    }
+
+    /// The instances of a device that are held.
+    pub fn slices(&self, uuid: &str) -> Vec<MigSlice> {
+        let held = self.by_assignment.values().flatten();
+        held.filter(|held| held.uuid == uuid)
+            .filter_map(|held| held.mig.clone())
+            .collect()
+    }
+
+    /// The same but for one that an assignment holds itself.
+    pub fn slices_beside(&self, id: AssignmentId, uuid: &str, own: &MigSlice) -> Vec<MigSlice> {
+        let others = self.by_assignment.iter();
+        let held = others.flat_map(|(other, held)| held.iter().map(move |held| (*other, held)));
+        held.filter(|(_, held)| held.uuid == uuid)
+            .filter(|(other, held)| *other != id || held.mig.as_ref() != Some(own))
+            .filter_map(|(_, held)| held.mig.clone())
+            .collect()
+    }
+
+    /// How many others share a device by MPS.
+    pub fn sharers_beside(&self, id: AssignmentId, uuid: &str) -> usize {
+        let others = self.by_assignment.iter().filter(|(other, _)| **other != id);
+        let held = others.flat_map(|(_, held)| held);
+        held.filter(|held| held.uuid == uuid && held.mode == SharingMode::Mps)
+            .count()
+    }
+
+    /// The shares whose memory nobody but us bounds.
+    pub fn bounded(&self) -> Vec<(AssignmentId, KeptDevice)> {
+        let all = self.by_assignment.iter();
+        let held = all.flat_map(|(id, held)| held.iter().map(move |held| (*id, held)));
+        let shared = |mode| matches!(mode, SharingMode::TimeSlice | SharingMode::Mps);
+        held.filter(|(_, held)| shared(held.mode) && held.memory_mib > 0)
+            .map(|(id, held)| (id, held.clone()))
+            .collect()
+    }
+
     /// Gives up what an assignment has.
     pub fn release(&mut self, id: AssignmentId) {
         self.by_assignment.remove(&id);
     }
 }
 
-/// Whether two shares may be of one device: both of a mode that takes turns.
+/// Whether two shares may be of one device: both of a mode that takes turns, or instances that lie
+/// beside one another.
 fn shares(one: &KeptDevice, other: &KeptDevice) -> bool {
-    one.mode == other.mode && one.mode != SharingMode::Exclusive
+    let apart = match (&one.mig, &other.mig) {
+        (Some(one), Some(other)) => !one.overlaps(other),
+        _ => true,
+    };
+    one.mode == other.mode && one.mode != SharingMode::Exclusive && apart
 }
 
 #[cfg(test)]
@@ -60,7 +107,35 @@ mod tests {
             uuid: "GPU-1".to_owned(),
             mode,
             gpus_milli,
+            memory_mib: 0,
+            mig: None,
         }]
+    }
+
+    fn slice(start: u32, size: u32) -> Vec<KeptDevice> {
+        let mut held = share(SharingMode::Mig, 125 * i64::from(size));
+        held[0].mig = Some(MigSlice {
+            profile: format!("{size}g"),
+            start,
+            size,
+        });
+        held
+    }
+
+    #[test]
+    fn instances_lie_beside_one_another_and_nothing_else_beside_them() {
+        let mut claims = Claims::default();
+        let id = AssignmentId::new();
+        claims.claim(id, &slice(4, 4)).expect("free");
+        claims
+            .claim(AssignmentId::new(), &slice(0, 2))
+            .expect("beside");
+        assert!(claims.claim(AssignmentId::new(), &slice(3, 2)).is_err());
+        let taking_turns = share(SharingMode::TimeSlice, 100);
+        assert!(claims.claim(AssignmentId::new(), &taking_turns).is_err());
+        let own = slice(4, 4).remove(0).mig.expect("a slice");
+        assert_eq!(claims.slices_beside(id, "GPU-1", &own).len(), 1);
+        assert_eq!(claims.slices("GPU-1").len(), 2);
     }
 
     #[test]

@@ -5,8 +5,13 @@ use std::path::Path;
 
 use protocol::desired::Assignment;
 
+use super::devices::View;
+
 /// Where programs are looked for; a spec's `env` may say otherwise.
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Names the devices that a job sees.
+pub const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
 /// The paths that a job is told of.
 pub struct Places<'a> {
@@ -20,9 +25,13 @@ pub struct Places<'a> {
     pub workers: &'a Path,
 }
 
-/// Builds the whole environment. What the node sets wins over the spec's `env`, but for
+/// Builds the whole environment, with what it is told of its devices. What the node sets wins over the spec's `env`, but for
 /// the few variables that are mere defaults.
-pub fn build(assignment: &Assignment, places: &Places<'_>) -> BTreeMap<String, String> {
+pub fn build(
+    assignment: &Assignment,
+    places: &Places<'_>,
+    devices: &View,
+) -> BTreeMap<String, String> {
     let path = |path: &Path| path.to_string_lossy().into_owned();
     let defaults = [
         ("LOGNAME", assignment.team.to_string()),
@@ -32,18 +41,13 @@ pub fn build(assignment: &Assignment, places: &Places<'_>) -> BTreeMap<String, S
         // Logs are read while they are written, and Python would hold back kilobytes.
         ("PYTHONUNBUFFERED", "1".to_owned()),
     ];
-    let uuids: Vec<&str> = assignment
-        .devices
-        .iter()
-        .map(|share| share.uuid.as_str())
-        .collect();
     let rank = assignment.worker.to_string();
     let workers = assignment.workers.to_string();
     let set = [
         ("HOME", path(places.home)),
         ("USER", assignment.team.to_string()),
         // An empty list hides all devices from a job that has none.
-        ("CUDA_VISIBLE_DEVICES", uuids.join(",")),
+        (VISIBLE, devices.names.join(",")),
         ("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned()),
         ("ALLOTMENT_JOB_ID", assignment.job_id.to_string()),
         ("ALLOTMENT_ATTEMPT", assignment.attempt.to_string()),
@@ -61,11 +65,12 @@ pub fn build(assignment: &Assignment, places: &Places<'_>) -> BTreeMap<String, S
     ];
     let index = assignment.job_id.index();
     let index = index.map(|index| ("ALLOTMENT_ARRAY_INDEX", index.to_string()));
+    let bounds = devices.bounds.iter().cloned();
     let own = |(key, value): (&str, String)| (key.to_owned(), value);
     defaults
         .into_iter()
         .map(own)
         .chain(assignment.env.clone())
-        .chain(set.into_iter().chain(index).map(own))
+        .chain(set.into_iter().chain(bounds).chain(index).map(own))
         .collect()
 }

@@ -1,16 +1,19 @@
 //! Launches a job's supervisor, and takes hold of one that is there.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::process::Stdio;
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use protocol::desired::Assignment;
 use tokio::io::AsyncReadExt as _;
 use tokio::io::unix::AsyncFd;
 
+use super::devices::View;
 use super::workdir::Layout;
 use super::{Node, environment};
 use crate::checksum;
@@ -28,8 +31,12 @@ const MARK_MIN: u32 = 0x7000_0000;
 /// meet, and a group that a process bears is passed over.
 const MARKS: u32 = 0x0FFE_0000;
 
+/// How long a look at the groups of all processes serves: of two jobs that start within it one in 200
+/// million pairs would meet, and what this agent gave out meanwhile is known.
+const BORNE_FOR: Duration = Duration::from_secs(1);
+
 /// The orders for an assignment that has been laid out.
-pub fn orders(node: &Node, assignment: &Assignment, layout: &Layout) -> Orders {
+pub fn orders(node: &Node, assignment: &Assignment, layout: &Layout, devices: &View) -> Orders {
     let places = environment::Places {
         home: &layout.work,
         temporary: &layout.temporary,
@@ -39,7 +46,7 @@ pub fn orders(node: &Node, assignment: &Assignment, layout: &Layout) -> Orders {
     Orders {
         assignment_id: assignment.id.to_string(),
         command: assignment.command.clone(),
-        environment: environment::build(assignment, &places),
+        environment: environment::build(assignment, &places, devices),
         directory: layout.directory.clone(),
         uid: node.isolated.then_some(assignment.uid),
         mark: node.isolated.then(|| free_mark(&assignment.id.to_string())),
@@ -133,15 +140,25 @@ impl Supervisor {
     }
 }
 
+/// The groups that processes of this machine bear, when they were looked up, and the marks that were
+/// given out since.
+static BORNE: Mutex<Option<(Instant, BTreeSet<u32>)>> = Mutex::new(None);
+
 /// The group that all processes of a job bear, in a range that neither people nor systemd use. A
 /// process that is not root cannot put it off, whatever it does to its parents, group and session,
-/// and none of those who may run now bears it.
+/// and none of those who may run now bears it. A look at all processes serves for a moment: where
+/// many jobs start, looking would take longer than starting them.
 fn free_mark(assignment: &str) -> u32 {
     let hash = u32::from_str_radix(&checksum::of(assignment.as_bytes()), 16).unwrap_or_default();
     let mark = |at: u32| MARK_MIN + hash.wrapping_add(at) % MARKS;
+    // A panic elsewhere leaves no set half filled that would do harm: it only names what is taken.
+    let mut borne = BORNE.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = borne.take().filter(|(at, _)| at.elapsed() < BORNE_FOR);
+    let known = known.unwrap_or_else(|| (Instant::now(), proc::groups_borne()));
+    let (_, taken) = borne.insert(known);
     (0..MARKS)
         .map(mark)
-        .find(|mark| proc::bearers(*mark).is_empty())
+        .find(|mark| taken.insert(*mark))
         .unwrap_or(mark(0))
 }
 

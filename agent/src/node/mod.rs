@@ -2,8 +2,10 @@
 
 mod admission;
 mod claims;
+pub mod devices;
 mod environment;
 mod launch;
+mod memory;
 mod reconcile;
 mod rights;
 mod sweep;
@@ -21,18 +23,16 @@ use tokio::sync::watch;
 use crate::config::Config;
 use crate::folders::Folders;
 use crate::gpus::Snapshot;
+use crate::gpus::cut::Cutter;
 use crate::journal::{Journal, State};
 use crate::lease::Lease;
+use crate::mps::Mps;
 use crate::supervise::cgroup::Cgroups;
 
+pub use memory::watch as watch_memory;
 pub use reconcile::{Command, reconcile};
 pub use sweep::recover;
 
-/// The modes that this agent can drive.
-pub const SHARING: [domain::sharing::SharingMode; 2] = [
-    domain::sharing::SharingMode::Exclusive,
-    domain::sharing::SharingMode::TimeSlice,
-];
 /// The ways in which it can run work.
 pub const RUNNERS: [&str; 1] = ["process"];
 
@@ -46,6 +46,10 @@ pub struct Node {
     pub journal: Journal,
     /// The GPUs.
     pub gpus: watch::Receiver<Snapshot>,
+    /// Cuts them by MIG.
+    pub cutter: Cutter,
+    /// Shares them by MPS.
+    pub mps: Mps,
     /// The node's lease.
     pub lease: Lease,
     /// How limits are enforced.
@@ -83,7 +87,16 @@ const KILL_GRACE_MS: i64 = 30_000;
 impl Node {
     /// Puts a node together.
     pub fn new(parts: Parts) -> Self {
+        let cutter = Cutter::new(
+            parts.config.nvml_library.clone(),
+            parts.config.mig,
+            parts.config.mig_keep,
+            parts.folders.cuts(),
+        );
+        let mps = Mps::look(parts.config.mps_control.as_deref(), parts.folders.mps());
         Self {
+            cutter,
+            mps,
             config: parts.config,
             folders: parts.folders,
             journal: parts.journal,

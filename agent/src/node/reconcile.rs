@@ -384,6 +384,8 @@ mod tests {
                 uuid: "GPU-1".to_owned(),
                 mode: domain::sharing::SharingMode::Exclusive,
                 gpus_milli: 1000,
+                memory_mib: 0,
+                mig: None,
             }],
             at_micros: 1,
             started: false,

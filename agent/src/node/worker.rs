@@ -6,14 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::ids::{AssignmentId, AttemptId};
+use domain::sharing::SharingMode;
 use domain::state::AssignmentPhase;
 use protocol::desired::Assignment;
 use tokio::sync::watch;
 
 use super::launch::{self, Supervisor};
-use super::{Node, admission, workdir};
+use super::{Node, admission, devices, workdir};
 use crate::clock;
-use crate::journal::{Entry, FactKind, Kept, Record};
+use crate::journal::{Entry, FactKind, Kept, KeptDevice, Record};
 use crate::runs::{Exit, Refusal};
 
 /// Wait before something is tried again that must not be given up: the disk is full, a folder
@@ -78,6 +79,7 @@ impl Worker {
             Ok(()) => self.run_accepted().await,
             Err(refusal) => {
                 tracing::warn!(assignment.id = %self.id, reason = refusal.message, "assignment refused");
+                devices::leave(&self.node, self.id).await;
                 self.node.give_up(self.id);
                 self.record(vec![self.refused(refusal)]).await;
             }
@@ -108,12 +110,9 @@ impl Worker {
             .claims()
             .claim(self.id, &kept.devices)
             .map_err(Refusal::here)?;
-        let (node, laid_out) = (Arc::clone(&self.node), Arc::clone(assignment));
-        blocking(move || {
-            admission::check(&node, &laid_out)?;
-            prepare(&node, &laid_out)
-        })
-        .await?;
+        let (node, asked) = (Arc::clone(&self.node), Arc::clone(assignment));
+        blocking(move || admission::check(&node, &asked)).await?;
+        self.prepare(assignment, &kept.devices).await?;
         let entries = vec![
             Entry::Record(Record::Accepted(kept)),
             Entry::fact(self.id, self.attempt, FactKind::Accepted),
@@ -171,15 +170,32 @@ impl Worker {
 
     async fn start(&self, assignment: &Arc<Assignment>) -> Result<(), Refusal> {
         let run = self.node.folders.run(self.id);
-        if matches!(run.orders(), Ok(None) | Err(_)) {
-            // Adopted between acceptance and orders, or the layout was lost.
-            let (node, laid_out) = (Arc::clone(&self.node), Arc::clone(assignment));
-            blocking(move || prepare(&node, &laid_out)).await?;
+        // Adopted between acceptance and orders, or the layout was lost; instances may have been
+        // unmade behind our back, and daemons ended.
+        let made = assignment
+            .devices
+            .iter()
+            .any(|share| matches!(share.mode, SharingMode::Mig | SharingMode::Mps));
+        if made || matches!(run.orders(), Ok(None) | Err(_)) {
+            let shares = self.node.claims().of(self.id);
+            self.prepare(assignment, &shares).await?;
         }
         self.tell_workers(assignment);
         launch::launch(&run)
             .await
             .map_err(|e| Refusal::here(format!("its supervisor could not be started: {e}")))
+    }
+
+    /// Brings its devices into their mode, lays it out and writes its orders.
+    async fn prepare(
+        &self,
+        assignment: &Arc<Assignment>,
+        shares: &[KeptDevice],
+    ) -> Result<(), Refusal> {
+        let uid = self.node.isolated.then_some(assignment.uid);
+        let view = devices::take(&self.node, self.id, uid, shares).await?;
+        let (node, laid_out) = (Arc::clone(&self.node), Arc::clone(assignment));
+        blocking(move || prepare(&node, &laid_out, &view)).await
     }
 
     /// Tells the job's process who works with it now.
@@ -288,7 +304,7 @@ impl Worker {
         };
         let entry = match exit.refused.clone() {
             Some(refusal) => self.refused(refusal),
-            None => self.exited(exit),
+            None => self.exited(self.explained(exit).await),
         };
         self.record(vec![entry]).await;
     }
@@ -324,6 +340,7 @@ impl Worker {
                 }
             }
         }
+        devices::leave(&self.node, self.id).await;
         self.node.give_up(self.id);
         self.record(vec![Entry::fact(self.id, self.attempt, FactKind::Released)])
             .await;
@@ -350,6 +367,24 @@ impl Worker {
             exit_code: refusal.exit_code,
         };
         Entry::fact(self.id, self.attempt, kind)
+    }
+
+    /// An end with what its devices have to say of it.
+    async fn explained(&self, exit: Exit) -> Exit {
+        if let Ok(Some(over)) = self.node.folders.run(self.id).over() {
+            return Exit {
+                out_of_memory: true,
+                message: over.message,
+                ..exit
+            };
+        }
+        if exit.code == Some(0) || !exit.message.is_empty() {
+            return exit;
+        }
+        match devices::fault(&self.node, self.id).await {
+            Some(message) => Exit { message, ..exit },
+            None => exit,
+        }
     }
 
     fn exited(&self, exit: Exit) -> Entry {
@@ -399,10 +434,10 @@ fn exit_without_word(reason: &str, message: &str) -> FactKind {
 }
 
 /// Lays out an assignment and writes its orders.
-fn prepare(node: &Node, assignment: &Assignment) -> Result<(), Refusal> {
+fn prepare(node: &Node, assignment: &Assignment, view: &devices::View) -> Result<(), Refusal> {
     let layout = workdir::lay_out(node, assignment)?;
     let run = node.folders.run(assignment.id);
-    let orders = launch::orders(node, assignment, &layout);
+    let orders = launch::orders(node, assignment, &layout, view);
     run.create()
         .and_then(|()| run.write_orders(&orders))
         .map_err(|e| Refusal::here(format!("its run folder cannot be written: {e}")))

@@ -23,19 +23,30 @@ const LOOKS_MAX: u32 = 1000;
 /// Kills all descendants of this process until none is left. Orphans fall to it, since it
 /// is a sub-reaper: whatever a job did to hide, it ends up among the children.
 pub fn kill_all(group: &Group) {
+    group.kill();
+    // Most jobs leave nothing behind: all processes need not be looked at for that.
+    if childless() {
+        return;
+    }
     let mut round = ROUND;
     loop {
         kill_once(group);
-        loop {
-            match waitpid(Pid::from_raw(-1), Some(WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::StillAlive) => break,
-                Ok(_) | Err(Errno::EINTR) => {}
-                // No child is left.
-                Err(_) => return,
-            }
+        if childless() {
+            return;
         }
         std::thread::sleep(round);
         round = (round * 2).min(ROUND_MAX);
+    }
+}
+
+/// Collects children that have ended; whether none is left, and with them no descendant.
+fn childless() -> bool {
+    loop {
+        match waitpid(Pid::from_raw(-1), Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::StillAlive) => return false,
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(_) => return true,
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use protocol::wire;
 use crate::rig::{Agent, assignment, script};
 
 /// The simulator's library, which a build of the workspace leaves beside the programs.
-fn library() -> PathBuf {
+pub fn library() -> PathBuf {
     let folder = Path::new(env!("CARGO_BIN_EXE_allotment-agent"))
         .parent()
         .expect("a folder");
@@ -70,6 +70,7 @@ fn share(at: usize, mode: &str, gpus_milli: i64) -> wire::DeviceShare {
         mode: mode.to_owned(),
         gpus_milli,
         memory_mib: 0,
+        mig: None,
     }
 }
 

@@ -13,7 +13,7 @@ use protocol::wire;
 
 use crate::fake_server::FakeServer;
 
-const AGENT: &str = env!("CARGO_BIN_EXE_allotment-agent");
+pub const AGENT: &str = env!("CARGO_BIN_EXE_allotment-agent");
 /// A user of a team; far from those of the machine.
 pub const UID: u32 = 251_000;
 /// Longest wait for a state of the machine.
@@ -75,6 +75,28 @@ impl Agent {
         let config = self.folder.path().join("agent.toml");
         fs::write(&config, format!("{text}\n")).expect("written");
         self.arguments = vec!["--config".to_owned(), config.display().to_string()];
+    }
+
+    /// Gives it a simulated machine and settings for its next start; the machine's file.
+    pub fn simulate(&mut self, model: &str, settings: &str) -> PathBuf {
+        let machine = self.folder.path().join("machine.json");
+        // UUIDs that no other test's jobs are on.
+        let seed = self.folder.path().display().to_string();
+        let made = Command::new(Path::new(AGENT).with_file_name("nvml-sim-machine"))
+            .args(["--model", model, "--seed", &seed])
+            .output()
+            .expect("the simulator's program is built with the workspace");
+        fs::write(&machine, made.stdout).expect("written");
+        self.environment.push((
+            "ALLOTMENT_NVML_SIM_MACHINE".to_owned(),
+            machine.display().to_string(),
+        ));
+        let library = crate::gpus::library();
+        self.configure(&format!(
+            "inventory_seconds = 1\nnvml_library = '{}'\n{settings}",
+            library.display()
+        ));
+        machine
     }
 
     pub async fn enrol(&self, more: &[&str]) -> Output {

@@ -5,11 +5,14 @@ use domain::words::{IS, form_of};
 use serde_json::{Map, Value, json};
 
 use super::amount;
-use super::versioned::{DeleteOfPool, Kind, Shape, Why};
+use super::tried::{self, Tried};
+use super::versioned::{DeleteOfPool, Kind, Shape, Try, Why};
 use crate::failure::Failure;
 use crate::table;
 
 const NOUN: &str = "booking";
+/// What is said of a booking.
+const KEYS: [&str; 4] = ["team", "gpus", "from", "to"];
 
 /// See and change what is booked of a pool ahead.
 #[derive(Debug, Args)]
@@ -108,7 +111,7 @@ fn print(rows: &[Value]) -> Result<(), Failure> {
 /// Book GPUs of a pool for a team and a time, beyond its guarantee.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  allot bookings create h100 demo --team vision --gpus 4 --from 2026-12-01T09:00:00Z --to 2026-12-01T17:00:00Z"
+    after_help = "Example:\n  allot bookings create h100 demo --team vision --gpus 4 --from 2026-12-01T09:00:00Z --to 2026-12-01T17:00:00Z --dry-run"
 )]
 struct Create {
     /// The pool
@@ -128,6 +131,8 @@ struct Create {
     #[arg(long)]
     to: String,
     #[command(flatten)]
+    tried: Try,
+    #[command(flatten)]
     why: Why,
     #[command(flatten)]
     shape: Shape,
@@ -135,17 +140,34 @@ struct Create {
 
 impl Create {
     async fn run(self) -> Result<(), Failure> {
-        let body = json!({
-            "name": self.name,
+        let mut body = json!({
             "team": self.team,
             "gpus": amount(&self.gpus)?,
             "from": self.from,
             "to": self.to,
         });
         let kind = Kind::of_pool(&self.pool, NOUN)?;
+        if self.tried.dry_run {
+            let tried = Tried {
+                kind: "bookings",
+                pool: &self.pool,
+                name: &self.name,
+                present: &Value::Null,
+                said: &body,
+            };
+            return try_one(&kind, self.shape, &tried).await;
+        }
+        body["name"] = json!(self.name);
         let made = kind.create(&self.why, &body).await?;
         self.shape.print(&made, print_one)
     }
+}
+
+/// Tells what would come of a booking.
+async fn try_one(kind: &Kind, shape: Shape, tried: &Tried<'_>) -> Result<(), Failure> {
+    let of = Map::from_iter([(NOUN.to_owned(), json!(tried.name))]);
+    let changes = tried::changes(&of, tried.present, tried.said);
+    tried::run(kind.client(), shape, &tried.draft(&KEYS), &changes).await
 }
 
 /// Change a booking; what is not said stays.
@@ -169,6 +191,8 @@ struct Change {
     #[arg(long)]
     to: Option<String>,
     #[command(flatten)]
+    tried: Try,
+    #[command(flatten)]
     why: Why,
     #[command(flatten)]
     shape: Shape,
@@ -186,7 +210,19 @@ impl Change {
             body.insert("gpus".to_owned(), amount(gpus)?);
         }
         let kind = Kind::of_pool(&self.pool, NOUN)?;
-        let changed = kind.change(&self.name, &self.why, &body.into()).await?;
+        let body = Value::Object(body);
+        let present = kind.find(&self.name).await?;
+        if self.tried.dry_run {
+            let tried = Tried {
+                kind: "bookings",
+                pool: &self.pool,
+                name: &self.name,
+                present: &present,
+                said: &body,
+            };
+            return try_one(&kind, self.shape, &tried).await;
+        }
+        let changed = kind.change_row(&present, &self.why, &body).await?;
         self.shape.print(&changed, print_one)
     }
 }

@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
 use super::tried;
-use super::versioned::{Delete, Kind, Shape, Why};
+use super::versioned::{Delete, Kind, Shape, Try, Why};
 use crate::failure::Failure;
 use crate::table;
 
@@ -105,6 +105,8 @@ struct Create {
     #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set)]
     preemptible: bool,
     #[command(flatten)]
+    tried: Try,
+    #[command(flatten)]
     why: Why,
     #[command(flatten)]
     shape: Shape,
@@ -117,7 +119,15 @@ impl Create {
             "priority": self.priority,
             "preemptible": self.preemptible,
         });
-        let made = kind()?.create(&self.why, &body).await?;
+        let kind = kind()?;
+        if self.tried.dry_run {
+            let of = Map::from_iter([("class".to_owned(), json!(self.name))]);
+            let keys = json!({ "priority": self.priority, "preemptible": self.preemptible });
+            let changes = tried::changes(&of, &Value::Null, &keys);
+            let draft = json!({ "classes": [body] });
+            return tried::run(kind.client(), self.shape, &draft, &changes).await;
+        }
+        let made = kind.create(&self.why, &body).await?;
         self.shape.print(&made, print_one)
     }
 }

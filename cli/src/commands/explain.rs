@@ -123,7 +123,13 @@ fn told(verdict: &Value) -> Vec<String> {
     }
     let mut said = waiting.clone();
     said["need"] = needed(waiting);
-    said["scope"] = words::bound(&waiting["scope"]).into();
+    let beyond = &verdict["beyond_quota"];
+    said["scope"] = words::binds(beyond)
+        .unwrap_or_else(|| words::bound(&waiting["scope"]))
+        .into();
+    if !beyond.is_null() {
+        said["have"] = beyond["have"].clone();
+    }
     lines.extend(facts(&said, &WAITING));
     lines.extend(words::counts(waiting));
     lines.extend(words::accuracy(&verdict["accuracy"]));
@@ -222,6 +228,27 @@ mod tests {
         ] {
             assert!(lines.contains(words), "{words} in {lines}");
         }
+    }
+
+    #[test]
+    fn what_binds_a_job_that_a_quota_never_admits_is_told_by_that_quota() {
+        let verdict = json!({
+            "state": "queued", "message": "it waits", "ended": null, "accuracy": null,
+            "waiting": {"code": "over_limit", "scope": "team org", "need": 4, "have": 3, "counts": {}, "remedies": []},
+            "beyond_quota": {"code": "non_preemptible_over_guarantee", "bound": "guarantee", "team": "vision", "pool": "h100",
+                             "need": 4, "have": 1, "instances": null, "preemptible_admitted": true, "remedy": ""},
+            "holders": {"capacity": 8, "own_team": 2, "other_teams": 5, "free": 1},
+        });
+        let lines = told(&verdict).join("\n");
+        for words in [
+            "Its quota never admits it as it is.",
+            "Let it be preempted,",
+            "limited by the guarantee of team vision in pool h100",
+            "has        1",
+        ] {
+            assert!(lines.contains(words), "{words} in {lines}");
+        }
+        assert!(!lines.contains("org"), "{lines}");
     }
 
     #[test]

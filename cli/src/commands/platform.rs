@@ -1,6 +1,7 @@
 //! `allot nodes`, `teams`, `quota` and `usage`.
 
 use clap::Args;
+use domain::MilliGpu;
 use serde_json::{Value, json};
 
 use crate::client::{Client, part};
@@ -159,6 +160,12 @@ fn notes(line: &Value) -> Vec<String> {
             "{pool}: {} guaranteed now, {} given",
             said("guaranteed"),
             said("promised")
+        ));
+    }
+    if table::amount(&line["over_limit"]).is_some_and(|over| over > MilliGpu::ZERO) {
+        notes.push(format!(
+            "{pool}: {} held above the limit: it stays, and nothing more starts",
+            table::gpus(&line["over_limit"])
         ));
     }
     if !line["starved_since"].is_null() {

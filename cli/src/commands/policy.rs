@@ -110,13 +110,19 @@ fn with_what(mut change: Value) -> Value {
     let kind = match (change["before"].is_null(), change["after"].is_null()) {
         (_, true) => "removed",
         (false, false) => "changed",
+        // What was there before anybody changed it has nobody who made it.
+        (true, false) if change["actor"] == "" => "first",
         (true, false) => "made",
     };
     let mut what = words::change_kind(kind);
+    let new = change["before"].is_null();
     // Of a pool that was made all is new: `allot pools show` tells it better.
-    let whole = kind == "made" && change["noun"] == "pool";
+    let whole = ["made", "first"].contains(&kind) && change["noun"] == "pool";
     let keys = change["changes"].as_array().into_iter().flatten();
-    let told: Vec<String> = keys.filter(|_| !whole).map(key).collect();
+    let told: Vec<String> = keys
+        .filter(|_| !whole)
+        .map(|change| key(change, new))
+        .collect();
     if !told.is_empty() {
         what = format!("{what}: {}", told.join("; "));
     }
@@ -127,15 +133,18 @@ fn with_what(mut change: Value) -> Value {
     change
 }
 
-fn key(change: &Value) -> String {
+/// A key that became another one; of an object that was not there before only what it is.
+fn key(change: &Value, new: bool) -> String {
     let team = change["team"].as_str().map(|team| format!("{team} "));
-    format!(
-        "{}{} {} → {}",
-        team.unwrap_or_default(),
-        table::text(&change["key"]),
-        table::text(&change["from"]),
-        table::text(&change["to"])
-    )
+    let team = team.unwrap_or_default();
+    let key = table::text(&change["key"]);
+    let value = |side: &str| words::policy_value(&change["key"], &change[side]);
+    let (from, to) = (value("from"), value("to"));
+    if new {
+        format!("{team}{key} {to}")
+    } else {
+        format!("{team}{key} {from} → {to}")
+    }
 }
 
 /// Set an object back to how it was after a change; it is checked as any change is.
@@ -219,12 +228,21 @@ mod tests {
         });
         assert_eq!(
             told(changed),
-            "Went back to version 3; changed: limit 8 → –; speech limit 1 → 2.5"
+            "Went back to version 3; changed: limit 8 → none; speech limit 1 → 2.5"
         );
         assert_eq!(
             told(json!({"before": {}, "after": null, "changes": []})),
             "removed"
         );
+        let gone = json!({"key": "lend_limit", "from": 2, "to": null});
+        let gone = told(json!({"before": {}, "after": {}, "changes": [gone]}));
+        assert_eq!(gone, "changed: lend_limit 2 → all");
+        let lends = json!({"key": "lend_limit", "from": null, "to": 2});
+        let told_of = |actor: &str| {
+            told(json!({"before": null, "after": {}, "actor": actor, "changes": [lends]}))
+        };
+        assert_eq!(told_of("root"), "made: lend_limit 2");
+        assert_eq!(told_of(""), "how it began: lend_limit 2");
     }
 
     #[test]

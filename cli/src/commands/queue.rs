@@ -92,7 +92,11 @@ fn print(pool: &str, queue: &Value) -> Result<(), Failure> {
     for item in queue["items"].as_array().into_iter().flatten() {
         rows.extend(others(&item["others_before"]));
         let mut row = item.clone();
-        row["waiting"]["code"] = words::short(&item["waiting"]).into();
+        row["waiting"]["code"] = match item["beyond_quota"].is_null() {
+            true => words::short(&item["waiting"]),
+            false => words::cause(&json!("beyond_quota")),
+        }
+        .into();
         row["gpus"] = needed(&item["waiting"]);
         rows.push(row);
     }

@@ -24,6 +24,35 @@ pub async fn run(
     })
 }
 
+/// An object of a pool, as it is and as it would be.
+#[derive(Debug)]
+pub struct Tried<'a> {
+    /// The draft's key for its kind, such as `bookings`.
+    pub kind: &'a str,
+    /// The pool.
+    pub pool: &'a str,
+    /// Its name.
+    pub name: &'a str,
+    /// As it is; null of one that is to be made.
+    pub present: &'a Value,
+    /// The keys that are said of it.
+    pub said: &'a Value,
+}
+
+impl Tried<'_> {
+    /// The object whole, of these keys: what is not said of it is as it is.
+    pub fn draft(&self, keys: &[&str]) -> Value {
+        let mut object = json!({ "pool": self.pool, "name": self.name });
+        for key in keys {
+            let value = self.said.get(key).unwrap_or(&self.present[key]);
+            if !value.is_null() {
+                object[key] = value.clone();
+            }
+        }
+        json!({ self.kind: [object] })
+    }
+}
+
 /// What `keys` change of an object as it is: a row for each key whose value becomes another one.
 pub fn changes(of: &Map<String, Value>, present: &Value, keys: &Value) -> Vec<Value> {
     let mut values = Vec::new();
@@ -62,21 +91,33 @@ pub fn flatten<'a>(value: &'a Value, place: &str, into: &mut Vec<(String, &'a Va
 
 /// Prints what is changed, or that nothing is.
 pub fn print_changes(rows: &[Value]) -> Result<(), Failure> {
-    let told: [Column; 6] = [
+    let told: [Column; 8] = [
         ("TEAM", "team"),
         ("POOL", "pool"),
         ("CLASS", "class"),
+        ("BOOKING", "booking"),
+        ("WINDOW", "window"),
         ("KEY", "key"),
         ("FROM", "from"),
         ("TO", "to"),
     ];
     let there = |column: &&Column| rows.iter().any(|row| row.get(column.1).is_some());
     let columns: Vec<Column> = told.iter().filter(there).copied().collect();
-    table::print(rows, &columns, "nothing is changed")
+    let rows = rows.iter().cloned().map(|mut row| {
+        for side in ["from", "to"] {
+            row[side] = words::policy_value(&row["key"], &row[side]).into();
+        }
+        row
+    });
+    table::print(&rows.collect::<Vec<_>>(), &columns, "nothing is changed")
 }
 
 /// Prints what would come of changed policies.
 pub fn print_effect(diff: &Value) -> Result<(), Failure> {
+    if !diff["windows_at"].is_null() {
+        let at = table::shown(diff, "windows_at");
+        table::print_line(&format!("by the windows that are open at {at}:"))?;
+    }
     print_jobs(diff)?;
     print_shares(diff)?;
     print_cuts(diff)?;
@@ -203,6 +244,26 @@ fn print_cuts(diff: &Value) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_object_is_tried_whole_with_what_is_not_said_of_it_as_it_is() {
+        let present = json!({"team": "vision", "gpus": 4, "state": "ahead", "version": 2});
+        let tried = |present: &Value| {
+            let said = json!({"gpus": 2});
+            let tried = Tried {
+                kind: "bookings",
+                pool: "h100",
+                name: "demo",
+                present,
+                said: &said,
+            };
+            tried.draft(&["team", "gpus"])
+        };
+        let whole = json!({"pool": "h100", "name": "demo", "team": "vision", "gpus": 2});
+        assert_eq!(tried(&present), json!({"bookings": [whole]}));
+        let new = json!({"pool": "h100", "name": "demo", "gpus": 2});
+        assert_eq!(tried(&Value::Null), json!({"bookings": [new]}));
+    }
 
     #[test]
     fn only_what_becomes_another_value_is_a_change() {

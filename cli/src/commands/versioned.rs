@@ -26,6 +26,14 @@ impl Why {
     }
 }
 
+/// Whether something is tried in place of done.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct Try {
+    /// Only tell what would come of it
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
 /// How an answer is printed.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct Shape {
@@ -117,13 +125,7 @@ impl Kind {
             .await
     }
 
-    /// Changes the one of this name; keys that `body` has not stay.
-    pub async fn change(&self, name: &str, why: &Why, body: &Value) -> Result<Value, Failure> {
-        let row = self.find(name).await?;
-        self.change_row(&row, why, body).await
-    }
-
-    /// The same of one that was read already.
+    /// Changes one that was read; keys that `body` has not stay.
     pub async fn change_row(&self, row: &Value, why: &Why, body: &Value) -> Result<Value, Failure> {
         let path = self.one(row);
         self.client

@@ -3,14 +3,17 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::spec::read_yaml;
-use super::versioned::{DeleteOfPool, Kind, Shape, Why};
+use super::tried::{self, Tried};
+use super::versioned::{DeleteOfPool, Kind, Shape, Try, Why};
 use crate::failure::Failure;
 use crate::table;
 
 const NOUN: &str = "window";
+/// What is said of a window.
+const KEYS: [&str; 5] = ["days", "from", "to", "time_zone", "quotas"];
 
 /// See and change what holds in a pool for some hours of the week.
 #[derive(Debug, Args)]
@@ -108,7 +111,7 @@ fn quotas(window: &Value) -> Vec<Value> {
 /// Make a weekly window.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "FILE has keys `days`, `from`, `to`, `time_zone` and `quotas`, such as\n\n  days: [mon, tue, wed, thu, fri]\n  from: \"20:00\"\n  to: \"08:00\"\n  quotas:\n    - {team: vision, quota: {guaranteed: 8}}\n\nExample:\n  allot windows create h100 nights nights.yaml"
+    after_help = "FILE has keys `days`, `from`, `to`, `time_zone` and `quotas`, such as\n\n  days: [mon, tue, wed, thu, fri]\n  from: \"20:00\"\n  to: \"08:00\"\n  quotas:\n    - {team: vision, quota: {guaranteed: 8}}\n\nExample:\n  allot windows create h100 nights nights.yaml --dry-run"
 )]
 struct Create {
     /// The pool
@@ -118,6 +121,8 @@ struct Create {
     /// The window, YAML or JSON
     file: PathBuf,
     #[command(flatten)]
+    tried: Try,
+    #[command(flatten)]
     why: Why,
     #[command(flatten)]
     shape: Shape,
@@ -126,11 +131,41 @@ struct Create {
 impl Create {
     async fn run(self) -> Result<(), Failure> {
         let mut body = keys(&self.file)?;
-        body["name"] = json!(self.name);
         let kind = Kind::of_pool(&self.pool, NOUN)?;
+        if self.tried.dry_run {
+            let tried = Tried {
+                kind: "windows",
+                pool: &self.pool,
+                name: &self.name,
+                present: &Value::Null,
+                said: &body,
+            };
+            return try_one(&kind, self.shape, &tried).await;
+        }
+        body["name"] = json!(self.name);
         let made = kind.create(&self.why, &body).await?;
         self.shape.print(&made, print_one)
     }
+}
+
+/// Tells what would come of a window, planned as if it were open.
+async fn try_one(kind: &Kind, shape: Shape, tried: &Tried<'_>) -> Result<(), Failure> {
+    let of = Map::from_iter([(NOUN.to_owned(), json!(tried.name))]);
+    let changes = tried::changes(&of, &by_team(tried.present), &by_team(tried.said));
+    tried::run(kind.client(), shape, &tried.draft(&KEYS), &changes).await
+}
+
+/// A window whose quotas are known by their teams, so that each is compared with its own.
+fn by_team(window: &Value) -> Value {
+    let mut window = window.clone();
+    if let Some(rows) = window["quotas"].as_array() {
+        let quotas = rows.iter().filter_map(|row| {
+            let team = row["team"].as_str()?;
+            Some((team.to_owned(), row["quota"].clone()))
+        });
+        window["quotas"] = Value::Object(quotas.collect());
+    }
+    window
 }
 
 /// The keys of a window's file.
@@ -156,6 +191,8 @@ struct Change {
     /// The keys to change, YAML or JSON
     file: PathBuf,
     #[command(flatten)]
+    tried: Try,
+    #[command(flatten)]
     why: Why,
     #[command(flatten)]
     shape: Shape,
@@ -165,7 +202,18 @@ impl Change {
     async fn run(self) -> Result<(), Failure> {
         let body = keys(&self.file)?;
         let kind = Kind::of_pool(&self.pool, NOUN)?;
-        let changed = kind.change(&self.name, &self.why, &body).await?;
+        let present = kind.find(&self.name).await?;
+        if self.tried.dry_run {
+            let tried = Tried {
+                kind: "windows",
+                pool: &self.pool,
+                name: &self.name,
+                present: &present,
+                said: &body,
+            };
+            return try_one(&kind, self.shape, &tried).await;
+        }
+        let changed = kind.change_row(&present, &self.why, &body).await?;
         self.shape.print(&changed, print_one)
     }
 }

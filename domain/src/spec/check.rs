@@ -32,6 +32,8 @@ const SECONDS_MAX: i64 = 10 * 366 * 24 * 3600;
 const MEMORY_MIB_MAX: i64 = 64 * 1024 * 1024;
 /// Most attempts that a person may ask for.
 pub const RETRIES_MAX: u32 = 100;
+/// Most faults that are told of one spec: more than a person mends at once.
+pub const FAULTS_MAX: usize = 50;
 /// Longest label or other short text, in characters.
 const LABEL_CHARS_MAX: usize = 253;
 
@@ -98,147 +100,124 @@ fn check_bounds(path: &str, value: i64) -> Result<(), FieldError> {
 impl JobSpec {
     /// Checks everything that the spec alone can tell, and returns the first fault.
     pub fn check(&self) -> Result<(), FieldError> {
-        self.check_command()?;
-        self.check_env()?;
-        self.check_files()?;
-        self.check_workers()?;
-        self.check_array()?;
-        self.check_memory()?;
-        self.per_worker.check().map_err(|e| e.under("per_worker"))?;
-        self.check_numbers()?;
-        self.check_labels()
+        self.faults().into_iter().next().map_or(Ok(()), Err)
     }
 
-    fn check_command(&self) -> Result<(), FieldError> {
+    /// Every fault that the spec alone can tell, in the order of its keys; of one value the first.
+    pub fn faults(&self) -> Vec<FieldError> {
+        let mut faults = Faults::default();
+        self.check_command(&mut faults);
+        self.check_env(&mut faults);
+        self.check_files(&mut faults);
+        self.check_workers(&mut faults);
+        self.check_array(&mut faults);
+        self.check_memory(&mut faults);
+        self.per_worker.check(&mut faults);
+        self.check_numbers(&mut faults);
+        self.check_labels(&mut faults);
+        faults.0
+    }
+
+    fn check_command(&self, faults: &mut Faults) {
         if self.command.is_empty() || self.command[0].is_empty() {
-            return Err(FieldError::new(
-                "command",
-                "[]",
-                "a program and its arguments",
-            ));
-        }
-        if self.command.len() > COMMAND_WORDS_MAX {
-            return Err(FieldError::new(
-                "command",
-                self.command.len(),
-                format!("at most {COMMAND_WORDS_MAX} words"),
-            ));
-        }
-        for word in &self.command {
-            check_text("command", word)?;
+            faults.add("command", "[]", "a program and its arguments");
+        } else if self.command.len() > COMMAND_WORDS_MAX {
+            let remedy = format!("at most {COMMAND_WORDS_MAX} words");
+            faults.add("command", self.command.len(), remedy);
+        } else {
+            let mut words = self.command.iter();
+            faults.keep(words.try_for_each(|word| check_text("command", word)));
         }
         match (self.runner, &self.image) {
             (Runner::Process, Some(image)) => {
                 let remedy = "null with runner process, or runner container";
-                return Err(FieldError::new("image", image, remedy));
+                faults.add("image", image, remedy);
             }
             (Runner::Container, None) => {
                 let remedy = "the image that runner container starts, such as python:3.13";
-                return Err(FieldError::new("image", "null", remedy));
+                faults.add("image", "null", remedy);
             }
-            _ => {}
+            (_, Some(image)) => faults.keep(check_label("image", image)),
+            (_, None) => {}
         }
         if let Some(path) = &self.working_directory {
-            check_folder("working_directory", path)?;
+            faults.keep(check_folder("working_directory", path));
         }
-        Ok(())
     }
 
-    fn check_env(&self) -> Result<(), FieldError> {
-        check_count("env", self.env.len(), ENTRIES_MAX)?;
+    fn check_env(&self, faults: &mut Faults) {
+        faults.keep(check_count("env", self.env.len(), ENTRIES_MAX));
         for (key, value) in &self.env {
             let well_formed = key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
                 && key.bytes().next().is_some_and(|b| !b.is_ascii_digit())
                 && key.len() <= LABEL_CHARS_MAX;
             if !well_formed {
-                return Err(FieldError::new(
-                    "env",
-                    key,
-                    "names of A-Z, a-z, 0-9 and '_', not beginning with a digit",
-                ));
+                let remedy = "names of A-Z, a-z, 0-9 and '_', not beginning with a digit";
+                faults.add("env", key, remedy);
+            } else if RESERVED_ENV.contains(&key.as_str()) || key.starts_with("ALLOTMENT_") {
+                let remedy = "another name; this one is set by Allotment";
+                faults.add("env", key, remedy);
+            } else {
+                faults.keep(check_text(&format!("env.{key}"), value));
             }
-            if RESERVED_ENV.contains(&key.as_str()) || key.starts_with("ALLOTMENT_") {
-                return Err(FieldError::new(
-                    "env",
-                    key,
-                    "another name; this one is set by Allotment",
-                ));
-            }
-            check_text(&format!("env.{key}"), value)?;
         }
-        Ok(())
     }
 
-    fn check_files(&self) -> Result<(), FieldError> {
-        check_count("files", self.files.len(), FILES_MAX)?;
+    fn check_files(&self, faults: &mut Faults) {
+        faults.keep(check_count("files", self.files.len(), FILES_MAX));
         for (path, text) in &self.files {
-            check_relative("files", path)?;
+            faults.keep(check_relative("files", path));
             if text.contains('\0') {
-                return Err(FieldError::new(
-                    format!("files.{path}"),
-                    "a text with NUL",
-                    "text; put binary data on shared storage",
-                ));
+                let remedy = "text; put binary data on shared storage";
+                faults.add(format!("files.{path}"), "a text with NUL", remedy);
             }
             let folder = format!("{path}/");
             let below = self.files.range(folder.clone()..).next();
             if let Some((inner, _)) = below.filter(|(other, _)| other.starts_with(&folder)) {
-                return Err(FieldError::new(
-                    "files",
-                    inner,
-                    format!("another path; {path} is a file and no folder"),
-                ));
+                let remedy = format!("another path; {path} is a file and no folder");
+                faults.add("files", inner, remedy);
             }
         }
         let bytes: usize = self.files.values().map(String::len).sum();
         if bytes > FILES_BYTES_MAX {
-            return Err(FieldError::new(
-                "files",
-                format!("{bytes} bytes"),
-                format!("at most {FILES_BYTES_MAX} bytes in all; put data on shared storage"),
-            ));
+            let remedy =
+                format!("at most {FILES_BYTES_MAX} bytes in all; put data on shared storage");
+            faults.add("files", format!("{bytes} bytes"), remedy);
         }
-        Ok(())
     }
 
-    fn check_workers(&self) -> Result<(), FieldError> {
-        check_bounds("workers", self.workers.into())?;
+    fn check_workers(&self, faults: &mut Faults) {
+        faults.keep(check_bounds("workers", self.workers.into()));
         if let Some(min) = self.min_workers
             && !(1..=self.workers).contains(&min)
         {
-            return Err(FieldError::new(
-                "min_workers",
-                min,
-                format!("1 to workers, which is {}", self.workers),
-            ));
+            let remedy = format!("1 to workers, which is {}", self.workers);
+            faults.add("min_workers", min, remedy);
         }
-        Ok(())
     }
 
-    fn check_array(&self) -> Result<(), FieldError> {
+    fn check_array(&self, faults: &mut Faults) {
         let Some(array) = self.array else {
-            return Ok(());
+            return;
         };
-        check_bounds("array.count", array.count.into())?;
-        match array.at_most {
-            Some(most) if !(1..=array.count).contains(&most) => Err(FieldError::new(
-                "array.at_most",
-                most,
-                format!("null, or 1 to array.count, which is {}", array.count),
-            )),
-            _ => Ok(()),
+        faults.keep(check_bounds("array.count", array.count.into()));
+        if let Some(most) = array.at_most
+            && !(1..=array.count).contains(&most)
+        {
+            let remedy = format!("null, or 1 to array.count, which is {}", array.count);
+            faults.add("array.at_most", most, remedy);
         }
     }
 
-    fn check_memory(&self) -> Result<(), FieldError> {
+    fn check_memory(&self, faults: &mut Faults) {
         let need = &self.per_worker;
         if let Some(mib) = need.gpu_memory_mib {
-            check_bounds("per_worker.gpu_memory_mib", mib)?;
+            faults.keep(check_bounds("per_worker.gpu_memory_mib", mib));
         }
-        check_bounds("per_worker.memory_mib", need.memory_mib)
+        faults.keep(check_bounds("per_worker.memory_mib", need.memory_mib));
     }
 
-    fn check_numbers(&self) -> Result<(), FieldError> {
+    fn check_numbers(&self, faults: &mut Faults) {
         let numbers = [
             ("time_limit_seconds", self.time_limit_seconds),
             ("predicted_seconds", self.predicted_seconds),
@@ -247,100 +226,95 @@ impl JobSpec {
             ("retries.limit", Some(self.retries.limit.into())),
         ];
         for (path, value) in numbers {
-            value.map_or(Ok(()), |value| check_bounds(path, value))?;
+            faults.keep(value.map_or(Ok(()), |value| check_bounds(path, value)));
         }
         if self.retries.limit > 0 && self.retries.on.is_empty() {
-            return Err(FieldError::new(
-                "retries.on",
-                "[]",
-                "failure, time_limit or both, where retries.limit is above 0",
+            let remedy = "failure, time_limit or both, where retries.limit is above 0";
+            faults.add("retries.on", "[]", remedy);
+        }
+    }
+
+    fn check_labels(&self, faults: &mut Faults) {
+        faults.keep(check_count("pools", self.pools.len(), ENTRIES_MAX));
+        faults.keep(check_count("after", self.after.len(), ENTRIES_MAX));
+        faults.keep(check_once("pools", &self.pools));
+        faults.keep(check_once("after", &self.after));
+        faults.keep(check_once("retries.on", &self.retries.on));
+        for (field, map) in [("labels", &self.labels), ("selector", &self.selector)] {
+            faults.keep(check_count(field, map.len(), ENTRIES_MAX));
+            let mut texts = map.iter().flat_map(|(key, value)| [key, value]);
+            faults.keep(texts.try_for_each(|text| check_label(field, text)));
+        }
+        for (field, text) in [
+            ("topology.require", &self.topology.require),
+            ("topology.prefer", &self.topology.prefer),
+            ("anti_affinity", &self.anti_affinity),
+        ] {
+            faults.keep(
+                text.as_ref()
+                    .map_or(Ok(()), |text| check_label(field, text)),
+            );
+        }
+    }
+}
+
+impl PerWorker {
+    fn check(&self, faults: &mut Faults) {
+        let of = |result: Result<(), FieldError>| result.map_err(|e| e.under("per_worker"));
+        faults.keep(of(self.check_gpus()));
+        faults.keep(of(self.check_sharing()));
+        for (field, text) in [
+            ("gpu_model", &self.gpu_model),
+            ("mig_profile", &self.mig_profile),
+        ] {
+            let checked = text
+                .as_ref()
+                .map_or(Ok(()), |text| check_label(field, text));
+            faults.keep(of(checked));
+        }
+    }
+
+    fn check_gpus(&self) -> Result<(), FieldError> {
+        let gpus = self.gpus();
+        let refused = |remedy: String| Err(FieldError::new("gpus", gpus, remedy));
+        if gpus > MilliGpu::whole(1) && gpus.milli() % MILLI != 0 {
+            return refused("whole devices, or a fraction under 1".to_owned());
+        }
+        if gpus > MilliGpu::whole(GPUS_PER_WORKER_MAX) {
+            return refused(format!(
+                "at most {GPUS_PER_WORKER_MAX} for one worker; use more workers"
+            ));
+        }
+        if self.mig_profile.is_some() && (gpus == MilliGpu::ZERO || gpus.milli() % MILLI != 0) {
+            return refused(format!(
+                "1 to {GPUS_PER_WORKER_MAX}: how many instances of the profile"
+            ));
+        }
+        if gpus == MilliGpu::ZERO && (self.gpu_model.is_some() || self.gpu_memory_mib.is_some()) {
+            return refused(format!(
+                "1 to {GPUS_PER_WORKER_MAX}, or a fraction, where gpu_model or gpu_memory_mib says which GPU"
             ));
         }
         Ok(())
     }
 
-    fn check_labels(&self) -> Result<(), FieldError> {
-        check_count("pools", self.pools.len(), ENTRIES_MAX)?;
-        check_count("after", self.after.len(), ENTRIES_MAX)?;
-        check_once("pools", &self.pools)?;
-        check_once("after", &self.after)?;
-        check_once("retries.on", &self.retries.on)?;
-        for (field, map) in [("labels", &self.labels), ("selector", &self.selector)] {
-            check_count(field, map.len(), ENTRIES_MAX)?;
-            for (key, value) in map {
-                check_label(field, key)?;
-                check_label(field, value)?;
-            }
-        }
-        let texts = [
-            ("image", &self.image),
-            ("topology.require", &self.topology.require),
-            ("topology.prefer", &self.topology.prefer),
-            ("anti_affinity", &self.anti_affinity),
-        ];
-        texts
-            .into_iter()
-            .filter_map(|(field, text)| Some((field, text.as_ref()?)))
-            .try_for_each(|(field, text)| check_label(field, text))
-    }
-}
-
-impl PerWorker {
-    fn check(&self) -> Result<(), FieldError> {
-        let gpus = self.gpus();
-        if gpus > MilliGpu::whole(1) && gpus.milli() % MILLI != 0 {
-            return Err(FieldError::new(
-                "gpus",
-                gpus,
-                "whole devices, or a fraction under 1",
-            ));
-        }
-        if gpus > MilliGpu::whole(GPUS_PER_WORKER_MAX) {
-            return Err(FieldError::new(
-                "gpus",
-                gpus,
-                format!("at most {GPUS_PER_WORKER_MAX} for one worker; use more workers"),
-            ));
-        }
-        if self.mig_profile.is_some() && (gpus == MilliGpu::ZERO || gpus.milli() % MILLI != 0) {
-            return Err(FieldError::new(
-                "gpus",
-                gpus,
-                format!("1 to {GPUS_PER_WORKER_MAX}: how many instances of the profile"),
-            ));
-        }
-        if gpus == MilliGpu::ZERO && (self.gpu_model.is_some() || self.gpu_memory_mib.is_some()) {
-            return Err(FieldError::new(
-                "gpus",
-                gpus,
-                format!(
-                    "1 to {GPUS_PER_WORKER_MAX}, or a fraction, where gpu_model or gpu_memory_mib says which GPU"
-                ),
-            ));
-        }
+    fn check_sharing(&self) -> Result<(), FieldError> {
         if self.sharing.is_empty() {
-            return Err(FieldError::new(
-                "sharing",
-                "[]",
-                "at least one mode, such as exclusive",
-            ));
+            let remedy = "at least one mode, such as exclusive";
+            return Err(FieldError::new("sharing", "[]", remedy));
         }
         check_once("sharing", &self.sharing)?;
-        if self.fraction()
-            && !self.sharing.iter().any(|m| {
-                matches!(
-                    m,
-                    SharingMode::Mps | SharingMode::TimeSlice | SharingMode::Vgpu
-                )
-            })
-        {
-            return Err(FieldError::new(
-                "sharing",
-                "exclusive",
-                "time_slice or mps, since a fraction of a device is shared",
-            ));
+        let shared = |mode: &SharingMode| {
+            matches!(
+                mode,
+                SharingMode::Mps | SharingMode::TimeSlice | SharingMode::Vgpu
+            )
+        };
+        if self.fraction() && !self.sharing.iter().any(shared) {
+            let remedy = "time_slice or mps, since a fraction of a device is shared";
+            return Err(FieldError::new("sharing", "exclusive", remedy));
         }
-        let whole = self.mig_profile.is_none() && gpus >= MilliGpu::whole(1);
+        let whole = self.mig_profile.is_none() && self.gpus() >= MilliGpu::whole(1);
         if whole && !self.sharing.contains(&SharingMode::Exclusive) {
             let asked: Vec<&str> = self.sharing.iter().map(|mode| mode.as_str()).collect();
             return Err(FieldError::new(
@@ -349,12 +323,27 @@ impl PerWorker {
                 "exclusive, since whole devices are given to one worker; a device is shared where gpus is a fraction below 1, and cut where mig_profile names an instance",
             ));
         }
-        if let Some(model) = &self.gpu_model {
-            check_label("gpu_model", model)?;
+        Ok(())
+    }
+}
+
+/// The faults of a spec that were found so far, of each value the first.
+#[derive(Debug, Default)]
+struct Faults(Vec<FieldError>);
+
+impl Faults {
+    fn keep(&mut self, checked: Result<(), FieldError>) {
+        let Err(fault) = checked else {
+            return;
+        };
+        let same = |known: &FieldError| known.field == fault.field && known.value == fault.value;
+        if self.0.len() < FAULTS_MAX && !self.0.iter().any(same) {
+            self.0.push(fault);
         }
-        self.mig_profile
-            .as_ref()
-            .map_or(Ok(()), |profile| check_label("mig_profile", profile))
+    }
+
+    fn add(&mut self, field: impl Into<String>, value: impl Display, remedy: impl Into<String>) {
+        self.keep(Err(FieldError::new(field, value, remedy)));
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use chrono::TimeDelta;
 use engine::plan::Plan;
 use engine::world::{Node, NodeState, Placed, Workload, WorkloadState, World};
 use engine::{Planner, Shelf, cycles};
@@ -12,6 +13,19 @@ use crate::worlds::{Draw, Scale, full, work};
 
 /// Changes of each kind.
 const CHANGES: usize = 200;
+/// The same where all verdicts are told after each, which costs a hundred times as much.
+const CHANGES_EXPLAINED: usize = 20;
+/// Changes of each kind of which a sum is made.
+const CHANGES_SUMMED: usize = 40;
+/// What passes from one change to the next: some seventy jobs a second end in such a cluster.
+const MILLIS_EACH: i64 = 14;
+
+/// What is asked for after a change.
+#[derive(Clone, Copy)]
+enum Says {
+    Decisions,
+    Verdicts,
+}
 
 /// Rows that are lent to the planner.
 #[derive(Default)]
@@ -29,6 +43,8 @@ pub struct Cluster<'w> {
     running: Vec<String>,
     nodes: Vec<&'w Node>,
     draw: Draw,
+    /// How much has been submitted.
+    came: usize,
     starts: usize,
     victims: usize,
 }
@@ -57,6 +73,7 @@ impl<'w> Cluster<'w> {
             running: running.map(|w| w.name.clone()).collect(),
             nodes: world.nodes.iter().collect(),
             draw: Draw::seeded(seed),
+            came: 0,
             starts: 0,
             victims: 0,
         };
@@ -96,9 +113,10 @@ impl<'w> Cluster<'w> {
         self.planner.end(&name);
     }
 
-    fn comes(&mut self, number: usize) {
+    fn comes(&mut self) {
+        self.came += 1;
         let team = self.draw.below(196) as usize;
-        let name = format!("y{number:07}");
+        let name = format!("y{:07}", self.came);
         let fresh = work(&name, team, &mut self.draw);
         self.take(fresh);
     }
@@ -112,12 +130,17 @@ impl<'w> Cluster<'w> {
         self.planner.take_node(row);
     }
 
-    fn times(&mut self, mut change: impl FnMut(&mut Self, usize)) -> Vec<Duration> {
-        (0..CHANGES)
-            .map(|number| {
+    fn times(&mut self, says: Says, count: usize, change: fn(&mut Self)) -> Vec<Duration> {
+        (0..count)
+            .map(|_| {
+                self.now += TimeDelta::milliseconds(MILLIS_EACH);
                 let begun = on_core();
-                change(self, number);
-                let plan = self.planner.decide();
+                self.planner.turn(self.now);
+                change(self);
+                let plan = match says {
+                    Says::Decisions => self.planner.decide(),
+                    Says::Verdicts => self.planner.plan(),
+                };
                 let took = on_core() - begun;
                 self.follow(&plan);
                 took
@@ -125,21 +148,50 @@ impl<'w> Cluster<'w> {
             .collect()
     }
 
-    /// Tells how long decisions take after each kind of change.
-    pub fn tell(&mut self) {
-        self.tell_of("a job ends", |this, _| this.ends());
-        self.tell_of("a job is submitted", Self::comes);
-        self.tell_of("a node is lost", |this, _| this.falls());
+    /// A number of all that is planned from change to change.
+    pub fn sum(&mut self) -> u64 {
+        let mut all = 0_u64;
+        for change in [Self::ends, Self::comes, Self::falls] {
+            for at in 0..CHANGES_SUMMED {
+                self.now += TimeDelta::seconds(1);
+                self.planner.turn(self.now);
+                change(self);
+                let plan = if at % 8 == 0 {
+                    self.planner.plan()
+                } else {
+                    self.planner.decide()
+                };
+                all = all.rotate_left(1) ^ crate::sum(&plan);
+                self.follow(&plan);
+            }
+        }
+        all
     }
 
-    fn tell_of(&mut self, kind: &str, change: impl FnMut(&mut Self, usize)) {
+    /// Tells how long decisions take after each kind of change, and how long with all verdicts.
+    pub fn tell(&mut self) {
+        for (says, count) in [
+            (Says::Decisions, CHANGES),
+            (Says::Verdicts, CHANGES_EXPLAINED),
+        ] {
+            self.tell_of("a job ends", says, count, Self::ends);
+            self.tell_of("a job is submitted", says, count, Self::comes);
+            self.tell_of("a node is lost", says, count, Self::falls);
+        }
+    }
+
+    fn tell_of(&mut self, kind: &str, says: Says, count: usize, change: fn(&mut Self)) {
         (self.starts, self.victims) = (0, 0);
-        let mut times = self.times(change);
+        let mut times = self.times(says, count, change);
         times.sort_unstable();
+        let told = match says {
+            Says::Decisions => "",
+            Says::Verdicts => ", all verdicts told",
+        };
         println!(
-            "B4 {kind}: median {:.2} ms, 99th {:.2} ms of {CHANGES} ({} start, {} preempted, {} times anew)",
-            millis(times[CHANGES / 2]),
-            millis(times[CHANGES * 99 / 100]),
+            "B4 {kind}{told}: p50 {:.2} ms, p99 {:.2} ms of {count} ({} start, {} preempted, {} times anew)",
+            millis(times[count / 2]),
+            millis(times[count * 99 / 100]),
             self.starts,
             self.victims,
             self.planner.renewed(),

@@ -5,9 +5,11 @@ mod scan;
 mod sizes;
 mod worlds;
 
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use changes::{Cluster, Lent, settled};
+use engine::plan::Plan;
 use engine::world::World;
 use engine::{Planner, decide, plan};
 use worlds::{Scale, fewest_victims, full, newcomer, singles, waiting};
@@ -23,6 +25,8 @@ const LARGE: Scale = Scale {
 const RUNS: usize = 5;
 /// Every world comes from it.
 const SEED: u64 = 20_260_105;
+/// Worlds of which sums are told.
+const SUMS: u64 = 2;
 /// The gang of B5: 512 GPUs.
 const GANG: u32 = 64;
 
@@ -39,7 +43,8 @@ fn main() {
         Some("million") => cycle(scaled(1_000_000, part)),
         Some("kept") => kept(scaled(100_000, part)),
         Some("preempt") => preempt(scaled(0, part)),
-        _ => eprintln!("name one of: fill, full, million, kept, preempt"),
+        Some("sums") => sums(part),
+        _ => eprintln!("name one of: fill, full, million, kept, preempt, sums"),
     }
 }
 
@@ -150,6 +155,29 @@ fn preempt(scale: Scale) {
         victims as f64 / least.max(1) as f64,
         peak(),
     );
+}
+
+/// A number for each kind of plan: two commits that print the same decide and say the same.
+fn sums(part: usize) {
+    let scale = scaled(100_000, part);
+    for seed in SEED..SEED + SUMS {
+        let world = waiting(scale, seed);
+        println!("fill {seed}: {:016x}", sum(&plan(&world)));
+        let world = full(scale, seed);
+        println!("full {seed}: {:016x}", sum(&plan(&world)));
+        let world = settled(scale, seed);
+        let lent = Lent::default();
+        let mut cluster = Cluster::of(&world, &lent, seed);
+        println!("kept {seed}: {:016x}", cluster.sum());
+    }
+}
+
+/// A number of what a plan says, all of it.
+fn sum(plan: &Plan) -> u64 {
+    let text = serde_json::to_string(plan).expect("a plan is written");
+    let mut hasher = rustc_hash::FxHasher::default();
+    text.hash(&mut hasher);
+    hasher.finish()
 }
 
 fn median(mut act: impl FnMut()) -> Duration {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use domain::Timestamp;
 
 use super::timeline::{Key, Reserved, Timeline, devices};
-use super::{Bounds, NEVER, end_from};
+use super::{Bounds, NEVER, beside_slots, end_from};
 use crate::index::Need;
 use crate::ledger::{Sight, Slot};
 use crate::place::{Query, place};
@@ -174,6 +174,19 @@ impl Timeline<'_, '_> {
             .collect();
         let slots = self.beside(at, Some(work), |this| {
             place(&mut this.scratch, query.only(&others))
+        });
+        if let Some(slots) = slots
+            && self.met_until(work, &slots, at, end).is_none()
+        {
+            return Some(slots);
+        }
+        // Once more beside what is kept of its nodes.
+        let kept = self.reserved()[met].clone();
+        let slots = self.beside(at, Some(work), |this| {
+            let kept = (kept.work, &kept.slots[..]);
+            beside_slots(&mut this.scratch, kept, Sight::Later, |scratch| {
+                place(scratch, query)
+            })
         })?;
         self.met_until(work, &slots, at, end)
             .is_none()

@@ -12,6 +12,7 @@ pub(super) fn faults(facts: &Facts<'_>, _plan: &Plan) -> Vec<String> {
     let (before, after) = (facts.held(&facts.running), facts.held(&facts.later()));
     let mut faults = limits(facts, &before, &after);
     faults.extend(users(facts));
+    faults.extend(replicas(facts));
     faults.extend(lending(facts, &before, &after));
     faults.extend(guarantee_only(facts));
     faults.extend(stopped(facts));
@@ -68,6 +69,32 @@ fn users(facts: &Facts<'_>) -> Vec<String> {
     });
     over.map(|((team, pool, user), _)| format!("{user} is taken over the cap of {team} in {pool}"))
         .collect()
+}
+
+/// A service that is given a replica has no more than it may.
+fn replicas(facts: &Facts<'_>) -> Vec<String> {
+    let later = facts.later();
+    let mut faults = Vec::new();
+    for service in &facts.world.services {
+        let of = |(work, _): &&(&Workload, Vec<Placed>)| {
+            work.service.as_deref() == Some(service.name.as_str())
+        };
+        let given = facts.starts.iter().chain(&facts.kept).any(|work| of(&work));
+        let names: BTreeSet<&str> = later
+            .iter()
+            .filter(of)
+            .map(|(w, _)| w.name.as_str())
+            .collect();
+        if given && names.len() > service.max_replicas as usize {
+            faults.push(format!(
+                "service {} is given {} replicas of at most {}",
+                service.name,
+                names.len(),
+                service.max_replicas
+            ));
+        }
+    }
+    faults
 }
 
 /// Of an idle guarantee no more is used by borrowers outside than its owner lends.

@@ -3,7 +3,7 @@ use crate::plan::{
     DevicePlace, Instance, Plan, Preemption, Reason, Reservation, SliceChange, Start, WorkerPlace,
 };
 use crate::rig::{Rig, before, cut, noon, running_on_slices, shared, slices};
-use crate::world::{Backfill, Booking, MigMode, Node, PlacedDevice, Pool, Workload};
+use crate::world::{Backfill, Booking, MigMode, Node, PlacedDevice, Pool, Service, Workload};
 use chrono::TimeDelta;
 use domain::MilliGpu;
 use domain::sharing::SharingMode;
@@ -116,6 +116,28 @@ fn a_team_over_its_limit_is_found() {
     });
     plan.starts.push(start("new", &[1]));
     assert!(found(&rig, &plan, "over its limit"));
+}
+
+#[test]
+fn a_replica_too_many_is_found() {
+    let (rig, mut plan) = rigged();
+    let mut rig = rig.with(|w| {
+        w.workloads[1].team = "a".to_owned();
+        w.services.push(Service {
+            name: "chat".to_owned(),
+            team: "a".to_owned(),
+            min_replicas: 0,
+            max_replicas: 1,
+        });
+        let replicas = w.workloads.iter_mut();
+        replicas.for_each(|work| work.service = Some("chat".to_owned()));
+    });
+    let words = "service chat is given 2 replicas of at most 1";
+    assert!(!found(&rig, &plan, words), "nothing is given");
+    plan.starts.push(start("new", &[1]));
+    assert!(found(&rig, &plan, words));
+    rig = rig.with(|w| w.services[0].max_replicas = 2);
+    assert!(!found(&rig, &plan, words));
 }
 
 /// A pool's policy may be narrowed under running work: that is nobody's plan.

@@ -21,7 +21,7 @@ pub(super) fn faults(facts: &Facts<'_>, plan: &Plan) -> Vec<String> {
     faults.extend(borrowed_only(facts, plan));
     faults.extend(hourly(facts, plan));
     faults.extend(plan.migrations.iter().flat_map(|m| mover(facts, m)));
-    faults.extend(services(facts, plan));
+    faults.extend(services(facts));
     faults
 }
 
@@ -320,15 +320,9 @@ fn hourly(facts: &Facts<'_>, plan: &Plan) -> Vec<String> {
         .collect()
 }
 
-/// A service keeps its least replicas, but for those whose nodes are emptied.
-fn services(facts: &Facts<'_>, plan: &Plan) -> Vec<String> {
+/// A service keeps its least replicas, also where nodes are emptied.
+fn services(facts: &Facts<'_>) -> Vec<String> {
     let mut faults = Vec::new();
-    let drained: BTreeSet<&str> = plan
-        .preemptions
-        .iter()
-        .filter(|p| p.reason == Reason::Drain)
-        .map(|p| p.workload.as_str())
-        .collect();
     for service in &facts.world.services {
         let of = |standing: &super::facts::PlacedWork<'_>| -> BTreeSet<String> {
             let replicas = standing
@@ -336,8 +330,7 @@ fn services(facts: &Facts<'_>, plan: &Plan) -> Vec<String> {
                 .filter(|(w, _)| w.service.as_ref() == Some(&service.name));
             replicas.map(|(w, _)| w.name.clone()).collect()
         };
-        let (mut before, after) = (of(&facts.running), of(&facts.remaining));
-        before.retain(|name| !drained.contains(name.as_str()));
+        let (before, after) = (of(&facts.running), of(&facts.remaining));
         if before != after && after.len() < service.min_replicas as usize {
             let left = after.len();
             faults.push(format!(

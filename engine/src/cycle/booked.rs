@@ -3,9 +3,11 @@
 use std::cmp::Reverse;
 use std::rc::Rc;
 
+use domain::sharing::SharingMode;
+
 use super::Cycle;
 use crate::bookings;
-use crate::index::DEVICE;
+use crate::index::{Amount, DEVICE};
 use crate::ledger::{Sight, Slot, Standing};
 use crate::place::devices_free;
 use crate::plan::{Preemption, Reason};
@@ -19,6 +21,14 @@ struct Step {
     work: usize,
     keep: usize,
     milli: i64,
+}
+
+/// What bookings have claimed of a pool, the first begun first.
+struct Claims {
+    /// Thousandths of free devices that none has claimed.
+    free: i64,
+    /// Thousandths that are claimed for each team and those below it.
+    of: Vec<i64>,
 }
 
 impl<'w> Cycle<'_, 'w> {
@@ -66,9 +76,9 @@ impl<'w> Cycle<'_, 'w> {
             if lasting.is_empty() {
                 continue;
             }
-            let mut free = self.free_milli(pool);
+            let mut claims = self.no_claims(pool);
             for (booking, team) in lasting {
-                let need = self.owed(pool, booking, team, &mut free);
+                let need = self.owed(pool, booking, team, &mut claims);
                 if need > 0 {
                     self.clear(pool, booking, team, need);
                 }
@@ -89,9 +99,9 @@ impl<'w> Cycle<'_, 'w> {
             return true;
         }
         let owed = |this: &Self| -> i64 {
-            let mut free = this.free_milli(pool);
+            let mut claims = this.no_claims(pool);
             let each = lasting.iter();
-            each.map(|&(booking, team)| this.owed(pool, booking, team, &mut free))
+            each.map(|&(booking, team)| this.owed(pool, booking, team, &mut claims))
                 .sum()
         };
         let before = owed(self);
@@ -105,15 +115,38 @@ impl<'w> Cycle<'_, 'w> {
         inside || after <= before
     }
 
-    /// Thousandths that a booking still has to get from others, beyond what is free for it;
-    /// what it takes of that is free for no other.
-    fn owed(&self, pool: usize, booking: &Booking, team: usize, free: &mut i64) -> i64 {
-        let facts = &self.index.pools[pool];
-        let open = facts.rows[team].guaranteed - self.ledger.held(pool, team).gpu;
-        let need = booking.gpus.milli().min(facts.milli(open)).max(0);
-        let found = need.min(*free);
-        *free -= found;
+    /// Thousandths that a booking still has to get from others, beyond what is free for it; what it
+    /// claims is neither free nor open for another.
+    fn owed(&self, pool: usize, booking: &Booking, team: usize, claims: &mut Claims) -> i64 {
+        let need = booking.gpus.milli().min(self.open(pool, team, claims));
+        for &above in &self.index.teams[team].path {
+            claims.of[above] += need;
+        }
+        let found = need.min(claims.free);
+        claims.free -= found;
         (need - found - self.lent_again(pool, booking, team)).max(0)
+    }
+
+    fn no_claims(&self, pool: usize) -> Claims {
+        Claims {
+            free: self.free_milli(pool),
+            of: vec![0; self.index.teams.len()],
+        }
+    }
+
+    /// Thousandths that work of a team could yet use: of its guarantee, within all limits, and in whole
+    /// devices where the pool gives out no parts.
+    fn open(&self, pool: usize, team: usize, claims: &Claims) -> i64 {
+        let facts = &self.index.pools[pool];
+        let left = |of: usize, most: Amount| {
+            facts.milli(most - self.ledger.held(pool, of).gpu) - claims.of[of]
+        };
+        let own = left(team, facts.rows[team].guaranteed);
+        let path = self.index.teams[team].path.iter();
+        let limits = path.filter_map(|&t| Some(left(t, facts.rows[t].limit?)));
+        let open = limits.fold(own, i64::min).max(0);
+        let whole = facts.row.sharing == [SharingMode::Exclusive];
+        if whole { open - open % DEVICE } else { open }
     }
 
     /// Thousandths of whole devices that nothing stands on, once victims have left.

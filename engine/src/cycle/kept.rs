@@ -6,6 +6,7 @@ use std::rc::Rc;
 use domain::sharing::SharingMode;
 
 use super::Cycle;
+use crate::cycles::told_name;
 use crate::index::{Amount, Need};
 use crate::ledger::{Part, Sight, Slot, Standing};
 use crate::place::stands_free;
@@ -141,7 +142,9 @@ impl Cycle<'_, '_> {
             gone.any(|p| self.index.node(&p.node).is_some_and(|n| nodes.contains(&n)))
         };
         let leavers = there.into_iter().filter(leaves);
-        let name = |work: usize| self.index.works[work].row.name.clone();
-        leavers.map(name).collect()
+        let name = |work: usize| told_name(&self.index.works[work].row.name).to_owned();
+        let mut names: Vec<String> = leavers.map(name).collect();
+        names.dedup();
+        names
     }
 }

@@ -1,16 +1,17 @@
 //! Work that moves: off nodes that are emptied, and together to make room for work on whole devices.
 
 use std::cmp::Reverse;
-use std::collections::HashSet;
 use std::rc::Rc;
 
 use super::Cycle;
+use super::turn::Making;
 use crate::consolidate;
 use crate::ledger::Slot;
 use crate::order::Picker;
 use crate::plan::{Migration, Nomination, Preemption, Reason};
 use crate::preempt::{self, Rules};
 use crate::start;
+use crate::world::NodeState;
 
 impl Cycle<'_, '_> {
     /// Moves or stops what may be preempted on nodes that are emptied.
@@ -29,73 +30,90 @@ impl Cycle<'_, '_> {
             (first, facts.row.started, *work)
         });
         for (work, slots) in all {
-            let workers = slots.len() as u32;
             let pool = self.index.nodes[slots[0].node].pool;
             let workload = self.index.works[work].row.name.clone();
-            let lost = preempt::lost_gpu_seconds(self.index, work, &slots);
+            let mark = self.ledger.mark();
             self.ledger.release(work, 0);
-            match start::room_elsewhere(&mut self.ledger, work, pool, &slots) {
-                Some(there) => {
-                    let placement = self.places(&there);
-                    self.ledger.nominate(work, there);
-                    self.plan.migrations.push(Migration {
-                        workload,
-                        gainer: None,
-                        placement,
-                    });
-                }
-                None => self.plan.preemptions.push(Preemption {
+            if let Some(there) = start::room_elsewhere(&mut self.ledger, work, pool, &slots) {
+                let placement = self.places(&there);
+                self.ledger.nominate(work, there);
+                self.plan.migrations.push(Migration {
                     workload,
                     gainer: None,
-                    reason: Reason::Drain,
-                    lost_gpu_seconds: lost,
-                    to_workers: 0,
-                    released: (0..workers).collect(),
-                }),
+                    placement,
+                });
+                continue;
             }
+            self.ledger.rollback(mark);
+            let keep = self.stays_of(work, &slots);
+            if keep == 0 && !preempt::service_can_lose(&self.ledger, work) {
+                continue;
+            }
+            let lost = preempt::lost_gpu_seconds(self.index, work, &slots[keep..]);
+            self.ledger.release(work, keep);
+            self.plan.preemptions.push(Preemption {
+                workload,
+                gainer: None,
+                reason: Reason::Drain,
+                lost_gpu_seconds: lost,
+                to_workers: keep as u32,
+                released: (keep as u32..slots.len() as u32).collect(),
+            });
         }
+    }
+
+    /// How many workers of what has no room elsewhere can stay where they are: the highest ranks leave,
+    /// down to the first on a node that is emptied, and those that stay must be enough.
+    fn stays_of(&self, work: usize, slots: &[Rc<Slot>]) -> usize {
+        let emptied =
+            |slot: &Rc<Slot>| self.index.nodes[slot.node].row.state == NodeState::Draining;
+        let keep = slots.iter().position(emptied).unwrap_or(slots.len());
+        let least = self.index.works[work].row.workers_least() as usize;
+        if keep < least { 0 } else { keep }
     }
 
     /// Whether work may move in a pool to make room.
     pub(super) fn consolidates(&self, pool: usize) -> bool {
-        self.heads[pool].is_none() && Rules::of(self.index, pool).consolidates()
+        Rules::of(self.index, pool).consolidates()
     }
 
     /// Makes room for waiting work on whole devices by moves, in order.
     pub(super) fn consolidate_in(&mut self, pool: usize, mut picker: Picker) -> Vec<usize> {
-        if !self.consolidates(pool) {
+        if !self.consolidates(pool) || self.is_strict(pool) {
             return picker.rest();
         }
-        let rules = Rules::of(self.index, pool);
+        let mut making = self.making(pool);
         let mut given_back = Vec::new();
-        let mut hopeless = HashSet::new();
         while let Some(work) = picker.next(&self.ledger) {
-            let facts = &self.index.works[work];
-            let key = (facts.team, facts.shape, rules.delayed(self.index, work));
-            let moves = if hopeless.contains(&key) || !self.formable(work, pool) {
-                None
-            } else {
-                consolidate::find(&mut self.ledger, work, pool, &rules)
-            };
-            let holds = moves
-                .as_ref()
-                .is_none_or(|moves| self.room_holds(work, pool, &moves.slots, &[], &moves.movers));
-            if !holds {
+            if !self.move_for(work, pool, &mut making) {
                 given_back.push(work);
-                continue;
-            }
-            match moves {
-                Some(moves) => {
-                    hopeless.clear();
-                    self.make_way(work, moves);
-                }
-                None => {
-                    hopeless.insert(key);
-                    given_back.push(work);
-                }
             }
         }
+        self.making[pool] = Some(making);
         given_back
+    }
+
+    /// Gives a workload room by moves, if it may have it.
+    pub(super) fn move_for(&mut self, work: usize, pool: usize, making: &mut Making) -> bool {
+        let facts = &self.index.works[work];
+        let key = (
+            facts.team,
+            facts.shape,
+            making.rules.delayed(self.index, work),
+        );
+        if making.immovable.contains(&key) || !self.formable(work, pool) {
+            return false;
+        }
+        let Some(moves) = consolidate::find(&mut self.ledger, work, pool, &making.rules) else {
+            making.immovable.insert(key);
+            return false;
+        };
+        if !self.room_holds(work, pool, &moves.slots, &[], &moves.movers) {
+            return false;
+        }
+        making.immovable.clear();
+        self.make_way(work, moves);
+        true
     }
 
     /// Nominates a workload, and each mover where it goes.

@@ -52,10 +52,27 @@ impl<'i, 'w> Cycle<'i, 'w> {
         let query = Query::start(self.index, work, pool)
             .workers(slots.len() as u32)
             .but(&met);
-        let slots = start::place_within(&mut self.ledger, query)?;
-        let inside = self.inside(work, pool, &slots);
-        let timeline = self.timelines[pool].as_mut()?;
-        timeline.passes(work, &slots, end, inside).then_some(slots)
+        let elsewhere = start::place_within(&mut self.ledger, query);
+        if let Some(slots) = elsewhere.filter(|slots| self.passes(work, pool, slots, end)) {
+            return Some(slots);
+        }
+        // Beside what is kept of the same nodes.
+        let met = self.timelines[pool].as_ref()?.met(work, end, inside);
+        let (owner, _) = met.first()?;
+        let kept: Vec<Rc<Slot>> = met.iter().flat_map(|(_, slots)| slots.clone()).collect();
+        let query = Query::start(self.index, work, pool).workers(slots.len() as u32);
+        let found =
+            backfill::beside_slots(&mut self.ledger, (*owner, &kept), query.sight, |ledger| {
+                start::place_within(ledger, query)
+            });
+        found.filter(|slots| self.passes(work, pool, slots, end))
+    }
+
+    /// Whether work on these devices until then leaves the starts that are kept alone.
+    fn passes(&mut self, work: usize, pool: usize, slots: &[Rc<Slot>], end: Timestamp) -> bool {
+        let inside = self.inside(work, pool, slots);
+        let timeline = self.timelines[pool].as_mut();
+        timeline.is_none_or(|timeline| timeline.passes(work, slots, end, inside))
     }
 
     /// Whether bookings let work stand on these devices.
@@ -156,7 +173,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
     }
 
     /// The pools in which a workload is tried after this one.
-    fn elsewhere(&self, work: usize, pool: usize) -> Vec<usize> {
+    pub(super) fn elsewhere(&self, work: usize, pool: usize) -> Vec<usize> {
         let pools = self.index.works[work].pools.iter().copied();
         pools
             .skip_while(|&p| p != pool)
@@ -446,7 +463,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
                 Picker::of(self.index, pool, &held.collect::<Vec<usize>>())
             };
             let order = self.passed[pool].clone();
-            self.start_in(pool, picker);
+            self.start_each(pool, picker, false);
             self.passed[pool] = order;
         }
     }

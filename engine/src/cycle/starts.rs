@@ -17,13 +17,30 @@ use crate::start;
 use crate::world::Backfill;
 
 impl Cycle<'_, '_> {
-    /// Starts what fits, in order. What does not is given back.
-    pub(super) fn start_in(&mut self, pool: usize, mut picker: Picker) -> Vec<usize> {
-        let strict = self.index.pools[pool].row.backfill == Backfill::Strict;
+    /// Starts what fits, in order, and makes room for what does not while others may yet start. What
+    /// has neither is given back.
+    pub(super) fn start_in(&mut self, pool: usize, picker: Picker) -> Vec<usize> {
+        let makes_room = self.makes_room(pool);
+        self.start_each(pool, picker, makes_room)
+    }
+
+    /// The same, with or without making room.
+    pub(super) fn start_each(
+        &mut self,
+        pool: usize,
+        mut picker: Picker,
+        makes_room: bool,
+    ) -> Vec<usize> {
+        let strict = self.is_strict(pool);
+        let mut before_head = None;
+        if strict && let Some((head, before)) = self.kept_head(pool, &picker) {
+            self.heads[pool] = Some(head);
+            before_head = Some(before);
+        }
         let mut given_back = Vec::new();
         let mut hints = Hints::of(self.index);
         let mut dead = Dead::of(picker.line());
-        let asks = self.cuts && !picker.goes_on();
+        let asks = !picker.goes_on();
         let (mut failures, mut starts, mut asks_at) = (0_usize, 0_usize, (0, 0));
         loop {
             // Asked at first, and after one failure or start, two, four: it costs a look for each
@@ -39,7 +56,33 @@ impl Cycle<'_, '_> {
                 self.cut[pool] = true;
                 break;
             }
-            let next = picker.next_inside(&self.ledger).or_else(|| {
+            if asks && self.none_is_head(pool) && dead.all() {
+                let mut rest = picker.take_inside(&self.ledger);
+                self.find_stuck(&mut picker, &mut hints, &mut dead, pool);
+                rest.extend(picker.take_borrowers(&self.ledger));
+                if let Some(&last) = rest.last().filter(|_| self.index.pools.len() == 1) {
+                    self.postponed = Some((last, pool));
+                }
+                self.passed[pool].extend_from_slice(&rest);
+                given_back.extend(rest);
+                break;
+            }
+            let inside = picker.next_inside(&self.ledger);
+            if makes_room
+                && !strict
+                && let Some(work) = inside
+                && let Some(ahead) = self.make_room_ahead(work, pool, &picker)
+            {
+                picker.leave_out(self.index, &[ahead]);
+                self.passed[pool].push(ahead);
+                let slots = self.ledger.slots(ahead).to_vec();
+                let team = self.index.works[ahead].team;
+                hints.taken(team, ahead);
+                self.age(&mut hints, &mut dead, (team, pool), &slots);
+                hints.start_anew();
+                starts += 1;
+            }
+            let next = inside.or_else(|| {
                 // Who can start something matters to the shares of borrowers alone.
                 self.find_stuck(&mut picker, &mut hints, &mut dead, pool);
                 picker.next_borrower(&self.ledger)
@@ -49,7 +92,8 @@ impl Cycle<'_, '_> {
             };
             let (team, bucket) = picker.last();
             hints.taken(team, work);
-            let blocked = strict && self.heads[pool].is_some();
+            let passes = before_head.as_ref().is_some_and(|b| b.contains(&work));
+            let blocked = strict && self.heads[pool].is_some() && !passes;
             match if blocked {
                 None
             } else {
@@ -65,6 +109,25 @@ impl Cycle<'_, '_> {
                 None => {
                     if strict && !blocked && self.could_start(work, pool) {
                         self.heads[pool] = Some(work);
+                        before_head = None;
+                    }
+                    // In a strict pool nobody makes room later: that would pass a head.
+                    let contested = if strict {
+                        !blocked
+                    } else {
+                        !picker.is_empty() && !dead.all()
+                    };
+                    if makes_room && contested && self.make_room(work, pool) {
+                        if strict {
+                            self.heads[pool] = Some(work);
+                            before_head = None;
+                        }
+                        self.passed[pool].push(work);
+                        let slots = self.ledger.slots(work).to_vec();
+                        self.age(&mut hints, &mut dead, (team, pool), &slots);
+                        hints.start_anew();
+                        starts += 1;
+                        continue;
                     }
                     if picker.is_empty() && self.index.pools.len() == 1 {
                         self.postponed = Some((work, pool));
@@ -83,12 +146,18 @@ impl Cycle<'_, '_> {
         given_back
     }
 
+    /// Whether nothing that fails becomes a head any more, or is given a start that is kept.
+    fn none_is_head(&self, pool: usize) -> bool {
+        match self.index.pools[pool].row.backfill {
+            Backfill::Strict => self.heads[pool].is_some(),
+            _ => !self.keeps_more(pool),
+        }
+    }
+
     /// Whether nothing of what is left in a line can start, nor is given a start that is kept.
     fn may_cut(&self, pool: usize, picker: &Picker, hopeless: bool) -> bool {
-        let blocked = match self.index.pools[pool].row.backfill {
-            Backfill::Strict => self.heads[pool].is_some(),
-            _ => hopeless && !self.keeps_more(pool),
-        };
+        let strict = self.index.pools[pool].row.backfill == Backfill::Strict;
+        let blocked = self.none_is_head(pool) && (strict || hopeless);
         // Of one that is left the look is as cheap, and it may be alone.
         let some = self.passed[pool].len() > 1 && !picker.is_empty();
         blocked && some && self.cuts && !picker.goes_on()

@@ -65,6 +65,11 @@ impl Hints {
         }
     }
 
+    /// Says that others may have what they had not: limits let them, where victims leave.
+    pub fn start_anew(&mut self) {
+        self.all = true;
+    }
+
     /// Says that something of a team was started on these slots; whether what others are let
     /// have turns on it, too.
     fn started(&mut self, team: usize, slots: &[Rc<Slot>], spoilt: &[usize], for_all: bool) {

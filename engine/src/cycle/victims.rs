@@ -1,9 +1,8 @@
 //! Room made by victims, in the order of a pool.
 
-use rustc_hash::FxHashSet;
-
 use super::Cycle;
 use super::coming::Coming;
+use super::turn::Making;
 use crate::bookings;
 use crate::order::Picker;
 use crate::plan::{Nomination, Preemption, Reason};
@@ -14,21 +13,19 @@ impl Cycle<'_, '_> {
     /// Whether work may displace other work in a pool.
     pub(super) fn displaces(&self, pool: usize) -> bool {
         let any = preempt::Rules::of(self.index, pool).any();
-        let booked = || !bookings::lasting(self.index, pool).is_empty();
-        self.heads[pool].is_none() && (any || booked())
+        any || !bookings::lasting(self.index, pool).is_empty()
     }
 
     /// Makes room for waiting work by victims, in order.
     pub(super) fn displace_in(&mut self, pool: usize, mut picker: Picker) -> Vec<usize> {
-        let mut given_back = Vec::new();
-        let mut rules = preempt::Rules::of(self.index, pool);
-        let booked = !bookings::lasting(self.index, pool).is_empty();
-        if !self.displaces(pool) {
+        if !self.displaces(pool) || self.is_strict(pool) {
             return picker.rest();
         }
+        let mut given_back = Vec::new();
+        let mut making = self.making(pool);
+        let booked = !bookings::lasting(self.index, pool).is_empty();
         // Who is not in its guarantee has nothing to take back; elastic work may be with fewer.
-        let only_inside = rules.only_reclaims() && !booked && !picker.line().has_elastic();
-        let mut hopeless = FxHashSet::default();
+        let only_inside = making.rules.only_reclaims() && !booked && !picker.line().has_elastic();
         self.behind = self.reserved_of(pool);
         self.behind.retain(|&work| picker.holds(self.index, work));
         loop {
@@ -41,55 +38,58 @@ impl Cycle<'_, '_> {
                 break;
             };
             self.behind.remove(&work);
-            let facts = &self.index.works[work];
-            let key = (
-                facts.team,
-                facts.shape,
-                facts.priority,
-                rules.delayed(self.index, work),
-            );
-            if hopeless.contains(&key) || !self.formable(work, pool) {
+            if !self.displace_for(work, pool, &mut making) {
                 given_back.push(work);
-                continue;
-            }
-            match self.coming(work, pool, &rules) {
-                Coming::Nothing => {}
-                Coming::Now(slots) => {
-                    self.start(work, slots);
-                    continue;
-                }
-                Coming::Later(slots) => {
-                    let victims = Vec::new();
-                    self.displace(work, preempt::Room { slots, victims }, None);
-                    continue;
-                }
-            }
-            let room = self.room_for(work, pool, &rules);
-            let holds = room.as_ref().is_none_or(|(room, _)| {
-                let leaving: Vec<(usize, usize)> =
-                    room.victims.iter().map(|v| (v.work, v.keep)).collect();
-                self.room_holds(work, pool, &room.slots, &leaving, &[])
-            });
-            if !holds {
-                given_back.push(work);
-                continue;
-            }
-            match room {
-                Some((room, booking)) => {
-                    hopeless.clear();
-                    if booking.is_none() {
-                        rules.took(&room.victims);
-                    }
-                    self.displace(work, room, booking);
-                }
-                None => {
-                    hopeless.insert(key);
-                    given_back.push(work);
-                }
             }
         }
+        self.making[pool] = Some(making);
         given_back.extend(picker.rest());
         given_back
+    }
+
+    /// Gives a workload room by victims, or what comes by itself, if it may have it.
+    pub(super) fn displace_for(&mut self, work: usize, pool: usize, making: &mut Making) -> bool {
+        let key = making.asks(self.index, work);
+        if making.hopeless.contains(&key) || !self.formable(work, pool) {
+            return false;
+        }
+        match self.coming(work, pool, &making.rules) {
+            Coming::Nothing => {}
+            Coming::Now(slots) => {
+                self.start(work, slots);
+                return true;
+            }
+            Coming::Later(slots) => {
+                let victims = Vec::new();
+                self.displace(work, preempt::Room { slots, victims }, None);
+                return true;
+            }
+        }
+        let Some(room) = self.room_for(work, pool, &making.rules) else {
+            making.hopeless.insert(key);
+            return false;
+        };
+        self.displace_into(work, pool, room, making)
+    }
+
+    /// Gives a workload that room, if it leaves kept starts and bookings alone.
+    pub(super) fn displace_into(
+        &mut self,
+        work: usize,
+        pool: usize,
+        (room, booking): (preempt::Room, Option<&Booking>),
+        making: &mut Making,
+    ) -> bool {
+        let leaving: Vec<(usize, usize)> = room.victims.iter().map(|v| (v.work, v.keep)).collect();
+        if !self.room_holds(work, pool, &room.slots, &leaving, &[]) {
+            return false;
+        }
+        making.hopeless.clear();
+        if booking.is_none() {
+            making.rules.took(&room.victims);
+        }
+        self.displace(work, room, booking);
+        true
     }
 
     fn displace(&mut self, work: usize, room: preempt::Room, booking: Option<&Booking>) {

@@ -1,12 +1,13 @@
 //! Takes a workload into an index: its names become numbers.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use domain::spec::Topology;
 use rustc_hash::FxHashMap;
 
 use super::shape::{Form, Shape};
-use super::{Index, Need, NodeFacts, Profiles, Stint, WorkFacts};
+use super::{Index, Need, NodeFacts, Profiles, Stint, Wait, WorkFacts};
 use crate::world::{Workload, WorkloadState};
 
 /// The numbers of names, and of shapes.
@@ -24,6 +25,9 @@ pub(super) struct Numbers<'w> {
     pub frames: FxHashMap<(usize, &'w Topology), usize>,
     /// The profiles of MIG instances that are asked for.
     pub profiles: Profiles<'w>,
+    /// All pools, and those of each list of names.
+    pub anywhere: Rc<[usize]>,
+    pub lists: FxHashMap<&'w [String], Rc<[usize]>>,
 }
 
 /// What follows from a shape.
@@ -46,14 +50,15 @@ impl<'w> Index<'w> {
             .unwrap_or((0, true));
         let service = row.service.as_deref();
         let service = service.and_then(|name| numbers.services.get(name).copied());
-        let named = row
-            .pools
-            .iter()
-            .filter_map(|p| numbers.pools.get(p.as_str()).copied());
-        let pools = if row.pools.is_empty() {
-            (0..self.pools.len()).collect()
-        } else {
-            distinct(named)
+        let pools = match row.pools.as_slice() {
+            [] => Rc::clone(&numbers.anywhere),
+            names => {
+                let named = || {
+                    let named = names.iter();
+                    distinct(named.filter_map(|p| numbers.pools.get(p.as_str()).copied()))
+                };
+                Rc::clone(numbers.lists.entry(names).or_insert_with(|| named().into()))
+            }
         };
         let fresh = numbers.shaped.len();
         let by_user = self.teams[team].by_user;
@@ -67,6 +72,7 @@ impl<'w> Index<'w> {
         Some(WorkFacts {
             row,
             stint: Stint::of(row),
+            wait: Wait::of(row),
             team,
             service,
             priority,

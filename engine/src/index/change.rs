@@ -1,10 +1,11 @@
 //! Changes of an index: work comes, changes and goes, and keeps the order of the names; nodes and teams change in place.
 
+use std::rc::Rc;
 use std::sync::LazyLock;
 
 use domain::Timestamp;
 
-use super::{Index, Need, NodeFacts, PoolFacts, Rows, Stint, WorkFacts, teams};
+use super::{Index, Need, NodeFacts, PoolFacts, Rows, Stint, Wait, WorkFacts, teams};
 use crate::world::{Charge, Node, Team, Workload, WorkloadState};
 
 /// How far a vacant number is looked for: beyond that numbering anew is no dearer than moving
@@ -24,11 +25,12 @@ impl WorkFacts<'_> {
         Self {
             row: &VACANT,
             stint: Stint::default(),
+            wait: Wait::of(&VACANT),
             team: 0,
             service: None,
             priority: 0,
             preemptible: false,
-            pools: Vec::new(),
+            pools: Rc::new([]),
             need: Need::Nothing,
             cpus: 0,
             memory: 0,

@@ -7,7 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::{Held, Ledger, Nowhere, Slot, Space, Standing};
 use crate::index::{Amount, Index};
 use crate::place::{Able, NodeClasses, PlacementCosts};
-use crate::preempt::{Fronts, Outlooks};
+use crate::preempt::{Fronts, Herds, Outlooks};
 
 /// A state without its index.
 pub(crate) struct Paused<'w> {
@@ -22,6 +22,7 @@ pub(crate) struct Paused<'w> {
     classes: NodeClasses,
     able: Able,
     nowhere: Nowhere,
+    herds: Herds,
     costs: Vec<Option<PlacementCosts>>,
     bare: bool,
 }
@@ -48,7 +49,8 @@ impl<'w> Paused<'w> {
             classes: self.classes,
             able: self.able,
             nowhere: self.nowhere,
-            herds: vec![None; index.pools.len()],
+            stirred: 0,
+            herds: self.herds,
             fronts: Fronts::default(),
             outlooks: Outlooks::default(),
             shares: vec![vec![None; index.teams.len()]; index.pools.len()],
@@ -75,6 +77,7 @@ impl<'w> Ledger<'_, 'w> {
             classes: self.classes,
             able: self.able,
             nowhere: self.nowhere,
+            herds: self.herds.rest(),
             costs: self.costs,
             bare: self.bare,
         }

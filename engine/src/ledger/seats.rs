@@ -28,6 +28,7 @@ impl<'w> Ledger<'_, 'w> {
                 self.stand(work, Standing::Idle);
             }
         }
+        self.join_herd(work);
         self.keep_seat(work);
     }
 
@@ -40,6 +41,7 @@ impl<'w> Ledger<'_, 'w> {
             }
         }
         self.journal.clear();
+        self.stirred = 0;
     }
 
     /// A workload holds nothing any more, and counts for nothing; gives the nodes on which it
@@ -50,6 +52,7 @@ impl<'w> Ledger<'_, 'w> {
             self.seats[node].retain(|&there| there != work);
         }
         let slots = std::mem::take(&mut self.slots[work]);
+        self.herds.leave(self.index, work, &slots);
         if let Some(first) = slots.first() {
             let amount = slots.iter().map(|s| s.amount).sum::<Amount>();
             let pool = self.index.nodes[first.node].pool;
@@ -61,6 +64,7 @@ impl<'w> Ledger<'_, 'w> {
 
     /// A workload has another number.
     pub fn renumber(&mut self, old: usize, new: usize) {
+        self.herds.forget();
         self.slots.swap(old, new);
         self.standing.swap(old, new);
         for node in self.nodes_of(new) {
@@ -74,6 +78,7 @@ impl<'w> Ledger<'_, 'w> {
         self.spaces[node] = Space::of(&self.index.nodes[node], self.bare);
         self.classes.mark(node);
         self.nowhere.gain(node);
+        self.herds.spoil(self.index.nodes[node].pool, node);
         self.placed.clear();
         for work in std::mem::take(&mut self.seats[node]) {
             let here = |slot: &&Rc<Slot>| slot.node == node;

@@ -25,7 +25,7 @@ fn urgency(index: &Index<'_>, work: usize, pool: usize) -> i128 {
     const HOUR_MICROS: i128 = 3_600_000_000;
     let facts = &index.works[work];
     let ageing = i128::from(index.pools[pool].row.ageing_per_hour.milli());
-    let waited = (index.world.now - facts.row.submitted)
+    let waited = (index.world.now - facts.wait.submitted)
         .num_microseconds()
         .unwrap_or(0)
         .max(0);
@@ -35,7 +35,7 @@ fn urgency(index: &Index<'_>, work: usize, pool: usize) -> i128 {
 fn rank(index: &Index<'_>, work: usize, pool: usize) -> Rank {
     (
         urgency(index, work, pool),
-        Reverse(index.works[work].row.submitted),
+        Reverse(index.works[work].wait.submitted),
         Reverse(work),
     )
 }
@@ -347,7 +347,7 @@ impl Lines {
 
     fn tally(&mut self, index: &Index<'_>, work: usize, sign: Amount) {
         let facts = &index.works[work];
-        for &pool in &facts.pools {
+        for &pool in facts.pools.iter() {
             self.asked[pool][facts.team] += sign * amount(index, work, pool);
         }
         if facts
@@ -364,8 +364,8 @@ impl Lines {
 
 /// Whether something else than its state may keep a workload from being ready.
 fn bound(index: &Index<'_>, work: usize) -> bool {
-    let row = index.works[work].row;
-    row.state == WorkloadState::Waiting && (row.not_before.is_some() || !row.after.is_empty())
+    let wait = index.works[work].wait;
+    wait.state == WorkloadState::Waiting && wait.bound
 }
 
 fn first_pool(index: &Index<'_>, work: usize) -> Option<usize> {

@@ -13,6 +13,9 @@ impl Planner<'_> {
         let fresh = Ledger::of(&fresh);
         let futures = self.futures_alike();
         self.with(|kept| {
+            let mut herds = std::mem::take(&mut kept.herds);
+            let alike = herds.are_like(kept);
+            kept.herds = herds;
             let parts = [
                 ("time", kept.index.world.now == fresh.index.world.now),
                 ("pools", pools(kept.index).eq(pools(fresh.index))),
@@ -23,6 +26,7 @@ impl Planner<'_> {
                 ("who stands where", seats(kept).eq(seats(&fresh))),
                 ("what teams hold", kept.all_held() == fresh.all_held()),
                 ("what users hold", kept.all_users() == fresh.all_users()),
+                ("herds", alike),
                 ("futures", futures),
             ];
             let unlike = parts.into_iter().filter(|(_, alike)| !alike);

@@ -29,11 +29,15 @@ impl Search<'_> {
         if missing <= 0 {
             return 0;
         }
+        let stirred = ledger.is_stirred();
         let here = self.herd.on(node).iter();
         let mut steps: Vec<(i128, i128)> = here
-            .map(|&work| {
-                let held = held_on(ledger.slots(work), node).count_ones();
-                (self.herd.cost_of(work), i128::from(held.max(1)))
+            .map(|berth| {
+                let held = match stirred {
+                    true => held_on(ledger.slots(berth.work), node),
+                    false => berth.devices,
+                };
+                (self.herd.cost(berth), i128::from(held.count_ones().max(1)))
             })
             .collect();
         // The dearer for each device is later; no product of these comes near a limit.
@@ -108,7 +112,7 @@ impl Search<'_> {
         // As if of all teams everything left that may be disturbed at all.
         if self.newcomer.rights != [Right::Priority] {
             return match need {
-                1 => count <= self.herd.emptied_most,
+                1 => self.herd.may_empty(ledger, self.newcomer.pool, count),
                 _ => self.outlook(ledger, count).emptied >= need,
             };
         }

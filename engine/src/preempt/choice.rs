@@ -1,5 +1,7 @@
 //! Which victim is next, and whether it may be taken as things stand.
 
+use std::cmp::Reverse;
+
 use rustc_hash::FxHashMap;
 
 use super::Right;
@@ -134,7 +136,8 @@ impl Search<'_> {
         let mut options = self.options(ledger, nodes, taken, inside);
         options.sort_unstable_by(|a, b| (a.0.first, &a.1).cmp(&(b.0.first, &b.1)));
         options.into_iter().find_map(|(flock, member)| {
-            self.take(ledger, member, flock.right, taken, spare, &mut known)
+            let right = (flock.right, flock.first);
+            self.take(ledger, member, right, taken, spare, &mut known)
         })
     }
 
@@ -143,12 +146,12 @@ impl Search<'_> {
         self.rules.open_to(ledger, self.newcomer.work, work, right)
     }
 
-    /// The step if the victim is open and may be taken by right.
+    /// The step if the victim is open and may be taken by right; with what its team comes by among those that lose.
     pub(super) fn take(
         &self,
         ledger: &mut Ledger<'_, '_>,
         member: Member,
-        right: Right,
+        (right, first): (Right, (bool, Reverse<i128>)),
         taken: &[Unit],
         spare: bool,
         known: &mut Known,
@@ -160,6 +163,7 @@ impl Search<'_> {
             keep: member.keep,
             amount: member.amount,
             cost: member.cost,
+            turn: member.turn(first),
         };
         let rightful = self.open(ledger, team, &unit, taken)
             && (right == Right::Priority
@@ -172,7 +176,7 @@ impl Search<'_> {
     }
 
     /// The steps that are open on some nodes, each workload once.
-    fn options(
+    pub(super) fn options(
         &self,
         ledger: &mut Ledger<'_, '_>,
         nodes: &[usize],
@@ -182,7 +186,7 @@ impl Search<'_> {
         let mut here: Vec<usize> = nodes
             .iter()
             .flat_map(|&node| self.herd.on(node))
-            .copied()
+            .map(|berth| berth.work)
             .collect();
         if nodes.len() > 1 {
             here.sort_unstable();

@@ -219,6 +219,7 @@ impl Search<'_> {
                 }
                 (None, None) => return None,
             };
+            let right = (right, alike.first()?.first);
             if let Some(unit) = self.take(ledger, member, right, taken, spare, known) {
                 return Some(unit);
             }

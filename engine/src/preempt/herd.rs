@@ -1,18 +1,19 @@
 //! Running work of a pool that may be preempted, by team in the order in which it is taken, and by node.
 //!
-//! It is made once in a cycle: work that is there leaves or is shrunk by the plan, and is then
-//! left out by whoever looks; none comes.
+//! It is as work stood before anything was taken from it: what the plan takes from or shrinks is left
+//! out by whoever looks. Who comes and goes between cycles joins and leaves it ([`Herds`](super::Herds)).
 
 use std::cell::{OnceCell, RefCell};
 use std::cmp::Reverse;
 use std::ops::Range;
 use std::rc::Rc;
 
+use domain::Timestamp;
 use rustc_hash::FxHashMap;
 
-use super::search::Unit;
+use super::search::{Turn, Unit};
 use super::single::device_least;
-use super::{Right, Rules, cost};
+use super::{Right, Rules, Stake};
 use crate::index::{Amount, Index};
 use crate::ledger::{Ledger, Sight, Slot, Standing};
 use crate::place::devices_free;
@@ -34,6 +35,8 @@ pub(crate) struct Member {
     workers: usize,
     /// Whether others of the herd may be of its kind.
     kindred: bool,
+    /// What the step loses.
+    stake: Stake,
 }
 
 /// What makes steps rightful or not together: team, priority and amount.
@@ -52,9 +55,10 @@ impl Member {
         let keep = keep(slots.len(), facts.stint.least);
         let gone = &slots[keep..];
         let amount = gone.iter().map(|slot| slot.amount).sum();
+        let stake = Stake::of(index, work, gone);
         Self {
             priority: facts.priority,
-            cost: cost(index, work, gone),
+            cost: stake.cost(index.world.now),
             started: Reverse(facts.stint.started.map_or(0, |t| t.timestamp_micros())),
             work,
             keep,
@@ -62,12 +66,18 @@ impl Member {
             team: facts.team,
             workers: slots.len(),
             kindred: kindred((facts.team, facts.priority, amount)),
+            stake,
         }
     }
 
     /// Whether nothing was taken from it since.
     pub(super) fn untouched(&self, ledger: &Ledger<'_, '_>) -> bool {
         ledger.slots(self.work).len() == self.workers
+    }
+
+    /// When it is taken, of a team that comes by this among those that lose something.
+    pub(super) fn turn(&self, first: (bool, Reverse<i128>)) -> Turn {
+        (first, self.priority, self.cost, self.started, self.work)
     }
 
     /// Its kind, where others of the herd may be of it.
@@ -77,117 +87,189 @@ impl Member {
     }
 }
 
+/// What a workload of the herd has of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Berth {
+    pub work: usize,
+    /// The devices that it stands on, as bits, and how many parts of devices these are.
+    pub devices: u64,
+    pub parts: u32,
+    /// What its first step loses.
+    stake: Stake,
+}
+
+/// What a whole device of a node costs at least.
+#[derive(Debug, Clone, Copy)]
+enum Least {
+    /// Nobody has asked since something changed there.
+    Unknown,
+    /// Nothing, where none can be had.
+    Told(Option<i128>),
+}
+
 /// The work of one pool.
 #[derive(Debug)]
 pub(crate) struct Herd {
-    /// By team: as it was gathered, and once somebody has asked in the order in which it is taken.
+    /// The moment at which steps cost what is told.
+    now: Timestamp,
+    /// By team: what nobody has asked for yet, and once somebody has in the order in which it is taken.
     gathered: Vec<RefCell<Vec<Member>>>,
     ordered: Vec<OnceCell<Vec<Member>>>,
     /// By team: how much it has.
     sizes: Vec<usize>,
-    /// By node, in the order of the names: where in `standing` its work begins.
-    begins: Vec<usize>,
-    standing: Vec<usize>,
-    /// By node: the least cost of a step there.
-    least: Vec<Option<i128>>,
-    cheapest: OnceCell<Vec<(i128, usize)>>,
-    /// By work.
-    costs: Vec<i128>,
-    /// The most devices that one step frees.
-    pub devices_most: i64,
-    /// By node, the devices that it stands on, as bits.
+    /// By node: what stands there, in the order of the names, and the devices that it stands on.
+    berths: Vec<Vec<Berth>>,
     devices_on: Vec<u64>,
-    /// The most devices that any node has free, were it all gone.
-    pub emptied_most: u32,
-    devices: OnceCell<Vec<(i128, usize)>>,
+    /// No step frees more devices.
+    pub devices_most: i64,
+    cheapest: OnceCell<Vec<(i128, usize)>>,
+    devices: RefCell<Vec<Least>>,
 }
 
 impl Herd {
-    /// What may be preempted in a pool, made when it is first asked for.
+    /// What may be preempted in a pool, found when it is first asked for in a cycle.
     pub fn of(ledger: &mut Ledger<'_, '_>, pool: usize) -> Rc<Self> {
-        if let Some(herd) = &ledger.herds[pool] {
-            return Rc::clone(herd);
+        if let Some(herd) = ledger.herds.at_hand(pool) {
+            return herd;
         }
-        let herd = Rc::new(Self::gather(ledger, pool));
-        ledger.herds[pool] = Some(Rc::clone(&herd));
-        herd
+        let now = ledger.index.world.now;
+        // Who was taken from by now is none of it, and is the next time.
+        let kept = match ledger.is_stirred() {
+            true => None,
+            false => ledger.herds.wake(pool, now),
+        };
+        kept.unwrap_or_else(|| {
+            let herd = Rc::new(Self::gather(ledger, pool));
+            let lasts = !ledger.is_stirred();
+            ledger.herds.take_in(pool, &herd, lasts);
+            herd
+        })
     }
 
     fn gather(ledger: &Ledger<'_, '_>, pool: usize) -> Self {
         let index = ledger.index;
-        let nodes = index.nodes.len();
-        let mut teams = vec![Vec::new(); index.teams.len()];
-        let mut least = vec![None; nodes];
-        let mut devices_most = 1;
-        let mut devices_on = vec![0; nodes];
-        let mut costs = vec![0; index.works.len()];
-        let mut counts = vec![0; nodes];
-        let mut last_on = vec![usize::MAX; nodes];
-        let mut pairs: Vec<(usize, usize)> = Vec::new();
-        for (work, cost) in costs.iter_mut().enumerate() {
-            let slots = ledger.slots(work);
-            let here = slots
-                .first()
-                .is_some_and(|slot| index.nodes[slot.node].pool == pool);
-            if !here {
-                continue;
-            }
-            let facts = &index.works[work];
-            if !facts.preemptible
-                || ledger.standing(work) != Standing::Running
-                || slots.len() != facts.stint.placed
-            {
-                continue;
-            }
-            let member = Member::of(index, work, slots, |_| true);
-            let devices = slots[member.keep..]
-                .iter()
-                .map(|slot| slot.parts.len() as i64)
-                .sum();
-            devices_most = devices_most.max(devices);
-            for slot in slots {
-                devices_on[slot.node] |= slot.devices;
-                if std::mem::replace(&mut last_on[slot.node], work) != work {
-                    counts[slot.node] += 1;
-                    pairs.push((slot.node, work));
-                }
-                let least = least[slot.node].get_or_insert(member.cost);
-                *least = member.cost.min(*least);
-            }
-            *cost = member.cost;
-            teams[facts.team].push(member);
-        }
-        let mut begins = Vec::with_capacity(nodes + 1);
-        let mut sum = 0;
-        for count in counts {
-            begins.push(sum);
-            sum += count;
-        }
-        begins.push(sum);
-        let (mut next, mut standing) = (begins.clone(), vec![0; sum]);
-        for (node, work) in pairs {
-            standing[next[node]] = work;
-            next[node] += 1;
-        }
-        let emptied = index.pools[pool].nodes.iter();
-        let emptied = emptied.map(|&node| {
-            let free = devices_free(ledger, node, Sight::Later);
-            (free | devices_on[node]).count_ones()
-        });
-        Self {
-            emptied_most: emptied.max().unwrap_or(0),
-            devices_on,
-            sizes: teams.iter().map(Vec::len).collect(),
-            ordered: teams.iter().map(|_| OnceCell::new()).collect(),
-            gathered: teams.into_iter().map(RefCell::new).collect(),
-            begins,
-            standing,
-            least,
+        let (nodes, teams) = (index.nodes.len(), index.teams.len());
+        let mut herd = Self {
+            now: index.world.now,
+            gathered: vec![RefCell::default(); teams],
+            ordered: vec![OnceCell::new(); teams],
+            sizes: vec![0; teams],
+            berths: vec![Vec::new(); nodes],
+            devices_on: vec![0; nodes],
+            devices_most: 1,
             cheapest: OnceCell::new(),
-            costs,
-            devices_most,
-            devices: OnceCell::new(),
+            devices: RefCell::new(vec![Least::Unknown; nodes]),
+        };
+        for work in 0..index.works.len() {
+            if Self::pool_of(ledger, work) == Some(pool) {
+                herd.add(index, work, ledger.slots(work));
+            }
         }
+        herd
+    }
+
+    /// The pool of whose herd a workload is as it stands, if it is of any.
+    pub(super) fn pool_of(ledger: &Ledger<'_, '_>, work: usize) -> Option<usize> {
+        let slots = ledger.slots(work);
+        let first = slots.first()?;
+        let facts = &ledger.index.works[work];
+        let there = facts.preemptible
+            && ledger.standing(work) == Standing::Running
+            && slots.len() == facts.stint.placed;
+        there.then(|| ledger.index.nodes[first.node].pool)
+    }
+
+    fn add(&mut self, index: &Index<'_>, work: usize, slots: &[Rc<Slot>]) {
+        let member = Member::of(index, work, slots, |_| true);
+        let gone = &slots[member.keep..];
+        let devices = gone.iter().map(|slot| slot.parts.len() as i64).sum();
+        self.devices_most = self.devices_most.max(devices);
+        for slot in slots {
+            let berths = &mut self.berths[slot.node];
+            let at = match berths.last() {
+                Some(last) if last.work >= work => berths.partition_point(|b| b.work < work),
+                _ => berths.len(),
+            };
+            if berths.get(at).is_none_or(|berth| berth.work != work) {
+                let stake = member.stake;
+                let (devices, parts) = (0, 0);
+                berths.insert(
+                    at,
+                    Berth {
+                        work,
+                        devices,
+                        parts,
+                        stake,
+                    },
+                );
+            }
+            berths[at].devices |= slot.devices;
+            berths[at].parts += slot.parts.len() as u32;
+            self.devices_on[slot.node] |= slot.devices;
+        }
+        self.sizes[member.team] += 1;
+        self.gathered[member.team].get_mut().push(member);
+    }
+
+    /// A workload has come to be of it.
+    pub(super) fn join(&mut self, index: &Index<'_>, work: usize, slots: &[Rc<Slot>]) {
+        self.unorder(index.works[work].team);
+        self.add(index, work, slots);
+        self.cheapest = OnceCell::new();
+    }
+
+    /// A workload that stood there is of it no more.
+    pub(super) fn leave(&mut self, index: &Index<'_>, work: usize, slots: &[Rc<Slot>]) {
+        let team = index.works[work].team;
+        self.unorder(team);
+        let members = self.gathered[team].get_mut();
+        members.retain(|member| member.work != work);
+        self.sizes[team] = members.len();
+        for slot in slots {
+            let berths = &mut self.berths[slot.node];
+            berths.retain(|berth| berth.work != work);
+            let all = berths.iter().fold(0, |all, berth| all | berth.devices);
+            self.devices_on[slot.node] = all;
+        }
+        self.cheapest = OnceCell::new();
+    }
+
+    /// Time has moved on, or back: all steps cost otherwise.
+    pub(super) fn turn(&mut self, now: Timestamp) {
+        if std::mem::replace(&mut self.now, now) == now {
+            return;
+        }
+        (0..self.sizes.len()).for_each(|team| self.unorder(team));
+        self.cheapest = OnceCell::new();
+        self.devices.get_mut().fill(Least::Unknown);
+    }
+
+    /// Whether it is what would be gathered now, when nothing was taken from anybody.
+    pub(super) fn is_like(&mut self, ledger: &Ledger<'_, '_>, pool: usize) -> bool {
+        self.turn(ledger.index.world.now);
+        let fresh = Self::gather(ledger, pool);
+        let devices = self.devices.borrow();
+        let told = devices.iter().enumerate().all(|(node, least)| match least {
+            Least::Unknown => true,
+            Least::Told(least) => *least == device_least(ledger, &fresh, node, &|_| true),
+        });
+        told && self.teams().all(|team| self.team(team) == fresh.team(team))
+            && self.sizes == fresh.sizes
+            && self.berths == fresh.berths
+            && self.devices_on == fresh.devices_on
+            && self.devices_most >= fresh.devices_most
+    }
+
+    /// A team's work is in no order any more.
+    fn unorder(&mut self, team: usize) {
+        if let Some(members) = self.ordered[team].take() {
+            *self.gathered[team].get_mut() = members;
+        }
+    }
+
+    /// Something was put on a node or taken from it.
+    pub(super) fn spoil(&self, node: usize) {
+        self.devices.borrow_mut()[node] = Least::Unknown;
     }
 
     /// The numbers of the teams.
@@ -204,14 +286,17 @@ impl Herd {
     pub fn team(&self, team: usize) -> &[Member] {
         self.ordered[team].get_or_init(|| {
             let mut members = self.gathered[team].take();
+            for member in &mut members {
+                member.cost = member.stake.cost(self.now);
+            }
             members.sort_unstable();
             members
         })
     }
 
     /// What stands on a node, in the order of the names.
-    pub fn on(&self, node: usize) -> &[usize] {
-        &self.standing[self.begins[node]..self.begins[node + 1]]
+    pub(super) fn on(&self, node: usize) -> &[Berth] {
+        &self.berths[node]
     }
 
     /// The devices of a node that it stands on, as bits.
@@ -219,42 +304,45 @@ impl Herd {
         self.devices_on[node]
     }
 
+    /// Whether some node of the pool had so many devices free, were it all gone.
+    pub fn may_empty(&self, ledger: &Ledger<'_, '_>, pool: usize, count: u32) -> bool {
+        let mut nodes = ledger.index.pools[pool].nodes.iter();
+        nodes.any(|&node| {
+            let free = devices_free(ledger, node, Sight::Later);
+            (free | self.devices_on[node]).count_ones() >= count
+        })
+    }
+
     /// Nodes with the least cost of a step there, the least first.
     pub fn cheapest(&self) -> &[(i128, usize)] {
         self.cheapest.get_or_init(|| {
-            let costs = self.least.iter().enumerate();
-            let mut costs: Vec<(i128, usize)> = costs
-                .filter_map(|(node, cost)| Some(((*cost)?, node)))
+            let nodes = self.berths.iter().enumerate();
+            let least = |berths: &Vec<Berth>| berths.iter().map(|berth| self.cost(berth)).min();
+            let mut costs: Vec<(i128, usize)> = nodes
+                .filter_map(|(node, berths)| Some((least(berths)?, node)))
                 .collect();
             costs.sort_unstable();
             costs
         })
     }
 
-    /// Nodes with what a whole device costs there at least, the least first. What has been
-    /// disturbed since may be had for the least of its steps.
+    /// Nodes with what a whole device costs there at least, the least first.
     pub fn devices(&self, ledger: &Ledger<'_, '_>) -> Vec<(i128, usize)> {
-        let whole = self.devices.get_or_init(|| {
-            let nodes = 0..self.least.len();
-            let nodes = nodes.filter(|&node| !self.on(node).is_empty());
-            let least =
-                nodes.filter_map(|node| Some((device_least(ledger, self, node, &|_| true)?, node)));
-            least.collect()
-        });
-        let disturbed = |node: usize| {
-            let mut there = self.on(node).iter();
-            there.any(|&work| !untouched(ledger, work))
-        };
-        let steps = self.least.iter().enumerate();
-        let steps = steps.filter(|(node, _)| disturbed(*node));
-        let mut steps: FxHashMap<usize, i128> = steps
-            .filter_map(|(node, cost)| Some((node, (*cost)?)))
+        let mut known = self.devices.borrow_mut();
+        let nodes = (0..self.berths.len()).filter(|&node| !self.on(node).is_empty());
+        let mut sites: Vec<(i128, usize)> = nodes
+            .filter_map(|node| {
+                let least = match known[node] {
+                    Least::Told(least) => least,
+                    Least::Unknown => {
+                        let least = device_least(ledger, self, node, &|_| true);
+                        known[node] = Least::Told(least);
+                        least
+                    }
+                };
+                Some((least?, node))
+            })
             .collect();
-        let whole = whole.iter();
-        let mut sites: Vec<(i128, usize)> = whole
-            .map(|&(least, node)| (steps.remove(&node).unwrap_or(least), node))
-            .collect();
-        sites.extend(steps.into_iter().map(|(node, cost)| (cost, node)));
         sites.sort_unstable();
         sites
     }
@@ -265,9 +353,9 @@ impl Herd {
         members.any(|member| (member.priority, member.amount) == (priority, amount))
     }
 
-    /// What the first step of a workload costs.
-    pub fn cost_of(&self, work: usize) -> i128 {
-        self.costs[work]
+    /// What the first step of what stands there costs.
+    pub(super) fn cost(&self, berth: &Berth) -> i128 {
+        berth.stake.cost(self.now)
     }
 }
 
@@ -322,9 +410,10 @@ impl Known {
     }
 }
 
-/// Whether nothing was taken from a workload in this plan.
+/// Whether nothing was taken from a workload in this plan, nor was it moved.
 pub(super) fn untouched(ledger: &Ledger<'_, '_>, work: usize) -> bool {
-    ledger.slots(work).len() == ledger.index.works[work].stint.placed
+    ledger.standing(work) == Standing::Running
+        && ledger.slots(work).len() == ledger.index.works[work].stint.placed
 }
 
 /// The workers that stay when a workload of so many loses the next: at its least it loses all.

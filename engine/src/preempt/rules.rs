@@ -126,7 +126,7 @@ impl Rules {
 
     /// For how many seconds a workload must still wait before it may displace others.
     pub fn delay_left(&self, index: &Index<'_>, work: usize) -> i64 {
-        let waited = index.world.now - index.works[work].row.submitted;
+        let waited = index.world.now - index.works[work].wait.submitted;
         self.delay.saturating_sub(waited.num_seconds())
     }
 

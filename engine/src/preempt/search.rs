@@ -2,6 +2,7 @@
 
 mod take;
 
+use std::cmp::{Ordering, Reverse};
 use std::rc::Rc;
 
 use super::{Herd, Right, Room, Rules, Victim};
@@ -93,15 +94,32 @@ pub(super) struct Unit {
     pub(super) keep: usize,
     pub(super) amount: Amount,
     pub(super) cost: i128,
+    pub(super) turn: Turn,
 }
 
-/// How harmful a set is; the least is taken.
+/// What decides which step is taken first: its team's place among those that lose something, its
+/// priority, its cost, the latest start, the name.
+pub(super) type Turn = ((bool, Reverse<i128>), i64, i128, Reverse<i64>, usize);
+
+/// How harmful a set is; the least is taken. Of sets that cost the same it is the one whose
+/// victims come first in their order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Harm {
     undercut: Amount,
     cost: i128,
     units: usize,
+    turns: Vec<Turn>,
     site: usize,
+}
+
+/// What is told of a site by the least that it costs, beside what has been found.
+enum Against {
+    /// Nothing there harms less, nor does anything at a site that costs more.
+    Beaten,
+    /// It may cost as little: the order of the victims decides.
+    Even,
+    /// It may harm less.
+    Open,
 }
 
 struct Outcome {
@@ -199,16 +217,24 @@ impl<'a> Search<'a> {
             let mut least_tried = i128::MAX;
             for (least, node) in &sites {
                 let rank = nodes.partition_point(|n| n < node);
-                if beaten(&best, *least, rank) {
-                    break;
-                }
+                let mut even = match against(&best, *least) {
+                    Against::Beaten => break,
+                    Against::Even => true,
+                    Against::Open => false,
+                };
                 if let Some(single) = &single {
-                    match self.device_least(ledger, single, *node) {
-                        Some(sure) if !beaten(&best, sure, rank) => {
-                            least_tried = least_tried.min(sure);
-                        }
-                        _ => continue,
+                    let Some(sure) = self.device_least(ledger, single, *node) else {
+                        continue;
+                    };
+                    match against(&best, sure) {
+                        Against::Beaten => continue,
+                        Against::Even => even = true,
+                        Against::Open => {}
                     }
+                    least_tried = least_tried.min(sure);
+                }
+                if even && !self.comes_first(ledger, *node, &best) {
+                    continue;
                 }
                 if self.could_hold_all(ledger, *node) {
                     let found = self.greedy(ledger, Some(&[*node]), rank, spare_guarantees);
@@ -216,12 +242,12 @@ impl<'a> Search<'a> {
                 }
             }
             // Room found over the pool is on some node, and costs no less than there.
-            if single.is_some() && beaten(&best, least_tried, nodes.len()) {
+            if single.is_some() && !matches!(against(&best, least_tried), Against::Open) {
                 continue;
             }
             for (least, at, domain) in &domains {
                 let rank = nodes.len() + 1 + at;
-                if beaten(&best, *least, rank) {
+                if matches!(against(&best, *least), Against::Beaten) {
                     break;
                 }
                 let found = self.worker_by_worker(ledger, domain, rank, spare_guarantees);
@@ -234,6 +260,24 @@ impl<'a> Search<'a> {
             victims: victims(&outcome.units),
             slots: outcome.slots,
         })
+    }
+
+    /// Whether the first who might be taken on a node comes before the first of what has been found.
+    fn comes_first(
+        &self,
+        ledger: &mut Ledger<'_, '_>,
+        node: usize,
+        best: &Option<Outcome>,
+    ) -> bool {
+        let Some(first) = best.as_ref().and_then(|best| best.harm.turns.first()) else {
+            return true;
+        };
+        let inside = self.inside(ledger);
+        let options = self.options(ledger, &[node], &[], inside);
+        let mut turns = options
+            .iter()
+            .map(|(flock, member)| member.turn(flock.first));
+        turns.any(|turn| turn < *first)
     }
 
     /// Single nodes that have victims on them, each with what room there costs at least, the
@@ -330,15 +374,16 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Whether what has been found harms less than a site can that costs at least so much.
-fn beaten(best: &Option<Outcome>, least: i128, site: usize) -> bool {
-    let harm = Harm {
-        undercut: 0,
-        cost: least,
-        units: 1,
-        site,
+/// What has been found beside what a site can be that costs at least so much.
+fn against(best: &Option<Outcome>, least: i128) -> Against {
+    let Some(Outcome { harm, .. }) = best else {
+        return Against::Open;
     };
-    best.as_ref().is_some_and(|best| best.harm <= harm)
+    match (harm.undercut, harm.cost).cmp(&(0, least)) {
+        Ordering::Less => Against::Beaten,
+        Ordering::Equal if harm.units <= 1 => Against::Even,
+        _ => Against::Open,
+    }
 }
 
 /// What is left of each victim in the end, in the order in which they were first taken.

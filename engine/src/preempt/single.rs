@@ -54,27 +54,35 @@ pub(super) fn device_least(
     let loads = &ledger.spaces[node].loads[View::Later as usize];
     // Per device: who stands there and may leave, and what their first steps cost.
     let mut there = [(0_u32, 0_i128); u64::BITS as usize];
-    for &work in herd.on(node) {
-        if !leaves(work) {
+    let stirred = ledger.is_stirred();
+    for berth in herd.on(node) {
+        if !leaves(berth.work) {
             continue;
         }
-        // What is shrunk already may cost less than it did.
-        let cost = if untouched(ledger, work) {
-            herd.cost_of(work)
-        } else {
-            0
+        // What is shrunk already may cost less than it did, and has less.
+        let touched = stirred && !untouched(ledger, berth.work);
+        let cost = if touched { 0 } else { herd.cost(berth) };
+        let mut count = |device: u32, sharers: u32, cost: i128| {
+            if let Some(there) = there.get_mut(device as usize) {
+                there.0 += sharers;
+                there.1 += cost;
+            }
         };
-        let here = ledger.slots(work).iter().filter(|slot| slot.node == node);
+        if !touched && berth.parts == berth.devices.count_ones() {
+            let mut left = berth.devices;
+            while left != 0 {
+                count(left.trailing_zeros(), 1, cost);
+                left &= left - 1;
+            }
+            continue;
+        }
+        let here = ledger.slots(berth.work).iter();
+        let here = here.filter(|slot| slot.node == node);
         let mut counted = 0;
         for part in here.flat_map(|slot| &slot.parts) {
-            let Some((sharers, sum)) = there.get_mut(part.index as usize) else {
-                continue;
-            };
-            *sharers += 1;
-            if counted & bit(part.index) == 0 {
-                counted |= bit(part.index);
-                *sum += cost;
-            }
+            let first = counted & bit(part.index) == 0;
+            counted |= bit(part.index);
+            count(part.index, 1, if first { cost } else { 0 });
         }
     }
     let emptied = there.iter().zip(loads);

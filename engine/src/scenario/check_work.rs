@@ -6,6 +6,7 @@ use domain::MilliGpu;
 use domain::error::quote;
 use domain::sharing::SharingMode;
 use domain::spec::CLASS_DEFAULT;
+use domain::words::counted;
 
 use super::check::{Fault, Names, unknown};
 use crate::mig;
@@ -171,7 +172,43 @@ pub(super) fn workload(
             ),
         ));
     }
-    placement(names, index, &["placed"], &work.placed)
+    placement(names, index, &["placed"], &work.placed)?;
+    // What leaves may be a part of what it was, and asks for nothing any more.
+    match work.state {
+        WorkloadState::Running => as_asked(index, work),
+        _ => Ok(()),
+    }
+}
+
+/// Running work has the workers and the devices that it asks for.
+fn as_asked(index: usize, work: &Workload) -> Result<(), Fault> {
+    let (placed, least) = (work.placed.len() as u64, u64::from(work.workers_least()));
+    if placed < least {
+        let key = work.min_workers.map_or("workers", |_| "min_workers");
+        let what = format!(
+            "it runs with {}, fewer than {key}, which is {least}; place each, or lower {key}",
+            counted(placed, "worker")
+        );
+        return Err(Fault::new("workloads", index, &["placed"], what));
+    }
+    let each = work.devices_each();
+    let kind = match work.per_worker.mig_profile {
+        Some(_) => "instance",
+        None => "device",
+    };
+    for (rank, worker) in work.placed.iter().enumerate() {
+        let has = worker.devices.len();
+        if has != each {
+            let what = format!(
+                "the worker has {}, and per_worker asks for {each} ({} gpus); list as many as it asks for, or change per_worker.gpus",
+                counted(has as u64, kind),
+                work.per_worker.gpus()
+            );
+            let keys = ["placed", &rank.to_string(), "devices"];
+            return Err(Fault::new("workloads", index, &keys, what));
+        }
+    }
+    Ok(())
 }
 
 fn nominated(names: &Names<'_>, index: usize, work: &Workload) -> Result<(), Fault> {

@@ -161,6 +161,88 @@ fn two_holders_of_one_exclusive_device_are_refused() {
     assert!(error.contains("exclusively"), "{error}");
 }
 
+/// The small file with work that runs in this way.
+fn running(asks: &str, placed: &str) -> String {
+    let work = format!(
+        "  - {{name: r, team: vision, class: normal, submitted: 2026-01-05T11:00:00Z, state: running, \
+         started: 2026-01-05T11:30:00Z, {asks}, placed: [{placed}]}}\n"
+    );
+    let cut = SMALL.replace("labels:", "mig: {3: [3g.40gb, 1g.10gb]}, labels:");
+    cut.replace("services:\n", &format!("{work}services:\n"))
+}
+
+#[test]
+fn running_work_with_other_devices_than_it_asks_for_is_refused() {
+    let on = |devices: &str| format!("{{node: n1, devices: [{devices}]}}");
+    let (one, two) = (on("{index: 0}"), on("{index: 0}, {index: 1}"));
+    let part = on("{index: 0, mode: time_slice, gpus: 0.25}");
+    let parts =
+        on("{index: 0, mode: time_slice, gpus: 0.25}, {index: 1, mode: time_slice, gpus: 0.25}");
+    let slice = on("{index: 3, mig: 1g.10gb}");
+    let slices = on("{index: 3, mig: 1g.10gb}, {index: 3, mig: 3g.40gb}");
+    let gang = format!("{one}, {}", on("{index: 1}"));
+    let mixed = format!("{one}, {}", on("{index: 1}, {index: 2}"));
+    let (whole, half) = (
+        "per_worker: {gpus: 1}",
+        "per_worker: {gpus: 0.25, sharing: [time_slice]}",
+    );
+    let mig = "per_worker: {mig_profile: 1g.10gb}";
+    let of = |workers: &str| format!("{workers}, {whole}");
+    let none = "cpus: 1";
+    let idle = format!("per_worker: {{{none}}}");
+    for (asks, placed) in [
+        (whole, &one),
+        ("per_worker: {gpus: 2}", &two),
+        (half, &part),
+        (mig, &slice),
+        (&idle, &on("")),
+        (&of("workers: 2"), &gang),
+        (&of("workers: 3, min_workers: 1"), &gang),
+    ] {
+        parse(&running(asks, placed)).unwrap_or_else(|e| panic!("{asks} on {placed}: {e}"));
+    }
+    for (asks, placed, words) in [
+        (
+            whole,
+            &two,
+            "the worker has 2 devices, and per_worker asks for 1 (1 gpus)",
+        ),
+        (
+            "per_worker: {gpus: 2}",
+            &one,
+            "the worker has 1 device, and per_worker asks for 2",
+        ),
+        (whole, &on(""), "the worker has 0 devices"),
+        (half, &parts, "asks for 1 (0.25 gpus)"),
+        (mig, &slices, "the worker has 2 instances"),
+        (&idle, &one, "asks for 0 (0 gpus)"),
+        (&of("workers: 2"), &mixed, "placed[1].devices"),
+        (
+            &of("workers: 2"),
+            &one,
+            "1 worker, fewer than workers, which is 2",
+        ),
+        (
+            &of("workers: 4, min_workers: 3"),
+            &gang,
+            "2 workers, fewer than min_workers, which is 3",
+        ),
+        (&of("workers: 1"), &gang, "2 workers are placed of 1"),
+    ] {
+        let error = refusal(&running(asks, placed));
+        assert!(
+            error.contains(words) && error.contains("workloads[2].placed"),
+            "{asks} on {placed}: {error}"
+        );
+    }
+    // What leaves may be the ranks that shrunk work gave up.
+    let leaving = running(&of("workers: 2"), &one).replace(
+        "state: running, started",
+        "state: leaving, leaves_at: 2026-01-05T12:01:00Z, started",
+    );
+    parse(&leaving).expect("ranks in their grace");
+}
+
 /// A device cut in three, of which `j1` and `j2` hold one each.
 const CUT: &str = "
 now: 2026-01-05T12:00:00Z

@@ -4,7 +4,6 @@ use chrono::TimeDelta;
 use domain::Timestamp;
 use rustc_hash::FxHashMap;
 
-use super::remedies::ROWS_MAX;
 use crate::cycle::{self, Cycle};
 use crate::cycles;
 use crate::plan::{Nomination, Once};
@@ -13,6 +12,10 @@ use crate::world::{Team, World};
 /// Most moments at which all is decided anew: each costs as much as the cycle's decisions, and what
 /// lies behind so many changes is no estimate.
 const MOMENTS_MAX: usize = 4;
+
+/// Most rows for which all is decided anew: beyond that one decision takes longer than is worth a
+/// sentence to somebody who may not read it.
+const ROWS_MAX: usize = 2_000;
 
 /// When work starts by what changes later, by its number.
 pub(crate) type Starts = FxHashMap<usize, (Timestamp, Once)>;

@@ -132,9 +132,9 @@ fn by_end(index: &Index<'_>, pool: usize, at: Timestamp) -> (Timestamp, Once) {
 fn victims_left(cycle: &Cycle<'_, '_>, work: usize) -> Option<(Timestamp, Once)> {
     let index = cycle.index;
     let pool = index.nodes[cycle.ledger.slots(work).first()?.node].pool;
-    let name = &index.works[work].row.name;
+    let name = index.name(work);
     let mut kept = cycle.plan.nominations.iter();
-    let kept = kept.find(|kept| kept.workload == *name)?;
+    let kept = kept.find(|kept| kept.workload == name)?;
     let own = |placed: &Placed| {
         let mut there = kept.placement.iter().filter(|p| p.node == placed.node);
         there.any(|place| {

@@ -23,9 +23,6 @@ const REMEDIES_MAX: usize = 3;
 /// Most waiting work for which changes and times are sought: each costs some placements,
 /// and who waits behind so many has other worries.
 pub(super) const RANKED_MAX: usize = 200;
-/// Most rows for which all is decided anew: beyond that one decision takes longer than is worth a
-/// sentence to somebody who may not read it.
-pub(super) const ROWS_MAX: usize = 2_000;
 /// Most numbers of workers that are tried.
 const WORKERS_TRIED: usize = 64;
 /// The shortest time limit that is proposed, in seconds: hardly anything is done in less.

@@ -7,7 +7,7 @@ use domain::words::{self, IS, counted, gpus, gpus_between};
 use domain::{MilliCpu, MilliGpu};
 
 use super::counts::{self, Host};
-use super::{BOOKINGS, Verdict, alone, remedies};
+use super::{BOOKINGS, REPLICAS, Verdict, alone, remedies};
 use crate::cycle::Cycle;
 use crate::index::{Index, Need};
 use crate::place;
@@ -144,6 +144,7 @@ fn binding(
         ),
         Code::NoQuota => format!("{scope} has no quota in pool {pool}"),
         Code::NoSuchHardware => format!("pool {pool} has no node that offers {scope}"),
+        Code::OverLimit if scope.starts_with(REPLICAS) => full(index, work, scope),
         Code::OverLimit | Code::AncestorOverLimit => {
             let limit = limit(scope);
             format!("it needs {need}, and {limit} in pool {pool} leaves {have}{never}")
@@ -216,6 +217,14 @@ fn rules(scope: &str) -> String {
     };
     let said: Vec<&str> = keys.split(", ").map(rule).collect();
     format!(" by {}", said.join(", and by "))
+}
+
+/// What is said of a replica whose service has as many as it may.
+fn full(index: &Index<'_>, work: usize, scope: &str) -> String {
+    let service = index.works[work].service;
+    let most = service.map_or(0, |service| index.services[service].max_replicas);
+    let most = counted(most.into(), "replica");
+    format!("{scope} allows {most}, and it has no fewer")
 }
 
 /// What is added where no end of other work would bring it within its limits.

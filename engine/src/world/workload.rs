@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use domain::quantity::MILLI;
 use domain::sharing::SharingMode;
 use domain::spec::{
     CLASS_DEFAULT, NvlinkRule, PerWorker, RESTART_SECONDS_DEFAULT, Topology, WorkloadKind,
@@ -225,6 +226,13 @@ impl Workload {
     /// The least workers with which it runs.
     pub fn workers_least(&self) -> u32 {
         self.min_workers.unwrap_or(self.workers)
+    }
+
+    /// How many devices, or instances of them, each of its workers has: a part is of one.
+    pub fn devices_each(&self) -> usize {
+        let milli = self.per_worker.gpus().milli();
+        let whole = usize::try_from(milli / MILLI).unwrap_or(0);
+        if milli > 0 { whole.max(1) } else { 0 }
     }
 
     /// How long a run is expected to take: the prediction, else the limit.

@@ -1,6 +1,7 @@
 //! Worlds of all features at once: pools, a tree of teams, nodes of several kinds, work that runs, and work that waits.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use domain::quantity::Points;
 use domain::sharing::SharingMode;
@@ -31,6 +32,7 @@ pub struct Recipe {
     jobs: Vec<[u8; 32]>,
     late: Vec<[u8; 32]>,
     bookings: Vec<[u8; 6]>,
+    services: [u8; 2],
 }
 
 /// Recipes for worlds of all features at once.
@@ -40,15 +42,19 @@ pub fn rich() -> impl Strategy<Value = Recipe> {
     let jobs = prop::collection::vec(any::<[u8; 32]>(), 0..14);
     let late = prop::collection::vec(any::<[u8; 32]>(), 0..10);
     let bookings = prop::collection::vec(any::<[u8; 6]>(), 0..3);
-    let all = (any::<[u8; 32]>(), teams, nodes, jobs, late, bookings);
-    all.prop_map(|(rules, teams, nodes, jobs, late, bookings)| Recipe {
-        rules,
-        teams,
-        nodes,
-        jobs,
-        late,
-        bookings,
-    })
+    let (rules, services) = (any::<[u8; 32]>(), any::<[u8; 2]>());
+    let all = (rules, teams, nodes, jobs, late, bookings, services);
+    all.prop_map(
+        |(rules, teams, nodes, jobs, late, bookings, services)| Recipe {
+            rules,
+            teams,
+            nodes,
+            jobs,
+            late,
+            bookings,
+            services,
+        },
+    )
 }
 
 impl Recipe {
@@ -73,7 +79,12 @@ impl Recipe {
             world.nodes.push(node);
         }
         world.teams = tree(&self.teams, &world);
-        world.services = vec![service("s0", "t0", 1), service("s1", "t1", 0)];
+        let mut most = Dice::of(&self.services);
+        let mut most = || most.one(&[8, 8, 1, 2]);
+        world.services = vec![
+            service("s0", "t0", 1..=most()),
+            service("s1", "t1", 0..=most()),
+        ];
         for (i, bytes) in self.jobs.iter().enumerate() {
             let job = job(i, &mut Dice::of(bytes), &world);
             world.workloads.push(job);
@@ -261,12 +272,13 @@ fn tree(rows: &[[u8; 12]], world: &World) -> Vec<Team> {
     teams
 }
 
-fn service(name: &str, team: &str, min_replicas: u32) -> Service {
+/// A service that keeps its first number of replicas, and has as many as the second at most.
+fn service(name: &str, team: &str, replicas: RangeInclusive<u32>) -> Service {
     Service {
         name: name.to_owned(),
         team: team.to_owned(),
-        min_replicas,
-        max_replicas: 8,
+        min_replicas: *replicas.start(),
+        max_replicas: *replicas.end(),
     }
 }
 

@@ -5,8 +5,9 @@ use std::ffi::{c_char, c_int, c_uint, c_ulonglong};
 use nvml_wrapper_sys::bindings as sys;
 use sys::{nvmlDevice_t, nvmlEnableState_t};
 
+use super::compute;
 use crate::border::{Answer, Refusal, check_version, put, put_text, text_array, version_word};
-use crate::library::{Library, current};
+use crate::library::{Library, Target, current};
 use crate::machine::{Architecture, Device, PciAddress};
 
 /// The head of the PCI structure that all versions of it have in common.
@@ -74,24 +75,34 @@ pub(crate) unsafe fn put_pci_head(
     unsafe { put(to.cast(), head) }
 }
 
-/// Memory of a device in MiB: total, reserved, used by processes.
-fn memory_mib(library: &Library, device: &Device) -> Answer<(u64, u64, u64)> {
-    let usable = device.memory_mib - device.memory_reserved_mib;
-    let used = match device.telemetry.memory_used_mib {
+/// Memory of a device, whole or not, in MiB: total, reserved, used by processes.
+fn memory_mib(library: &mut Library, handle: nvmlDevice_t) -> Answer<(u64, u64, u64)> {
+    let (uuid, of, total, reserved, told) = match library.target(handle)? {
+        Target::Device(device) => (
+            device.uuid.clone(),
+            None,
+            device.memory_mib,
+            device.memory_reserved_mib,
+            device.telemetry.memory_used_mib,
+        ),
+        Target::Mig(device, instance, part) => (
+            device.uuid.clone(),
+            Some((instance.id, part.id)),
+            compute::memory_mib(library, instance)?,
+            0,
+            None,
+        ),
+    };
+    let used = match told {
         Some(used) => used,
         None => library
-            .machine()?
-            .processes
+            .processes_on(&uuid)?
             .iter()
-            .filter(|process| process.uuid == device.uuid)
-            .map(|process| process.memory_used_mib)
+            .filter(|(_, on)| of.is_none() || *on == of)
+            .map(|(process, _)| process.memory_used_mib)
             .sum(),
     };
-    Ok((
-        device.memory_mib,
-        device.memory_reserved_mib,
-        used.min(usable),
-    ))
+    Ok((total, reserved, used.min(total - reserved)))
 }
 
 fn pcie_generation(device: &Device) -> c_uint {
@@ -105,12 +116,23 @@ fn pcie_generation(device: &Device) -> c_uint {
 nvml_calls! {
     /// The product's name.
     fn nvmlDeviceGetName(device: nvmlDevice_t, to: *mut c_char, length: c_uint) {
-        put_text(to, length, &current()?.device(device)?.name)
+        let library = current()?;
+        match library.target(device)? {
+            Target::Device(device) => put_text(to, length, &device.name),
+            Target::Mig(device, instance, part) => {
+                let called = compute::called(&library, instance, part)?;
+                put_text(to, length, &format!("{} MIG {called}", device.name))
+            }
+        }
     }
 
     /// The device's UUID.
     fn nvmlDeviceGetUUID(device: nvmlDevice_t, to: *mut c_char, length: c_uint) {
-        put_text(to, length, &current()?.device(device)?.uuid)
+        let library = current()?;
+        put_text(to, length, match library.target(device)? {
+            Target::Device(device) => &device.uuid,
+            Target::Mig(_, _, part) => &part.uuid,
+        })
     }
 
     /// The board's serial number.
@@ -239,8 +261,7 @@ nvml_calls! {
 
     /// Memory, with what the driver keeps counted as used.
     fn nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, to: *mut sys::nvmlMemory_t) {
-        let library = current()?;
-        let (total, reserved, used) = memory_mib(&library, library.device(device)?)?;
+        let (total, reserved, used) = memory_mib(&mut *current()?, device)?;
         put(to, sys::nvmlMemory_t {
             total: total * MIB,
             free: (total - reserved - used) * MIB,
@@ -250,8 +271,7 @@ nvml_calls! {
 
     /// Memory, with what the driver keeps told apart.
     fn nvmlDeviceGetMemoryInfo_v2(device: nvmlDevice_t, to: *mut sys::nvmlMemory_v2_t) {
-        let library = current()?;
-        let (total, reserved, used) = memory_mib(&library, library.device(device)?)?;
+        let (total, reserved, used) = memory_mib(&mut *current()?, device)?;
         check_version(to, 2)?;
         put(to, sys::nvmlMemory_v2_t {
             version: version_word::<sys::nvmlMemory_v2_t>(2),
@@ -285,26 +305,5 @@ nvml_calls! {
         current()?.device(device)?;
         put(now, ENABLED)?;
         put(later, ENABLED)
-    }
-
-    /// Whether the device is cut by MIG, now and after a reset; cutting is not simulated.
-    fn nvmlDeviceGetMigMode(device: nvmlDevice_t, now: *mut c_uint, later: *mut c_uint) {
-        if current()?.device(device)?.mig_instances_max == 0 {
-            return Err(Refusal::NotSupported);
-        }
-        put(now, 0)?;
-        put(later, 0)
-    }
-
-    /// How many MIG devices there can be: none while MIG is off.
-    fn nvmlDeviceGetMaxMigDeviceCount(device: nvmlDevice_t, to: *mut c_uint) {
-        current()?.device(device)?;
-        put(to, 0)
-    }
-
-    /// Whether a handle is a MIG device's.
-    fn nvmlDeviceIsMigDeviceHandle(device: nvmlDevice_t, to: *mut c_uint) {
-        current()?.device(device)?;
-        put(to, 0)
     }
 }

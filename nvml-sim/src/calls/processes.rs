@@ -1,4 +1,4 @@
-//! The processes on a device, as the machine file lists them.
+//! The processes on a device: those that the machine file lists, and those that say so themselves.
 
 use std::ffi::c_uint;
 
@@ -6,42 +6,41 @@ use nvml_wrapper_sys::bindings as sys;
 use sys::nvmlDevice_t;
 
 use crate::border::{Answer, put_list};
-use crate::library::current;
+use crate::library::{Target, current};
 use crate::machine::{Process, ProcessKind};
 
 /// The instance number of a process that runs on a whole device.
 const NO_INSTANCE: c_uint = c_uint::MAX;
 const MIB: u64 = 1024 * 1024;
 
-fn list<T>(
-    device: nvmlDevice_t,
-    kind: ProcessKind,
-    entry: impl Fn(&Process) -> T,
-) -> Answer<Vec<T>> {
-    let library = current()?;
-    let uuid = &library.device(device)?.uuid;
-    Ok(library
-        .machine()?
-        .processes
-        .iter()
-        .filter(|process| process.kind == kind && process.uuid == *uuid)
-        .map(entry)
-        .collect())
+/// A process, and the instance that it is on.
+type On = (Process, Option<(u32, u32)>);
+
+fn list<T>(device: nvmlDevice_t, kind: ProcessKind, entry: impl Fn(&On) -> T) -> Answer<Vec<T>> {
+    let mut library = current()?;
+    let (uuid, of) = match library.target(device)? {
+        Target::Device(device) => (device.uuid.clone(), None),
+        Target::Mig(device, instance, part) => (device.uuid.clone(), Some((instance.id, part.id))),
+    };
+    let all = library.processes_on(&uuid)?;
+    let shown = |(process, on): &&On| process.kind == kind && (of.is_none() || *on == of);
+    Ok(all.iter().filter(shown).map(entry).collect())
 }
 
-fn first(process: &Process) -> sys::nvmlProcessInfo_v1_t {
+fn first((process, _): &On) -> sys::nvmlProcessInfo_v1_t {
     sys::nvmlProcessInfo_v1_t {
         pid: process.pid,
         usedGpuMemory: process.memory_used_mib.saturating_mul(MIB),
     }
 }
 
-fn second(process: &Process) -> sys::nvmlProcessInfo_v2_t {
+fn second((process, on): &On) -> sys::nvmlProcessInfo_v2_t {
+    let (gpu_instance, compute_instance) = on.unwrap_or((NO_INSTANCE, NO_INSTANCE));
     sys::nvmlProcessInfo_v2_t {
         pid: process.pid,
         usedGpuMemory: process.memory_used_mib.saturating_mul(MIB),
-        gpuInstanceId: NO_INSTANCE,
-        computeInstanceId: NO_INSTANCE,
+        gpuInstanceId: gpu_instance,
+        computeInstanceId: compute_instance,
     }
 }
 

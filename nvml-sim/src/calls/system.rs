@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_uint};
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlReturn_t};
 
 use crate::border::{Answer, Refusal, put, put_text, read_text};
-use crate::library::{current, lock};
+use crate::library::{MIG, current, lock};
 use crate::machine::PciAddress;
 
 /// The library's own version: that of the driver's generation, with NVML's prefix.
@@ -89,7 +89,13 @@ nvml_calls! {
     /// The device with a UUID.
     fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, to: *mut nvmlDevice_t) {
         let uuid = read_text(uuid)?;
-        put(to, current()?.find(|_, device| device.uuid == uuid)?)
+        let mut library = current()?;
+        let found = if uuid.starts_with(MIG) {
+            library.find_mig(uuid)
+        } else {
+            library.find(|_, device| device.uuid == uuid)
+        };
+        put(to, found?)
     }
 
     /// The device with a serial number.

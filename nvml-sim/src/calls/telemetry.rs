@@ -57,7 +57,12 @@ nvml_calls! {
     /// The share of time with a kernel running, and with memory in use.
     fn nvmlDeviceGetUtilizationRates(device: nvmlDevice_t, to: *mut sys::nvmlUtilization_t) {
         let library = current()?;
-        let telemetry = &library.device(device)?.telemetry;
+        let device = library.device(device)?;
+        if library.cuts()?.of(&device.uuid).on {
+            // A device that is cut tells of no load.
+            return Err(Refusal::NotSupported);
+        }
+        let telemetry = &device.telemetry;
         put(to, sys::nvmlUtilization_t {
             gpu: telemetry.utilization_gpu_percent,
             memory: telemetry.utilization_memory_percent,
@@ -193,7 +198,11 @@ nvml_calls! {
         failed: *mut c_uint,
     ) {
         let library = current()?;
-        let rows = library.device(device)?.telemetry.remapped_rows;
+        let device = library.device(device)?;
+        if !library.cuts()?.of(&device.uuid).instances.is_empty() {
+            return Err(Refusal::NotSupported);
+        }
+        let rows = device.telemetry.remapped_rows;
         put(correctable, rows.correctable)?;
         put(uncorrectable, rows.uncorrectable)?;
         put(pending, c_uint::from(rows.pending))?;

@@ -9,6 +9,7 @@ fn device(index: u32, uuid: &str) -> wire::Device {
         pci_bus_id: String::new(),
         health: "healthy".into(),
         health_reason: String::new(),
+        mig: None,
     }
 }
 
@@ -96,4 +97,26 @@ fn texts_of_a_node_are_short_and_printable() {
     let kept = text(long);
     assert_eq!(kept.chars().count(), TEXT_CHARS_MAX);
     assert!(!kept.contains('\n'));
+}
+
+#[test]
+fn instances_that_share_a_slice_are_refused() {
+    let slice = |start, size| wire::MigSlice {
+        profile: "x".into(),
+        start,
+        size,
+    };
+    let cut = |instances| {
+        let mut device = device(0, "GPU-a");
+        device.mig = Some(wire::Mig { instances });
+        Inventory::check(inventory(vec![device]))
+    };
+    let good = cut(vec![slice(4, 4), slice(0, 2)]).expect("beside one another");
+    let starts = good.devices[0]
+        .mig
+        .iter()
+        .flatten()
+        .map(|slice| slice.start);
+    assert_eq!(starts.collect::<Vec<_>>(), [0, 4]);
+    assert!(cut(vec![slice(0, 4), slice(3, 1)]).is_err());
 }

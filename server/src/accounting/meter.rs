@@ -10,32 +10,24 @@ use domain::ids::AssignmentId;
 use crate::store::Tx;
 use crate::store::segments::{self, Kind};
 
-/// An assignment was granted: its shares are reserved. Call after its shares are written.
+/// Assignments were granted, each at its moment: their shares are reserved. Call after their shares
+/// are written.
 pub async fn reserve(
     tx: &mut Tx,
-    assignment: AssignmentId,
-    now: Timestamp,
+    granted: &[(AssignmentId, Timestamp)],
 ) -> Result<(), sqlx::Error> {
-    segments::open(tx, assignment, Kind::Reserved, now).await
+    segments::open(tx, granted, Kind::Reserved).await
 }
 
-/// Its node acknowledged it: from now on its team pays.
-pub async fn charge(
-    tx: &mut Tx,
-    assignment: AssignmentId,
-    now: Timestamp,
-) -> Result<(), sqlx::Error> {
-    segments::close(tx, assignment, now).await?;
-    segments::open(tx, assignment, Kind::Charged, now).await
+/// Their nodes acknowledged them: from now on their teams pay.
+pub async fn charge(tx: &mut Tx, taken: &[(AssignmentId, Timestamp)]) -> Result<(), sqlx::Error> {
+    segments::close(tx, taken).await?;
+    segments::open(tx, taken, Kind::Charged).await
 }
 
-/// It was released: nobody holds its shares any more.
-pub async fn close(
-    tx: &mut Tx,
-    assignment: AssignmentId,
-    now: Timestamp,
-) -> Result<(), sqlx::Error> {
-    segments::close(tx, assignment, now).await
+/// They were released: nobody holds their shares any more.
+pub async fn close(tx: &mut Tx, released: &[(AssignmentId, Timestamp)]) -> Result<(), sqlx::Error> {
+    segments::close(tx, released).await
 }
 
 /// Its node was silent since its last heartbeat, and what ran there did not survive: its team pays
@@ -48,7 +40,7 @@ pub async fn silent(
 ) -> Result<(), sqlx::Error> {
     let seen = last_heartbeat_at.map_or(now, |at| at.min(now));
     segments::split(tx, assignment, seen, now).await?;
-    segments::open(tx, assignment, Kind::Unreachable, now).await
+    segments::open(tx, &[(assignment, now)], Kind::Unreachable).await
 }
 
 /// It was fenced at `now`: its team pays up to the node's last heartbeat, the operator the rest.

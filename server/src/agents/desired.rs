@@ -277,6 +277,7 @@ fn to_be_ended(
                 mode: share.mode.to_string(),
                 gpus_milli: share.gpus_milli.into(),
                 memory_mib: share.memory_mib,
+                mig: share.mig.clone().map(Into::into),
             })
             .collect(),
         cpus_milli: order.cpus_milli,

@@ -1,4 +1,7 @@
 //! Facts: applied in the order of their numbers, each once, acknowledged after the commit.
+//!
+//! What all nodes of this replica tell at about the same time is applied in one transaction
+//! ([`super::group`]); where that fails, each node's facts by themselves, and then one by one.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +11,17 @@ use protocol::report::{Fact, FactKind};
 use super::inbox::keep_first;
 use crate::app::App;
 use crate::lifecycle::LifecycleError;
-use crate::lifecycle::report::{self, Outcome};
+use crate::lifecycle::report::{self, Heard, Outcome};
 use crate::store::events::Actor;
-use crate::store::{nodes, refused};
+use crate::store::nodes::{self, KnownFacts};
+use crate::store::refused;
 
 /// Facts that wait for a missing one before it. Of more the later ones are let fall: the agent
 /// sends them again.
 const AHEAD_MAX: usize = 4_096;
+/// Most facts of one node that share a transaction: four for each of some jobs, as they come when many
+/// start and end at once. What a node tells after an absence takes several.
+const RUN_MAX: usize = 64;
 /// How often a fact is tried whose object changed at the same moment.
 pub(super) const TRIES_MAX: usize = 5;
 
@@ -54,16 +61,12 @@ impl InOrder {
         }
     }
 
-    /// The next facts in order: as many as concern one assignment, so that they can share a
-    /// transaction.
+    /// The next facts in order: as many as share a transaction.
     pub fn next(&mut self) -> Vec<Fact> {
         let mut run: Vec<Fact> = Vec::new();
         while let Some(entry) = self.ahead.first_entry() {
             let next = self.last + 1 + u64::try_from(run.len()).unwrap_or(u64::MAX);
-            let same = run
-                .first()
-                .is_none_or(|first| first.assignment == entry.get().assignment);
-            if *entry.key() != next || !same {
+            if *entry.key() != next || run.len() == RUN_MAX {
                 break;
             }
             run.push(entry.remove());
@@ -106,33 +109,61 @@ pub enum FactError {
     /// The database is away: try again.
     #[error("the database does not answer")]
     Unavailable(#[source] sqlx::Error),
+    /// The server stops.
+    #[error("the server stops")]
+    Over,
 }
 
-/// Applies facts of one assignment and notes them as known, in one transaction. A fact that
+/// Facts of one node, in order.
+#[derive(Debug)]
+pub struct Run {
+    /// Whose they are.
+    pub source: Source,
+    /// The facts.
+    pub facts: Vec<Fact>,
+}
+
+/// Applies facts of one node and notes them as known, in one transaction. A fact that
 /// cannot be applied at all is told to the log and passed over: the rest of the node's facts
 /// must not wait for it. Where the database only cannot now, the facts wait: passing over an end
 /// would leave its job running for ever.
-pub async fn apply(app: &App, source: &Source, facts: &[Fact]) -> Result<(), FactError> {
+pub async fn apply(app: &App, run: &Run) -> Result<(), FactError> {
     for _ in 0..TRIES_MAX {
-        match try_apply(app, source, facts).await {
+        match try_apply(app, &[(&run.source, &run.facts)]).await {
             Ok(()) => return Ok(()),
             Err(Failure::Superseded) => return Err(FactError::Superseded),
             Err(Failure::Lifecycle(LifecycleError::Database(error))) if !refused(&error) => {
                 return Err(FactError::Unavailable(error));
             }
             Err(Failure::Lifecycle(error)) => {
-                tracing::debug!(node.id = %source.node_id, %error, "facts met a change and are tried again");
+                tracing::debug!(node.id = %run.source.node_id, %error, "facts met a change and are tried again");
             }
         }
     }
-    for fact in facts {
-        apply_or_pass_over(app, source, fact).await?;
+    for fact in &run.facts {
+        apply_or_pass_over(app, &run.source, fact).await?;
     }
     Ok(())
 }
 
+/// Applies facts of different nodes and notes them as known, in one transaction; whether it could.
+/// Where it could not, nothing is done, and each node's are for [`apply`].
+pub async fn apply_together(app: &App, runs: &[&Run]) -> bool {
+    let all: Vec<(&Source, &[Fact])> = runs
+        .iter()
+        .map(|run| (&run.source, run.facts.as_slice()))
+        .collect();
+    match try_apply(app, &all).await {
+        Ok(()) => true,
+        Err(failure) => {
+            tracing::debug!(%failure, nodes = runs.len(), "facts of several nodes are applied by themselves");
+            false
+        }
+    }
+}
+
 async fn apply_or_pass_over(app: &App, source: &Source, fact: &Fact) -> Result<(), FactError> {
-    match try_apply(app, source, std::slice::from_ref(fact)).await {
+    match try_apply(app, &[(source, std::slice::from_ref(fact))]).await {
         Ok(()) => return Ok(()),
         Err(Failure::Superseded) => return Err(FactError::Superseded),
         Err(Failure::Lifecycle(LifecycleError::Database(error))) if !refused(&error) => {
@@ -153,18 +184,21 @@ async fn apply_or_pass_over(app: &App, source: &Source, fact: &Fact) -> Result<(
 async fn try_apply_nothing(app: &App, source: &Source, number: u64) -> Result<(), FactError> {
     let noted = async {
         let mut tx = app.db.begin_system().await?;
-        let noted = advance(&mut tx, source, number).await?;
+        let noted = nodes::advance_facts(&mut tx, &[known(source, number)]).await?;
         tx.commit().await?;
         Ok(noted)
     };
     match noted.await.map_err(FactError::Unavailable)? {
-        true => Ok(()),
-        false => Err(FactError::Superseded),
+        0 => Err(FactError::Superseded),
+        _ => Ok(()),
     }
 }
 
+#[derive(Debug, thiserror::Error)]
 enum Failure {
+    #[error("another connection speaks for a node")]
     Superseded,
+    #[error(transparent)]
     Lifecycle(LifecycleError),
 }
 
@@ -174,49 +208,49 @@ impl From<sqlx::Error> for Failure {
     }
 }
 
-async fn try_apply(app: &App, source: &Source, facts: &[Fact]) -> Result<(), Failure> {
-    let Some(last) = facts.last() else {
-        return Ok(());
-    };
+/// Applies facts of different nodes in one transaction.
+async fn try_apply(app: &App, all: &[(&Source, &[Fact])]) -> Result<(), Failure> {
+    let heard: Vec<(&Source, Heard<'_>)> = all
+        .iter()
+        .flat_map(|(source, facts)| {
+            let heard = |fact| Heard {
+                node_id: source.node_id,
+                actor: &source.actor,
+                fact,
+            };
+            facts.iter().map(move |fact| (*source, heard(fact)))
+        })
+        .collect();
+    let facts: Vec<Heard<'_>> = heard.iter().map(|(_, heard)| *heard).collect();
+    let last = all.iter().filter_map(|(source, facts)| {
+        let last = facts.last()?;
+        Some(known(source, last.number))
+    });
+    let last: Vec<KnownFacts> = last.collect();
     let mut tx = app.db.begin_system().await?;
-    let mut changed = false;
-    for fact in facts {
-        let outcome = report::apply(
-            &mut tx,
-            &app.config.timers,
-            source.node_id,
-            &source.actor,
-            fact,
-        )
+    let outcomes = report::apply_all(&mut tx, &app.config.timers, &facts)
         .await
         .map_err(Failure::Lifecycle)?;
-        changed |= outcome == Outcome::Applied;
-        note(source, fact, outcome);
-    }
-    if !advance(&mut tx, source, last.number).await? {
+    if nodes::advance_facts(&mut tx, &last).await? < last.len() {
         return Err(Failure::Superseded);
     }
     tx.commit().await?;
-    if changed {
+    for ((source, heard), outcome) in heard.iter().zip(&outcomes) {
+        note(source, heard.fact, *outcome);
+    }
+    if outcomes.contains(&Outcome::Applied) {
         app.wake.all();
     }
     Ok(())
 }
 
-async fn advance(
-    tx: &mut crate::store::Tx,
-    source: &Source,
-    number: u64,
-) -> Result<bool, sqlx::Error> {
-    let number = i64::try_from(number).expect("checked on receipt");
-    nodes::advance_facts(
-        tx,
-        source.node_id,
-        source.incarnation,
-        source.journal,
-        number,
-    )
-    .await
+fn known(source: &Source, number: u64) -> KnownFacts {
+    KnownFacts {
+        node_id: source.node_id,
+        incarnation: source.incarnation,
+        journal: source.journal,
+        up_to: i64::try_from(number).expect("checked on receipt"),
+    }
 }
 
 fn note(source: &Source, fact: &Fact, outcome: Outcome) {
@@ -262,16 +296,14 @@ mod tests {
     fn facts_that_come_reversed_and_twice_are_taken_in_order_and_once() {
         let (a, b) = (AssignmentId::new(), AssignmentId::new());
         let mut order = InOrder::after(2);
-        for number in [5, 4, 3, 3, 5, 2] {
+        for number in [5, 4, 3, 3, 5, 2, 7] {
             order.put(fact(number, if number == 5 { b } else { a }));
         }
         let numbers = |facts: &[Fact]| facts.iter().map(|f| f.number).collect::<Vec<_>>();
         let first = order.next();
-        assert_eq!(numbers(&first), [3, 4]);
-        order.known(4);
-        assert_eq!(numbers(&order.next()), [5]);
+        assert_eq!(numbers(&first), [3, 4, 5]);
         order.known(5);
-        assert!(order.next().is_empty() && !order.gap());
+        assert!(order.next().is_empty() && order.gap());
     }
 
     #[test]
@@ -284,7 +316,12 @@ mod tests {
         }
         assert!(order.gap());
         order.put(fact(1, a));
-        assert_eq!(order.next().len(), AHEAD_MAX);
+        let mut taken = 0;
+        while let Some(last) = order.next().last() {
+            taken = last.number;
+            order.known(taken);
+        }
+        assert_eq!(taken, AHEAD_MAX as u64);
     }
 
     #[test]

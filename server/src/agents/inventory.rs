@@ -68,6 +68,7 @@ fn reported(device: &Device) -> Reported {
         model: models::of_product(&device.product_name),
         memory_mib: device.memory_mib,
         pci_bus_id: device.pci_bus_id.clone(),
+        mig: device.mig.as_ref().map(|instances| json!(instances)),
     }
 }
 

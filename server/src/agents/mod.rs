@@ -9,6 +9,7 @@ pub mod desired;
 mod dispatch;
 pub mod enrol;
 mod facts;
+mod group;
 mod hello;
 mod inbox;
 mod inventory;
@@ -40,6 +41,7 @@ struct Shared {
     authority: Authority,
     connections: Arc<Connections>,
     beats: mpsc::Sender<Heartbeat>,
+    facts: mpsc::Sender<group::Told>,
     refusals: Arc<Refusals>,
     over: CancellationToken,
 }

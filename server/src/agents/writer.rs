@@ -12,7 +12,8 @@ use tonic::Status;
 
 use super::Shared;
 use super::connection::{Outbox, send};
-use super::facts::{self, FactError, InOrder, Source};
+use super::facts::{FactError, InOrder, Run, Source};
+use super::group;
 use super::hello::{self, Begun};
 use super::inbox::Inbox;
 use super::inventory;
@@ -215,7 +216,7 @@ impl Writer {
             let run = self.order.next();
             let Some(last) = run.last() else { break };
             let last = last.number;
-            self.apply(&run).await?;
+            let run = self.apply(run).await?;
             for fact in &run {
                 match fact.kind {
                     FactKind::Accepted => {
@@ -242,11 +243,16 @@ impl Writer {
         Ok(())
     }
 
-    async fn apply(&self, run: &[Fact]) -> Result<(), Status> {
+    async fn apply(&self, facts: Vec<Fact>) -> Result<Vec<Fact>, Status> {
         loop {
-            match facts::apply(&self.shared.app, &self.source, run).await {
-                Ok(()) => return Ok(()),
+            let run = Run {
+                source: self.source.clone(),
+                facts: facts.clone(),
+            };
+            match group::apply(&self.shared.facts, run).await {
+                Ok(()) => return Ok(facts),
                 Err(FactError::Superseded) => return Err(superseded()),
+                Err(FactError::Over) => return Err(Status::unavailable("the server stops")),
                 Err(FactError::Unavailable(error)) => {
                     tracing::warn!(node.id = %self.source.node_id, %error, "facts wait for the database");
                     tokio::time::sleep(RETRY_EVERY).await;

@@ -69,7 +69,7 @@ pub fn document() -> OpenApi {
 /// The API, to be nested under [`PREFIX`].
 pub fn router(app: App) -> Router {
     let (router, document) = operations().split_for_parts();
-    let operations = Arc::new(gate::Operations::of(&document));
+    let operations = Arc::new(gate::operations(&document));
     router
         .fallback(|| async { StatusCode::NOT_FOUND })
         .layer(CatchPanicLayer::custom(problem::answer_panic))

@@ -43,8 +43,36 @@ pub struct Problem {
     /// What would be accepted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
+    /// Where several values are refused, all of them; the first is the one above.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub errors: Vec<Fault>,
     /// The request, to be quoted to an operator.
     pub request_id: Option<RequestId>,
+}
+
+/// A value that is refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Fault {
+    /// The field, parameter or header.
+    pub field: String,
+    /// What it held; `nothing` where it is missing.
+    pub value: String,
+    /// What would be accepted.
+    pub remedy: String,
+}
+
+impl From<FieldError> for Fault {
+    fn from(fault: FieldError) -> Self {
+        Self {
+            field: fault.field,
+            value: if fault.missing {
+                "nothing".to_owned()
+            } else {
+                fault.value
+            },
+            remedy: fault.remedy,
+        }
+    }
 }
 
 impl Problem {
@@ -57,18 +85,16 @@ impl Problem {
             field: None,
             value: None,
             remedy: None,
+            errors: Vec::new(),
             request_id: None,
         }
     }
 
     fn with(mut self, field: FieldError) -> Self {
-        self.field = Some(field.field);
-        self.value = Some(if field.missing {
-            "nothing".to_owned()
-        } else {
-            field.value
-        });
-        self.remedy = Some(field.remedy);
+        let fault = Fault::from(field);
+        self.field = Some(fault.field);
+        self.value = Some(fault.value);
+        self.remedy = Some(fault.remedy);
         self
     }
 
@@ -111,6 +137,12 @@ impl IntoResponse for AppError {
             | Self::Impossible { field, .. }
             | Self::Conflict { field, .. } => {
                 problem = problem.with(field.clone());
+            }
+            Self::InvalidAll(faults) => {
+                problem.errors = faults.iter().cloned().map(Fault::from).collect();
+                if let Some(first) = faults.first() {
+                    problem = problem.with(first.clone());
+                }
             }
             Self::Exceeded(excess) => problem = problem.with(excess.fault()),
             Self::NotFound { what, name } => {
@@ -184,7 +216,7 @@ impl IntoResponse for AppError {
 
 fn classify(error: &AppError) -> (StatusCode, String, &'static str) {
     let (status, kind, title) = match error {
-        AppError::Invalid(_) | AppError::Exceeded(_) => (
+        AppError::Invalid(_) | AppError::InvalidAll(_) | AppError::Exceeded(_) => (
             StatusCode::UNPROCESSABLE_ENTITY,
             "invalid-value",
             "a value is refused",

@@ -17,6 +17,9 @@ pub enum AppError {
     /// A value is wrong: 422 (400 where it could not even be read).
     #[error("{0}")]
     Invalid(FieldError),
+    /// Several values are wrong, at least two, and all are told: 422.
+    #[error("{}", all_in_words(.0))]
+    InvalidAll(Vec<FieldError>),
     /// It is well formed, and can never be done here: 422 with a type of its own.
     #[error("{field}")]
     Impossible {
@@ -160,6 +163,32 @@ impl AppError {
         Self::Invalid(FieldError::new(field, value, remedy))
     }
 
+    /// Refuses what has faults, with all of them.
+    pub fn of_faults(mut faults: Vec<FieldError>) -> Result<(), Self> {
+        match faults.len() {
+            0 => Ok(()),
+            1 => Err(Self::Invalid(faults.remove(0))),
+            _ => Err(Self::InvalidAll(faults)),
+        }
+    }
+
+    /// The same seen from what holds the fields, where values are wrong.
+    #[must_use]
+    pub fn under(self, place: &str) -> Self {
+        match self {
+            Self::Invalid(fault) => Self::Invalid(fault.under(place)),
+            Self::InvalidAll(faults) => {
+                let faults = faults.into_iter().map(|fault| fault.under(place));
+                Self::InvalidAll(faults.collect())
+            }
+            Self::Impossible { code, field } => Self::Impossible {
+                code,
+                field: field.under(place),
+            },
+            other => other,
+        }
+    }
+
     /// Something that contradicts the present state: what is in the way, where, and what to do.
     pub fn conflict(code: RefusalCode, message: impl Into<String>, field: FieldError) -> Self {
         Self::Conflict {
@@ -212,6 +241,12 @@ impl AppError {
         }
         error.into()
     }
+}
+
+/// Faults as one text, a sentence each.
+fn all_in_words(faults: &[FieldError]) -> String {
+    let sentences: Vec<String> = faults.iter().map(FieldError::to_string).collect();
+    sentences.join("; ")
 }
 
 impl From<FieldError> for AppError {

@@ -22,6 +22,8 @@ use crate::store::changes::{self, Change, Position};
 
 /// Changes that a subscriber may lag behind before it is told to read everything again.
 const LAG_MAX: usize = 1_024;
+/// A look at the feed is followed by a rest of so many times its length.
+const RESTS: u32 = 3;
 /// Changes read at once.
 const BATCH: i64 = 1_000;
 /// Most changes that a returning subscriber is given one by one.
@@ -70,12 +72,15 @@ pub async fn run(app: App, stop: CancellationToken) {
     let tick = app.config.timers.tick;
     let mut position = None;
     while !stop.is_cancelled() {
+        let begun = Instant::now();
         match follow(&app, position).await {
             Ok(next) => position = Some(next),
             Err(error) => {
                 tracing::warn!(error = %error, "change feed cannot be read, trying again")
             }
         }
+        // A part of the time at the most: where much changes each look finds more.
+        tokio::time::sleep(begun.elapsed() * RESTS).await;
         tokio::select! {
             () = stop.cancelled() => {}
             () = app.wake.feed.notified() => {}

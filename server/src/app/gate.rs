@@ -3,14 +3,16 @@
 use domain::ids::JobId;
 use domain::name::Name;
 
-use super::authorise::{Action, Rule, Target, authorise};
+use super::authorise::{Action, Needs, Rule, Target, authorise, may_somewhere};
 use super::{App, AppError, Asker, jobs, teams};
 
 /// On what something was asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum On {
-    /// On nothing of any team.
+    /// On nothing of any team that its address names.
     Platform,
+    /// On a team or a job by what can be the name of none.
+    Unknown,
     /// On a team.
     Team(Name),
     /// On a job.
@@ -32,7 +34,14 @@ pub async fn judge(app: &App, asker: &Asker, action: Action, on: &On) -> Result<
             jobs::find(&mut tx, asker, action, *job).await?;
             Ok(tx.commit().await?)
         }
+        // Which team is meant stands in what could not be read.
+        (Rule::Team(..) | Rule::Work(_), On::Platform) if !may_somewhere(asker, action) => {
+            Err(AppError::Forbidden {
+                action: action.as_str(),
+                needs: Needs::SomeTeam,
+            })
+        }
         // Its path names nothing that could be there, which its refusal says.
-        (Rule::Team(..) | Rule::Work(_), On::Platform) => Ok(()),
+        (Rule::Team(..) | Rule::Work(_), On::Platform | On::Unknown) => Ok(()),
     }
 }

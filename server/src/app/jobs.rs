@@ -27,7 +27,7 @@ pub use batch::{Batch, submit_batch};
 pub(super) use check::check;
 pub use history::{Attempt, Event, attempts, events, steps};
 pub use prospect::{BeyondQuota, QuotaCode};
-pub(super) use prospect::{Prospect, may_be_beyond, of as prospect};
+pub(super) use prospect::{Prospect, beyond_at_all_times, may_be_beyond, of as prospect};
 pub(crate) use prospect::{beyond_quotas, waits_for_quota};
 pub use steer::{JobPatch, JobWish, Part, cancel, resume, steer, steer_part, suspend, update};
 pub use submit::submit;

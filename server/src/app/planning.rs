@@ -5,11 +5,12 @@ mod dry_run;
 mod explain;
 mod price;
 
+use chrono::TimeDelta;
 use domain::MilliGpu;
 use domain::ids::UserId;
 use domain::name::Name;
 use domain::spec::JobSpec;
-use engine::world::{Workload, World};
+use engine::world::{Workload, WorkloadState, World};
 
 use super::authorise::{Action, Target, authorise};
 use super::questions::live;
@@ -77,6 +78,20 @@ pub async fn leaving(app: &App, asker: &Asker, node: &Name) -> Result<Leaving, A
 /// unique; workloads and users by their ids.
 pub async fn scenario(app: &App, asker: &Asker) -> Result<String, AppError> {
     authorise(asker, Action::GetScenario, Target::Platform)?;
-    let world = live(app).await?;
+    let mut world = live(app).await?;
+    about_to_end(&mut world);
     Ok(engine::scenario::write(&world))
+}
+
+/// No file says of running work that it holds other devices than it asks for, as it does while its end is
+/// recorded because a device was replaced under it or its spec cannot be read: it is told to leave.
+fn about_to_end(world: &mut World) {
+    let soon = world.now + TimeDelta::seconds(1);
+    for work in &mut world.workloads {
+        let each = work.devices_each();
+        let other = work.placed.iter().any(|p| p.devices.len() != each);
+        if other && work.state == WorkloadState::Running {
+            (work.state, work.leaves_at) = (WorkloadState::Leaving, Some(soon));
+        }
+    }
 }

@@ -13,13 +13,15 @@ use domain::state::JobState;
 use engine::cycles::{self, Stage};
 use engine::plan::{Plan, Share};
 use engine::statement::{Starved, Statement, statements};
-use engine::world::{WorkloadState, World};
+use engine::world::{Team, WorkloadState, World};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::authorise::{Action, Target, authorise};
+use super::jobs::{self, BeyondQuota};
 use super::quotas::Warning;
 use super::{App, AppError, Asker, questions};
+use crate::scheduler::week::Week;
 use crate::store;
 pub use conflicts::BookingConflicts;
 use draft::Known;
@@ -37,6 +39,9 @@ pub struct PolicyDiff {
     /// nothing else happened meanwhile.
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
+    /// The moment by whose windows quotas were taken in both; null where that is the same.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub windows_at: Option<Timestamp>,
     /// Jobs of which something else would become.
     pub jobs: Vec<JobDiff>,
     /// How many more there are.
@@ -90,6 +95,8 @@ pub enum Effect {
     Stays,
     /// It would start later, or nobody knows when.
     Delayed,
+    /// It would wait, and the quota that it would have then never admits it.
+    NeverStarts,
     /// It would start sooner, though not now.
     Sooner,
     /// It would wait for another cause.
@@ -107,6 +114,8 @@ pub struct Fate {
     /// for it, or again after it was stopped.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expected_start: Option<Timestamp>,
+    /// What of its quota can never admit it, while it waits; null where no quota is in its way for good.
+    pub beyond_quota: Option<BeyondQuota>,
 }
 
 /// What a plan does with a job.
@@ -196,9 +205,10 @@ pub async fn diff(app: &App, asker: &Asker, draft: PolicyDraft) -> Result<Policy
     let mut present = questions::live(app).await?;
     let mut changed = present.clone();
     let both = (&mut present, &mut changed);
+    let week = questions::week(app).await?;
     let known = draft.apply(app, asker, both).await?;
     let again = queue_again(app, asker, &present).await?;
-    let compared = move || compare(&present, &changed, known, &again);
+    let compared = move || compare(&present, &changed, &week, known, &again);
     let mut diff = app.questions.ask("plan a draft", compared).await?;
     name_jobs(app, asker, &mut diff.jobs).await?;
     Ok(diff)
@@ -239,10 +249,18 @@ async fn name_jobs(app: &App, asker: &Asker, jobs: &mut [JobDiff]) -> Result<(),
     Ok(())
 }
 
-fn compare(present: &World, changed: &World, known: Known, again: &BTreeSet<String>) -> PolicyDiff {
+fn compare(
+    present: &World,
+    changed: &World,
+    week: &Week,
+    known: Known,
+    again: &BTreeSet<String>,
+) -> PolicyDiff {
     let stages = |world: &World| cycles::until_left(world.clone(), again);
     let (before, after) = (stages(present), stages(changed));
-    let mut jobs = jobs(present, &before, &after);
+    let fates_before = fates(present, &before, || week.otherwise());
+    let fates_after = fates(changed, &after, || known.at_other_times(changed, week));
+    let mut jobs = jobs(present, &fates_before, &fates_after);
     let jobs_left_out = jobs.len().saturating_sub(JOBS_MAX);
     jobs.truncate(JOBS_MAX);
     let mut conflicts = known.conflicts;
@@ -250,6 +268,7 @@ fn compare(present: &World, changed: &World, known: Known, again: &BTreeSet<Stri
     conflicts.truncate(CONFLICTS_MAX);
     PolicyDiff {
         at: present.now,
+        windows_at: known.windows_at,
         jobs,
         jobs_left_out,
         shares: shares(&before, &after),
@@ -260,11 +279,25 @@ fn compare(present: &World, changed: &World, known: Known, again: &BTreeSet<Stri
     }
 }
 
-/// What plans in a row make of the work that they do not leave as it is.
-fn fates(stages: &[Stage]) -> BTreeMap<&str, Fate> {
+/// What plans in a row make of the work that they do not leave as it is; with the quotas of the world's
+/// teams at other times.
+fn fates<'p>(
+    world: &World,
+    stages: &'p [Stage],
+    otherwise: impl FnOnce() -> Vec<Vec<Team>>,
+) -> BTreeMap<&'p str, Fate> {
+    let last = stages.last().map(|stage| &stage.plan.waiting);
+    let asked = last.into_iter().flatten();
+    let asked = asked.filter(|waiting| jobs::may_be_beyond(waiting.code.as_str()));
+    let works = asked.filter_map(|waiting| world.workload(&waiting.workload).cloned());
+    let mut beyond = jobs::beyond_at_all_times(world, otherwise, works.collect());
     let mut fates = BTreeMap::new();
     for (at, stage) in stages.iter().enumerate() {
         tell(&mut fates, &stage.plan, (at > 0).then_some(stage.at));
+    }
+    let waits = fates.iter_mut();
+    for (name, fate) in waits.filter(|(_, fate)| fate.outcome == Outcome::Waits) {
+        fate.beyond_quota = beyond.remove(*name);
     }
     fates
 }
@@ -275,6 +308,7 @@ fn tell<'p>(fates: &mut BTreeMap<&'p str, Fate>, plan: &'p Plan, later: Option<T
         outcome,
         reason: reason.map(str::to_owned),
         expected_start,
+        beyond_quota: None,
     };
     // What was decided stays; who was stopped is told when it starts again.
     let mut put = |name: &'p str, told: Fate| match fates.get_mut(name) {
@@ -318,18 +352,22 @@ fn tell<'p>(fates: &mut BTreeMap<&'p str, Fate>, plan: &'p Plan, later: Option<T
     }
 }
 
-fn jobs(world: &World, before: &[Stage], after: &[Stage]) -> Vec<JobDiff> {
-    let (before, after) = (fates(before), fates(after));
+fn jobs(
+    world: &World,
+    before: &BTreeMap<&str, Fate>,
+    after: &BTreeMap<&str, Fate>,
+) -> Vec<JobDiff> {
     let runs = || Fate {
         outcome: Outcome::Runs,
         reason: None,
         expected_start: None,
+        beyond_quota: None,
     };
     let told = world.workloads.iter().filter_map(|work| {
         let of = |fates: &BTreeMap<&str, Fate>| {
             fates.get(work.name.as_str()).cloned().unwrap_or_else(runs)
         };
-        let (before, after) = (of(&before), of(&after));
+        let (before, after) = (of(before), of(after));
         Some(JobDiff {
             effect: effect(&before, &after)?,
             job: work.name.clone(),
@@ -348,6 +386,9 @@ fn effect(before: &Fate, after: &Fate) -> Option<Effect> {
         return None;
     }
     let same = before.outcome == after.outcome;
+    if before.beyond_quota.is_none() && after.beyond_quota.is_some() {
+        return Some(Effect::NeverStarts);
+    }
     match after.outcome {
         Outcome::Waits if before.outcome == Outcome::Waits => {
             match (before.expected_start, after.expected_start) {

@@ -1,13 +1,9 @@
 //! What is promised of a pool in all, and what the pool has.
 
-use std::collections::BTreeMap;
-
 use domain::MilliGpu;
 use engine::world::{Node, NodeState, Team, World};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-
-use super::{App, AppError, Asker, questions};
 
 /// Guarantees in a pool that are more than it has: all of them shrink in proportion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -18,43 +14,22 @@ pub struct Overpromised {
     pub capacity: MilliGpu,
 }
 
-impl Overpromised {
-    /// These guarantees, where they are more than the pool has.
-    pub(super) fn of(fleet: &World, pool: &str, guaranteed: MilliGpu) -> Option<Self> {
-        let capacity = capacity(fleet.nodes.iter().filter(|node| node.pool == pool));
-        (guaranteed > capacity).then_some(Self {
-            guaranteed,
-            capacity,
-        })
-    }
-}
-
 /// What the guarantees of a pool exceed it by, where they do.
 pub(super) fn overpromised(fleet: &World, pool: &str) -> Option<Overpromised> {
     let roots = fleet.teams.iter().filter(|team| team.parent.is_none());
     let guaranteed = roots
         .map(|team| of_team(&fleet.teams, &team.name, pool))
         .sum();
-    Overpromised::of(fleet, pool, guaranteed)
+    let capacity = capacity(fleet.nodes.iter().filter(|node| node.pool == pool));
+    (guaranteed > capacity).then_some(Overpromised {
+        guaranteed,
+        capacity,
+    })
 }
 
 /// Whether a node answers: what it has counts, whether or not new work starts on it.
 pub(super) fn answers(node: &Node) -> bool {
     node.state != NodeState::Unreachable
-}
-
-/// What each pool has now, for who may see the quotas of all teams.
-pub async fn capacities(
-    app: &App,
-    asker: &Asker,
-) -> Result<Option<BTreeMap<String, MilliGpu>>, AppError> {
-    if !asker.scope().sees_all {
-        return Ok(None);
-    }
-    let fleet = questions::fleet(app).await?;
-    let of = |pool: &str| capacity(fleet.nodes.iter().filter(|node| node.pool == pool));
-    let pools = fleet.pools.iter();
-    Ok(Some(pools.map(|p| (p.name.clone(), of(&p.name))).collect()))
 }
 
 /// The devices of these nodes that have not failed, where the node answers.

@@ -9,6 +9,7 @@ use tokio::sync::{Mutex, MutexGuard, Semaphore, SemaphorePermit};
 
 use super::{App, AppError};
 use crate::scheduler::translate;
+use crate::scheduler::week::Week;
 use crate::scheduler::world::{Mirror, Refresh};
 
 /// People who may wait for an answer of one replica's planner. A plan of a large fleet takes
@@ -24,6 +25,8 @@ const RETRY_AFTER_SECONDS: u64 = 1;
 #[derive(Debug)]
 pub struct Questions {
     sight: Mutex<Sight>,
+    /// The fleet and the rules by themselves; absent before the first question.
+    fleet: Mutex<Option<Mirror>>,
     /// Held by whoever plans; with what was thought last.
     desk: Mutex<Option<Arc<Thought>>>,
     line: Semaphore,
@@ -55,6 +58,7 @@ impl Default for Questions {
     fn default() -> Self {
         Self {
             sight: Mutex::default(),
+            fleet: Mutex::default(),
             desk: Mutex::default(),
             line: Semaphore::new(ASKERS_MAX),
         }
@@ -95,20 +99,31 @@ async fn answer<T: Send + 'static>(
 
 /// The fleet and the rules without any work, as this replica knows them now.
 pub(super) async fn fleet(app: &App) -> Result<World, AppError> {
-    let mut sight = app.questions.sight.lock().await;
-    let mirror = sight.refresh(app).await?;
+    let mut kept = app.questions.fleet.lock().await;
+    let mirror = look_at_fleet(app, &mut kept).await?;
     Ok(translate::fleet(&mirror.records, mirror.now))
 }
 
-/// The same, and beside it what it is while no window is open.
-pub(super) async fn fleets(app: &App) -> Result<[World; 2], AppError> {
-    let mut sight = app.questions.sight.lock().await;
-    let mirror = sight.refresh(app).await?;
-    let (records, now) = (&mirror.records, mirror.now);
-    Ok([
-        translate::fleet(records, now),
-        translate::outside_windows(records, now),
-    ])
+/// The same over the week.
+pub(super) async fn week(app: &App) -> Result<Week, AppError> {
+    let mut kept = app.questions.fleet.lock().await;
+    let mirror = look_at_fleet(app, &mut kept).await?;
+    Ok(Week::of(&mirror.records, mirror.now))
+}
+
+/// The fleet's mirror, brought up to date. One that could not be is loaded anew next time.
+async fn look_at_fleet<'m>(
+    app: &App,
+    kept: &'m mut Option<Mirror>,
+) -> Result<&'m mut Mirror, AppError> {
+    let mirror = match kept.take() {
+        Some(mut mirror) => {
+            mirror.refresh(&app.db).await?;
+            mirror
+        }
+        None => Mirror::load_fleet(&app.db).await?,
+    };
+    Ok(kept.insert(mirror))
 }
 
 /// Everything, as this replica knows it now.

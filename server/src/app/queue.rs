@@ -12,6 +12,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::authorise::{Action, Target, authorise};
+use super::jobs::{self, BeyondQuota};
 use super::page::{self, Page, PageAsk};
 use super::planning::{Accuracy, accuracy_of};
 use super::questions;
@@ -79,6 +80,8 @@ pub struct Queued {
     /// it sooner.
     #[schema(value_type = Object)]
     pub waiting: Value,
+    /// What of its quota can never admit it as it is; null where no quota is in its way for good.
+    pub beyond_quota: Option<BeyondQuota>,
 }
 
 /// The place of an item: those without a rank come last, by their ids.
@@ -123,11 +126,16 @@ pub async fn list(app: &App, asker: &Asker, pool: &Name, ask: &PageAsk) -> Resul
     let mut all = Others::default();
     line.iter().for_each(|waiting| all.add(waiting));
     let found = |waiting: &Waiting| rows.iter().find(|row| Some(row.id) == id(waiting));
+    let asked = shown.page.items.iter().map(|(waiting, _)| *waiting);
+    let mut beyond = beyond(app, world, asked).await?;
     let items = shown.page.items.iter();
     Ok(Queue {
         // Who has gone since the plan was made waits no more.
         items: items
-            .filter_map(|(waiting, before)| Some(item(world, found(waiting)?, waiting, *before)))
+            .filter_map(|(waiting, before)| {
+                let beyond = beyond.remove(&waiting.workload);
+                Some(item(world, found(waiting)?, waiting, (*before, beyond)))
+            })
             .collect(),
         next_cursor: shown.page.next_cursor,
         others_after: shown.after,
@@ -225,9 +233,35 @@ impl<'p> Shown<'p> {
     }
 }
 
-fn item(world: &World, row: &JobRow, waiting: &Waiting, others_before: Others) -> Queued {
+/// What of their quotas can never admit these, by workload.
+async fn beyond<'p>(
+    app: &App,
+    world: &World,
+    waiting: impl Iterator<Item = &'p Waiting>,
+) -> Result<BTreeMap<String, BeyondQuota>, AppError> {
+    let asked = waiting.filter(|waiting| jobs::may_be_beyond(waiting.code.as_str()));
+    let works = asked.filter_map(|waiting| world.workload(&waiting.workload).cloned());
+    let works: Vec<Workload> = works.collect();
+    if works.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let week = questions::week(app).await?;
+    let asked = move || jobs::beyond_quotas(&week, works);
+    app.questions.ask("ask of quotas in a queue", asked).await
+}
+
+fn item(
+    world: &World,
+    row: &JobRow,
+    waiting: &Waiting,
+    (others_before, beyond_quota): (Others, Option<BeyondQuota>),
+) -> Queued {
     let told = discreet::verdict(world, &row.team, waiting);
     let told = discreet::retried(told, &discreet::Tried::of(row));
+    let mut told = serde_json::to_value(told).unwrap_or_default();
+    if let Some(beyond) = &beyond_quota {
+        beyond.mend(&mut told);
+    }
     Queued {
         job: row.id,
         name: row.name.clone(),
@@ -237,7 +271,8 @@ fn item(world: &World, row: &JobRow, waiting: &Waiting, others_before: Others) -
         created_at: row.created_at,
         rank: waiting.rank,
         others_before,
-        waiting: serde_json::to_value(told).unwrap_or_default(),
+        waiting: told,
+        beyond_quota,
     }
 }
 

@@ -4,7 +4,7 @@ pub mod table;
 pub mod tree;
 pub(super) mod warning;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use domain::FieldError;
 use domain::MilliGpu;
@@ -18,7 +18,7 @@ use super::authorise::{Action, Target, authorise};
 use super::idempotency::{self, Answer, Repeat};
 use super::page::{self, Page, PageAsk};
 use super::versions::{self, By, Expected, Object, PolicyNoun};
-use super::{App, AppError, Asker, RefusalCode, change, pools, questions, teams};
+use super::{App, AppError, Asker, RefusalCode, change, pools, teams};
 use crate::store::quotas::{Amounts, OfTeam};
 use crate::store::teams::TreeTeam;
 use crate::store::{self, Tx};
@@ -26,8 +26,6 @@ use tree::Promises;
 pub use warning::Warning;
 use warning::warnings;
 
-/// Highest weight, in whole units; with it, products of weights and amounts stay in 64 bits.
-const WEIGHT_MAX: i64 = 1_000_000;
 /// Most quotas that are set at once: those of a hundred teams in ten pools.
 const BATCH_MAX: usize = 1_000;
 
@@ -171,11 +169,10 @@ pub async fn put(
         expected,
         amounts: checked(&new)?,
     };
-    // Read before the transaction begins, so that none waits for another connection.
-    let fleet = questions::fleet(app).await?;
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let mut set = set(&mut tx, &by, &[change]).await?;
-    let warnings = warnings(&fleet, &mut tx, &[pool]).await?;
+    let changed = BTreeMap::from([(pool, BTreeSet::from([team]))]);
+    let warnings = warnings(&mut tx, &changed).await?;
     tx.commit().await?;
     app.wake.all();
     let quota = set.pop().expect("one was sent, and one is answered");
@@ -197,16 +194,19 @@ pub async fn put_all(
 ) -> Result<Answer<QuotasSet>, AppError> {
     let by = By::allowed(asker, Action::PutQuotas, reason)?;
     let changes = changes(batch.quotas)?;
-    let fleet = questions::fleet(app).await?;
     let mut work = idempotency::begin(app, asker, repeat).await?;
     if let Some(answer) = work.repeated().await? {
         return Ok(answer);
     }
     let items = set(&mut work.tx, &by, &changes).await?;
-    let mut pools: Vec<&Name> = changes.iter().map(|change| &change.pool).collect();
-    pools.sort_unstable();
-    pools.dedup();
-    let warnings = warnings(&fleet, &mut work.tx, &pools).await?;
+    let mut changed: BTreeMap<&Name, BTreeSet<&Name>> = BTreeMap::new();
+    for change in &changes {
+        changed
+            .entry(&change.pool)
+            .or_default()
+            .insert(&change.team);
+    }
+    let warnings = warnings(&mut work.tx, &changed).await?;
     let answer = Answer::done(QuotasSet { items, warnings }, None);
     let answer = work.finish(app, answer).await?;
     app.wake.all();
@@ -421,13 +421,6 @@ pub(super) fn checked(new: &NewQuota) -> Result<Amounts, AppError> {
             "guaranteed",
             new.guaranteed,
             format!("at most the limit, which is {limit}"),
-        ));
-    }
-    if new.weight > Weight::whole(WEIGHT_MAX) {
-        return Err(AppError::invalid(
-            "weight",
-            new.weight,
-            format!("0 to {WEIGHT_MAX}"),
         ));
     }
     Ok(Amounts {

@@ -52,6 +52,9 @@ pub struct StatementLine {
     pub guaranteed: MilliGpu,
     /// The most that it may hold; null is no limit.
     pub limit: Option<MilliGpu>,
+    /// What it holds above its limit, which fell below what was held: that stays, and nothing more
+    /// starts.
+    pub over_limit: MilliGpu,
     /// What it holds: the sum of `within` and `borrowed`.
     pub held: MilliGpu,
     /// What it holds of its guarantee.
@@ -151,6 +154,9 @@ fn line(
         quota: quota(&world.teams, &statement.team, &statement.pool),
         guaranteed: statement.guaranteed,
         limit: statement.limit,
+        over_limit: statement
+            .limit
+            .map_or(MilliGpu::ZERO, |limit| statement.held.saturating_sub(limit)),
         held: statement.held,
         within,
         borrowed: statement.borrowed,

@@ -8,7 +8,6 @@ use domain::Timestamp;
 use domain::ids::{PoolId, WindowId};
 use domain::name::Name;
 use domain::weekly::{Day, TimeOfDay, Weekly, Zone};
-use engine::world::World;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -18,7 +17,7 @@ use super::page::{self, Page, PageAsk};
 use super::policy_diff::WindowDraft;
 use super::quotas::{self, NewQuota, Warning, tree::Promises, warning};
 use super::versions::{self, By, Expected, Object, PolicyNoun};
-use super::{App, AppError, Asker, RefusalCode, change, pools, questions};
+use super::{App, AppError, Asker, RefusalCode, change, pools};
 use crate::store::windows::{self as rows, WindowQuota as QuotaRow};
 use crate::store::{self, Tx};
 
@@ -184,19 +183,15 @@ pub async fn list(
 ) -> Result<Page<Window>, AppError> {
     authorise(asker, Action::ListWindows, Target::Platform)?;
     let after: Option<Name> = ask.after("window")?;
-    let fleet = if asker.scope().sees_all {
-        Some(questions::fleet(app).await?)
-    } else {
-        None
-    };
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let pool_id = pools::find(&mut tx, pool).await?.id;
     // A pool has few.
     let found = rows::all(&mut tx, Some(pool_id)).await?;
     let now = store::clock(&mut tx).await?;
-    let mut warnings = match &fleet {
-        Some(fleet) => warnings(&mut tx, (pool_id, pool), fleet).await?,
-        None => BTreeMap::new(),
+    let mut warnings = if asker.scope().sees_all {
+        warnings(&mut tx, (pool_id, pool)).await?
+    } else {
+        BTreeMap::new()
     };
     tx.commit().await?;
     let sees = |row: &rows::Window| asker.scope().sees_all || !row.quotas.is_empty();
@@ -221,8 +216,6 @@ pub async fn create(
     reason: &str,
 ) -> Result<Answer<Window>, AppError> {
     let by = By::allowed(asker, Action::CreateWindow, reason)?;
-    // Read before the transaction begins, so that none waits for another connection.
-    let fleet = questions::fleet(app).await?;
     let mut work = idempotency::begin(app, asker, repeat).await?;
     if let Some(answer) = work.repeated().await? {
         return Ok(answer);
@@ -235,7 +228,7 @@ pub async fn create(
         quotas: new.quotas,
     };
     set(&mut work.tx, &by, pool, &new.name, Expected::Nothing, &form).await?;
-    let window = read(&mut work.tx, pool, &new.name, &fleet).await?;
+    let window = read(&mut work.tx, pool, &new.name).await?;
     let version = window.version;
     let answer = work.finish(app, Answer::created(window, version)).await?;
     app.wake.all();
@@ -252,7 +245,6 @@ pub async fn update(
     reason: &str,
 ) -> Result<Window, AppError> {
     let by = By::allowed(asker, Action::UpdateWindow, reason)?;
-    let fleet = questions::fleet(app).await?;
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let pool_id = pools::find(&mut tx, pool).await?.id;
     let mut form = WindowForm::from(&find(&mut tx, pool_id, name).await?);
@@ -262,7 +254,7 @@ pub async fn update(
     form.time_zone = patch.time_zone.unwrap_or(form.time_zone);
     form.quotas = patch.quotas.unwrap_or(form.quotas);
     set(&mut tx, &by, pool, name, Expected::Version(version), &form).await?;
-    let window = read(&mut tx, pool, name, &fleet).await?;
+    let window = read(&mut tx, pool, name).await?;
     tx.commit().await?;
     app.wake.all();
     Ok(window)
@@ -451,10 +443,10 @@ fn stale(row: &rows::Window, given: i64) -> AppError {
 }
 
 /// One window, in the transaction of somebody who sees the quotas of all teams.
-async fn read(tx: &mut Tx, pool: &Name, name: &Name, fleet: &World) -> Result<Window, AppError> {
+async fn read(tx: &mut Tx, pool: &Name, name: &Name) -> Result<Window, AppError> {
     let pool_id = pools::find(tx, pool).await?.id;
     let now = store::clock(tx).await?;
-    let mut warnings = warnings(tx, (pool_id, pool), fleet).await?;
+    let mut warnings = warnings(tx, (pool_id, pool)).await?;
     let warnings = warnings.remove(name).unwrap_or_default();
     Ok(shown(&find(tx, pool_id, name).await?, now, warnings))
 }
@@ -463,11 +455,11 @@ async fn read(tx: &mut Tx, pool: &Name, name: &Name, fleet: &World) -> Result<Wi
 async fn warnings(
     tx: &mut Tx,
     pool: (PoolId, &Name),
-    fleet: &World,
 ) -> Result<BTreeMap<Name, Vec<Warning>>, AppError> {
     let now = store::clock(tx).await?;
     let promises = Promises::load(tx, pool).await?;
-    Ok(warning::of_windows(fleet, &promises, now))
+    let capacity = warning::capacity(tx, pool.0).await?;
+    Ok(warning::of_windows(capacity, &promises, now))
 }
 
 fn shown(row: &rows::Window, now: Timestamp, warnings: Vec<Warning>) -> Window {

@@ -18,6 +18,9 @@ use crate::app::{App, bookings};
 use crate::lifecycle::LifecycleError;
 use crate::store;
 
+/// A round is followed by a rest of so many times its length: what is due by time is found some
+/// milliseconds later, and a busy leader's commits do not each cause a round.
+const RESTS: u32 = 9;
 /// How often what ages is swept away.
 const RETENTION_EVERY: Duration = Duration::from_secs(60);
 /// How often segments become ledger entries; they cover full hours, so that seconds do not matter.
@@ -47,6 +50,7 @@ async fn work(app: App) {
             () = app.wake.background.notified() => {}
             () = tokio::time::sleep(tick) => {}
         }
+        let begun = Instant::now();
         let Round(mut round) = reconcile(&app, steady.settled()).await;
         if rated.elapsed() >= RATING_EVERY {
             rated = Instant::now();
@@ -76,6 +80,7 @@ async fn work(app: App) {
             }
             tracing::warn!(reconciler, %error, "a reconciler could not finish its round");
         }
+        tokio::time::sleep(begun.elapsed() * RESTS).await;
     }
 }
 

@@ -3,6 +3,7 @@
 pub mod body;
 pub mod context;
 pub mod fields;
+pub mod gate;
 pub mod headers;
 pub mod health;
 pub mod listener;

@@ -8,9 +8,10 @@ use domain::spec::{JobSpec, RetryOn};
 use domain::state::{AssignmentPhase, AttemptEnd, AttemptState, JobState, Reachability};
 use serde_json::json;
 
-use super::report::{settle, step_worker};
+use super::gang::Gang;
+use super::report::settle;
 use super::resize::go_on_without;
-use super::{Actor, LifecycleError, Stop, step_attempt, step_job, stop};
+use super::{Actor, LifecycleError, Steps, Stop, step_worker, stop};
 use crate::accounting::meter;
 use crate::config::Timers;
 use crate::store::assignments::{self, Assignment};
@@ -25,15 +26,19 @@ pub const REQUEUES_MAX: i32 = 5;
 const BACKOFF_MS_MAX: i64 = 600_000;
 
 /// Ends an attempt all of whose workers have left, and decides in the same transaction what
-/// its job does next. All three are locked.
+/// its job does next. The gang is locked.
 pub(super) async fn end(
     tx: &mut Tx,
     timers: &Timers,
-    job: &mut JobRow,
-    attempt: &mut AttemptRow,
-    workers: &[Assignment],
+    gang: &mut Gang,
+    steps: &mut Steps,
     actor: &Actor,
 ) -> Result<(), LifecycleError> {
+    let Gang {
+        job,
+        attempt,
+        workers,
+    } = gang;
     // What its gang went on without counts for nothing.
     let well = workers
         .iter()
@@ -45,6 +50,7 @@ pub(super) async fn end(
     // it again would do its work twice. A cancel stands, since it was promised.
     if well && !cancelled {
         if attempt.reason.is_some() {
+            steps.write(tx).await?;
             attempts::amend_as_done(tx, attempt.id).await?;
             evictions::nothing_lost(tx, attempt.id).await?;
             attempt.reason = None;
@@ -53,15 +59,15 @@ pub(super) async fn end(
             exit_code: Some(0),
             ..AttemptStep::to(AttemptState::Ended).because(AttemptEnd::Exit, "")
         };
-        step_attempt(tx, attempt, &step, actor, json!({})).await?;
+        steps.attempt(attempt, step, actor, json!({}))?;
     } else {
         let step = AttemptStep::to(AttemptState::Ended)
             .because(AttemptEnd::NodeLost, "it ended without a reason");
-        step_attempt(tx, attempt, &step, actor, json!({})).await?;
+        steps.attempt(attempt, step, actor, json!({}))?;
     }
     let now = store::clock(tx).await?;
     if let Some(step) = next_step(timers, job, attempt, now) {
-        step_job(tx, job, &step, actor, json!({ "attempt": attempt.number })).await?;
+        steps.job(job, step, actor, json!({ "attempt": attempt.number }))?;
     }
     Ok(())
 }

@@ -8,20 +8,24 @@
 
 pub mod end;
 mod evict;
+mod gang;
 mod grant;
 pub mod nodes;
 pub mod report;
 mod resize;
+mod steps;
 mod stop;
 pub mod words;
 
-use domain::state::{IllegalStep, JobState};
+use domain::state::{AssignmentPhase, IllegalStep};
 use serde_json::Value;
 
+use crate::store::assignments::Assignment;
 use crate::store::attempts::{AttemptRow, AttemptStep};
-use crate::store::events::{self, NewEvent, Subject};
-use crate::store::jobs::{self, JobGuard, JobRow, JobStep};
-use crate::store::{Tx, attempts, waits};
+use crate::store::jobs::{JobRow, JobStep};
+use crate::store::{self, Tx};
+
+use steps::{Process, Steps};
 
 pub use crate::store::events::Actor;
 pub use crate::store::evictions::Gainer;
@@ -55,40 +59,9 @@ pub async fn step_job(
     actor: &Actor,
     data: Value,
 ) -> Result<(), LifecycleError> {
-    job.state.step(step.to)?;
-    let guard = JobGuard {
-        id: job.id,
-        state: job.state,
-        version: job.version,
-    };
-    let version = jobs::step(tx, guard, step)
-        .await?
-        .ok_or_else(|| LifecycleError::Missed(format!("job {}", job.id)))?;
-    let event = NewEvent {
-        subject: Subject::Job(job.id),
-        job: Some((job.team_id, job.id)),
-        node_id: None,
-        from: Some(job.state.as_str()),
-        to: step.to.as_str(),
-        actor,
-        reason: step.reason.as_deref().unwrap_or_default(),
-        data: with_message(data, &step.message),
-    };
-    events::insert(tx, &event).await?;
-    if job.state == JobState::Queued {
-        waits::end(tx, job.team_id, job.id).await?;
-    }
-    job.state = step.to;
-    job.version = version;
-    job.reason.clone_from(&step.reason);
-    job.message.clone_from(&step.message);
-    job.exit_code = step.exit_code;
-    job.exit_signal = step.exit_signal;
-    job.not_before = step.not_before;
-    job.attempt += i32::from(step.begins_attempt);
-    job.retries_used += i32::from(step.spends_retry);
-    job.requeues += i32::from(step.counts_requeue);
-    Ok(())
+    let mut steps = Steps::default();
+    steps.job(job, step.clone(), actor, data)?;
+    steps.write(tx).await
 }
 
 /// Takes one step of an attempt whose row is locked, brings it up to date, and writes the event.
@@ -99,30 +72,23 @@ pub async fn step_attempt(
     actor: &Actor,
     data: Value,
 ) -> Result<(), LifecycleError> {
-    attempt.state.step(step.to)?;
-    if !attempts::step(tx, attempt.id, attempt.state, step).await? {
-        return Err(LifecycleError::Missed(format!("attempt {}", attempt.id)));
-    }
-    if attempt.reason.is_none() {
-        attempt.reason = step.reason;
-        attempt.message.clone_from(&step.message);
-        attempt.exit_code = step.exit_code;
-        attempt.exit_signal = step.exit_signal;
-    }
-    let event = NewEvent {
-        subject: Subject::Attempt(attempt.id),
-        job: Some((attempt.team_id, attempt.job_id)),
-        node_id: None,
-        from: Some(attempt.state.as_str()),
-        to: step.to.as_str(),
-        actor,
-        reason: attempt.reason.map_or("", |end| end.as_str()),
-        data: with_message(data, &attempt.message),
-    };
-    events::insert(tx, &event).await?;
-    attempt.state = step.to;
-    attempt.version += 1;
-    Ok(())
+    let mut steps = Steps::default();
+    steps.attempt(attempt, step.clone(), actor, data)?;
+    steps.write(tx).await
+}
+
+/// Takes one step of a worker whose job is locked, and writes its event.
+async fn step_worker(
+    tx: &mut Tx,
+    worker: &mut Assignment,
+    to: AssignmentPhase,
+    actor: &Actor,
+    reason: &str,
+) -> Result<(), LifecycleError> {
+    let mut steps = Steps::default();
+    let now = store::clock(tx).await?;
+    steps.worker(worker, to, Process::default(), (actor, reason), now)?;
+    steps.write(tx).await
 }
 
 /// Puts a sentence into an event's data, which is an object or nothing.

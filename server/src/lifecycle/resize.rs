@@ -5,9 +5,8 @@ use domain::state::{AssignmentPhase, AttemptEnd, AttemptState};
 use serde_json::{Value, json};
 
 use super::end::backoff;
-use super::grant::{free_master_port, place_workers, seats};
-use super::report::step_worker;
-use super::{Actor, Eviction, Grant, LifecycleError, evict};
+use super::grant::{Ports, Seated, place_workers, seats};
+use super::{Actor, Eviction, Grant, LifecycleError, evict, step_worker};
 use crate::config::Timers;
 use crate::store::assignments::{self, Assignment};
 use crate::store::attempts::AttemptRow;
@@ -187,14 +186,21 @@ pub async fn grow(
         return Err(missed());
     }
     let seats = seats(&members, &grant.workers);
-    place_workers(tx, job, attempt.id, &seats, grant, actor).await?;
+    let seated = Seated {
+        job: (job.team_id, job.id),
+        attempt: attempt.id,
+        seats: &seats,
+        grant,
+    };
+    place_workers(tx, &[seated], actor).await?;
     // Rank 0 was lost with its node: those that join meet where it is now.
     let first = seats
         .iter()
         .zip(&grant.workers)
         .find(|(seat, _)| seat.worker == 0);
     if let Some((_, place)) = first {
-        let port = free_master_port(tx, place.node_id, attempt.id).await?;
+        let mut ports = Ports::taken(tx, &[place.node_id]).await?;
+        let port = ports.take(place.node_id, attempt.id)?;
         attempts::move_master(tx, attempt.id, place.node_id, port).await?;
     }
     let sizes = (members.len(), members.len() + grant.workers.len());

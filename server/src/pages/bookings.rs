@@ -265,7 +265,7 @@ async fn set(
         None => {}
         Some(Ok(diff)) => {
             let teams = Teams::load(app, &visit.asker).await?;
-            outcome.effect = Some(effect::of(diff, &teams, zone, None));
+            outcome.effect = Some(effect::of(diff, &teams, zone));
         }
         Some(Err(error)) => {
             let mut refused = refusal::of(error, |key| field_of(key).to_owned())?;
@@ -423,7 +423,7 @@ pub async fn delete_booking(
     let (pool, name) = (read_name(&pool)?, read_booking(&name)?);
     let version = policies::version(&fields)?;
     let which = (&pool, &name);
-    match bookings::delete(&app, &visit.asker, which, version, "").await {
+    match bookings::delete(&app, &visit.asker, which, version, fields.text("reason")).await {
         Ok(()) => {
             let address = format!("/pools/{pool}/bookings?done=booking_deleted");
             Ok(Redirect::to(&address).into_response())

@@ -107,10 +107,12 @@ async fn show(
             rows: rows(app, visit, &found, &newest),
             back: shell.here.clone(),
             all: older,
+            all_seen: visit.asker.scope().sees_all,
         },
         object: query.object,
         tried: tried.map(|tried| GoingBack {
             id: tried.change.id,
+            restores: tried.change.version,
             noun: tried.change.noun.clone(),
             name: name(&tried.change).to_owned(),
             version: tried.version,
@@ -144,6 +146,7 @@ pub async fn beside(
         rows: rows(app, visit, &found, &newest(&found.items)),
         back: back.to_owned(),
         all: found.next_cursor.map(|_| all),
+        all_seen: visit.asker.scope().sees_all,
     })
 }
 
@@ -169,6 +172,7 @@ fn rows(app: &App, visit: &Visit, found: &Page<PolicyVersion>, newest: &Newest) 
         let present = newest.is_some_and(|(id, _)| *id == change.id);
         ChangeRow {
             id: change.id,
+            version: change.version,
             at: change.at,
             noun: change.noun.clone(),
             name: name(change).to_owned(),
@@ -286,7 +290,7 @@ async fn tried(
         Ok(diff) => {
             let teams = Teams::load(app, &visit.asker).await?;
             let zone = app.config.organisation.time_zone;
-            Ok(effect::of(diff, &teams, zone, None))
+            Ok(effect::of(diff, &teams, zone))
         }
         Err(error) => Err(refusal::of(error, str::to_owned)?),
     };

@@ -80,6 +80,7 @@ fn row(class: Class) -> ClassRow {
         preemptible: class.preemptible,
         default: class.default,
         version: class.version,
+        reason: String::new(),
         error: None,
     }
 }
@@ -96,7 +97,15 @@ pub async fn make_class(
             let told = |fault: &FieldError| refusal::of_value(fault, field_of(&fault.field));
             faults.iter().map(told).collect()
         }
-        Ok(new) => match classes::create(&app, &visit.asker, Repeat::none(), new, "").await {
+        Ok(new) => match classes::create(
+            &app,
+            &visit.asker,
+            Repeat::none(),
+            new,
+            fields.text("reason"),
+        )
+        .await
+        {
             Ok(_) => return Ok(Redirect::to("/classes?done=class_made").into_response()),
             Err(error) => vec![refusal::of(error, field_of)?],
         },
@@ -106,6 +115,7 @@ pub async fn make_class(
             name: fields.text("name").to_owned(),
             priority: fields.text("priority").to_owned(),
             preemptible: fields.text("preemptible") == "true",
+            reason: fields.text("reason").to_owned(),
             errors,
         },
         refused: true,
@@ -150,6 +160,7 @@ pub async fn change_class(
         preemptible,
         default: false,
         version,
+        reason: fields.text("reason").to_owned(),
         error: None,
     };
     let mut outcome = Outcome {
@@ -162,7 +173,7 @@ pub async fn change_class(
                 priority: Some(priority),
                 preemptible: Some(preemptible),
             };
-            match classes::update(&app, &visit.asker, &name, version, patch, "").await {
+            match classes::update(&app, &visit.asker, &name, version, patch, &row.reason).await {
                 Ok(_) => return Ok(Redirect::to("/classes?done=class_saved").into_response()),
                 Err(error) => Err(error),
             }
@@ -193,7 +204,7 @@ async fn tried(app: &App, visit: &Visit, class: ClassDraft) -> Result<Effect, Ap
     let diff = policy_diff::diff(app, &visit.asker, draft).await?;
     let teams = Teams::load(app, &visit.asker).await?;
     let zone = app.config.organisation.time_zone;
-    Ok(effect::of(diff, &teams, zone, None))
+    Ok(effect::of(diff, &teams, zone))
 }
 
 /// Removes a class.
@@ -205,7 +216,15 @@ pub async fn delete_class(
     authorise(&visit.asker, Action::DeleteClass, Target::Platform)?;
     let name = read_name(&name)?;
     let version = policies::version(&fields)?;
-    match classes::delete(&app, &visit.asker, &name, Some(version), "").await {
+    match classes::delete(
+        &app,
+        &visit.asker,
+        &name,
+        Some(version),
+        fields.text("reason"),
+    )
+    .await
+    {
         Ok(()) => Ok(Redirect::to("/classes?done=class_deleted").into_response()),
         Err(error) => {
             let outcome = Outcome {

@@ -1,12 +1,12 @@
 //! What a try of changed policies came to, as its panel shows it.
 
 use domain::MilliGpu;
-use domain::Timestamp;
 use domain::name::Name;
 use domain::weekly::Zone;
 use web::views::{Effect, EffectConflicts, EffectCut, EffectJob, EffectShare, Fate, PolicyWarning};
 
 use super::bookings::conflict_row;
+use super::job::why;
 use super::jobs::Teams;
 use crate::app::policy_diff::{self, BookingConflicts, PolicyDiff, ShareView};
 use crate::app::quotas::Warning;
@@ -18,13 +18,13 @@ const JOBS_SHOWN_MAX: usize = 20;
 const SPANS_SHOWN_MAX: usize = 5;
 
 /// The panel of a try, with moments by the clocks of a zone.
-pub fn of(diff: PolicyDiff, teams: &Teams, zone: Zone, windows_at: Option<Timestamp>) -> Effect {
+pub fn of(diff: PolicyDiff, teams: &Teams, zone: Zone) -> Effect {
     let all = diff.jobs.len() + diff.jobs_left_out;
     let shown: Vec<EffectJob> = diff.jobs.iter().take(JOBS_SHOWN_MAX).map(job).collect();
     let shares = diff.shares.iter().filter(|s| s.before != s.after);
     Effect {
         at: diff.at,
-        windows_at,
+        windows_at: diff.windows_at,
         counts: counts(&diff),
         jobs_left_out: all - shown.len(),
         jobs: shown,
@@ -71,6 +71,16 @@ pub fn warning(warning: &Warning) -> PolicyWarning {
             windows: names(windows),
             teams: names(teams),
         },
+        Warning::WindowInPlace {
+            window,
+            teams,
+            until,
+            ..
+        } => PolicyWarning::WindowInPlace {
+            window: window.to_string(),
+            teams: names(teams),
+            until: *until,
+        },
     }
 }
 
@@ -89,7 +99,8 @@ fn conflicts(told: &BookingConflicts, zone: Zone) -> EffectConflicts {
 /// The effects that people look for, always told; the others where they occur.
 fn counts(diff: &PolicyDiff) -> Vec<(&'static str, usize)> {
     use policy_diff::Effect::{
-        Delayed, Moves, Resized, Sooner, Starts, StartsAfterVictims, Stays, Stops, WaitsOtherwise,
+        Delayed, Moves, NeverStarts, Resized, Sooner, Starts, StartsAfterVictims, Stays, Stops,
+        WaitsOtherwise,
     };
     let always = [Starts, Sooner, Stops, Delayed, Moves];
     let all = [
@@ -99,6 +110,7 @@ fn counts(diff: &PolicyDiff) -> Vec<(&'static str, usize)> {
         Stays,
         Stops,
         Delayed,
+        NeverStarts,
         Moves,
         Resized,
         WaitsOtherwise,
@@ -136,6 +148,7 @@ fn fate(fate: &policy_diff::Fate) -> Fate {
         },
         reason: fate.reason.clone(),
         expected_start: fate.expected_start,
+        beyond_quota: fate.beyond_quota.as_ref().map(why::beyond),
     }
 }
 
@@ -149,6 +162,7 @@ fn effect_code(effect: policy_diff::Effect) -> &'static str {
         Effect::Resized => "resized",
         Effect::Stays => "stays",
         Effect::Delayed => "delayed",
+        Effect::NeverStarts => "never_starts",
         Effect::Sooner => "sooner",
         Effect::WaitsOtherwise => "waits_otherwise",
     }

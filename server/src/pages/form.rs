@@ -13,9 +13,8 @@ use serde::Deserialize;
 use web::views::SubmitForm;
 
 use super::words;
-use typed::{
-    MIB_PER_GIB, MOMENTS, SECONDS_PER_MINUTE, gibibytes, minutes, moment, plain, read, within,
-};
+pub(super) use typed::minutes;
+use typed::{MIB_PER_GIB, MOMENTS, SECONDS_PER_MINUTE, gibibytes, moment, plain, read, within};
 
 /// The form as the browser sends it.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -196,8 +195,10 @@ impl SubmitFields {
             array,
             ..bare(name, command)
         };
-        spec.check().map_err(|fault| vec![fault])?;
-        Ok(spec)
+        match spec.faults() {
+            faults if faults.is_empty() => Ok(spec),
+            faults => Err(faults),
+        }
     }
 
     /// How it is to be treated; nothing where a field says none, and `keep` has its fault.

@@ -131,12 +131,7 @@ pub async fn set_policy(
     match done {
         Ok(diff) => {
             let teams = Teams::load(&app, &visit.asker).await?;
-            outcome.effect = Some(effect::of(
-                diff,
-                &teams,
-                app.config.organisation.time_zone,
-                None,
-            ));
+            outcome.effect = Some(effect::of(diff, &teams, app.config.organisation.time_zone));
         }
         Err(error) => {
             if let Some(refused) = filled.refuse(error)? {

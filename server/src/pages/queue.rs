@@ -5,7 +5,7 @@ use axum::http::Uri;
 use axum::response::Response;
 use serde::Deserialize;
 use web::shell::Section;
-use web::views::{Crowd, QueueRow, QueueView};
+use web::views::{Crowd, QueueRow, QueueView, Wait};
 
 use super::fault::encode;
 use super::job::why;
@@ -105,6 +105,9 @@ fn row(item: Queued, teams: &Teams) -> QueueRow {
         user: item.user,
         class: item.class,
         others_before: crowd(item.others_before),
-        wait: why::verdict(&item.waiting),
+        wait: Wait {
+            beyond_quota: item.beyond_quota.as_ref().map(why::beyond),
+            ..why::verdict(&item.waiting)
+        },
     }
 }

@@ -11,8 +11,8 @@ use web::messages::Messages;
 use web::parts::Team;
 use web::shell::Section;
 use web::views::{
-    Effect, PolicySave, PolicyTab, PoolForm, QUOTA_KEYS, QuotaCell, QuotaLine, QuotaPool,
-    QuotasView, Refusal,
+    Effect, PolicySave, PolicyTab, PoolForm, QUOTA_KEYS, QuotaCell, QuotaInPlace, QuotaLine,
+    QuotaPool, QuotasView, Refusal,
 };
 
 use super::fields::Fields;
@@ -22,7 +22,7 @@ use super::visit::{Posted, Visit};
 use super::{PageError, changes, effect, page, policies, refusal, told};
 use crate::app::authorise::{Action, Target, authorise, may};
 use crate::app::policy_diff::{self, PolicyDraft, QuotaDraft};
-use crate::app::quotas::table::{QuotaTable, TablePool, TableTeam, table};
+use crate::app::quotas::table::{InPlace, QuotaTable, TablePool, TableTeam, table};
 use crate::app::quotas::{self, Quota, QuotaBatch, QuotaRow};
 use crate::app::versions::{PolicyNoun, VersionFilter};
 use crate::app::{App, AppError, RefusalCode, statements};
@@ -321,12 +321,7 @@ pub async fn put_quotas(
     match done {
         Ok(diff) => {
             let teams = Teams::load(&app, &visit.asker).await?;
-            outcome.effect = Some(effect::of(
-                diff,
-                &teams,
-                app.config.organisation.time_zone,
-                None,
-            ));
+            outcome.effect = Some(effect::of(diff, &teams, app.config.organisation.time_zone));
         }
         Err(error) => {
             outcome.errors.extend(sheet.refuse(&rows, error)?);
@@ -429,6 +424,7 @@ fn shown_pool(
         Some(QuotaLine {
             known: pool.capacity.is_some() || team.role.is_some(),
             depth: shown.depth,
+            in_place: pool.in_place.get(&team.name).map(in_place),
             cells: cells.collect(),
             read: line.read.written(),
             held: held
@@ -446,6 +442,14 @@ fn shown_pool(
             .capacity
             .map(|capacity| (table.sum(&promised).milli(), capacity.milli())),
         lines: table.teams.iter().filter_map(line).collect(),
+    }
+}
+
+fn in_place(found: &InPlace) -> QuotaInPlace {
+    QuotaInPlace {
+        window: found.window.to_string(),
+        until: found.until,
+        values: quota_fields::texts(&found.quota),
     }
 }
 

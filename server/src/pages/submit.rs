@@ -184,7 +184,7 @@ pub async fn submit_job(
                     )
                     .await
                 }
-                Err(refusal) => refuse(&app, &visit, &fields, vec![refusal?]).await,
+                Err(refusals) => refuse(&app, &visit, &fields, refusals?).await,
             };
         }
         Ok(spec) => {
@@ -192,7 +192,7 @@ pub async fn submit_job(
                 Ok(answer) => {
                     return Ok(Redirect::to(&format!("/jobs/{}", answer.value.id)).into_response());
                 }
-                Err(error) => vec![refusal_of(error)?],
+                Err(error) => refusals_of(error)?,
             }
         }
     };
@@ -220,7 +220,7 @@ pub async fn check_job(
         Err(faults) => Some(refused(faults.iter().map(refused_field).collect())),
         Ok(spec) => Some(match dry_run(&app, &visit, &team, spec).await {
             Ok(answer) => answer,
-            Err(refusal) => refused(vec![refusal?]),
+            Err(refusals) => refused(refusals?),
         }),
     };
     page(&DryRunView {
@@ -244,23 +244,23 @@ fn refused(refusals: Vec<Refusal>) -> DryRun {
     }
 }
 
-/// A dry run; its error is a refusal that the form shows, or one that makes a page of its own.
+/// A dry run; its error are refusals that the form shows, or one that makes a page of its own.
 async fn dry_run(
     app: &App,
     visit: &Visit,
     team: &Name,
     spec: JobSpec,
-) -> Result<DryRun, Result<Refusal, PageError>> {
+) -> Result<DryRun, Result<Vec<Refusal>, PageError>> {
     let limit = spec.time_limit_seconds;
     let answer = planning::dry_run(app, &visit.asker, team, spec)
         .await
-        .map_err(refusal_of)?;
+        .map_err(refusals_of)?;
     if let Some(refused) = answer.refusal {
         let fault = FieldError::new(&refused.field, &refused.value, refused.remedy);
-        return Err(Ok(Refusal {
+        return Err(Ok(vec![Refusal {
             code: Some(refused.code),
             ..refused_field(&fault)
-        }));
+        }]));
     }
     let waits = answer.waiting.as_ref().map(|waiting| Wait {
         beyond_quota: answer.beyond_quota.as_ref().map(beyond),
@@ -373,9 +373,12 @@ fn repeat(fields: &SubmitFields, spec: &JobSpec) -> Repeat {
     Repeat::keyed(ROUTE.into(), fields.idempotency_key.clone(), &body)
 }
 
-/// A refusal that the form shows; anything else makes a page of its own.
-fn refusal_of(error: AppError) -> Result<Refusal, PageError> {
-    Ok(refusal::of(error, |key| field_of(key).to_owned())?)
+/// Refusals that the form shows; anything else makes a page of its own.
+fn refusals_of(error: AppError) -> Result<Vec<Refusal>, PageError> {
+    match error {
+        AppError::InvalidAll(faults) => Ok(faults.iter().map(refused_field).collect()),
+        error => Ok(vec![refusal::of(error, |key| field_of(key).to_owned())?]),
+    }
 }
 
 fn refused_field(fault: &FieldError) -> Refusal {

@@ -16,6 +16,10 @@ const KIB: usize = 1024;
 pub fn detail(t: &Messages, error: &AppError) -> Option<Phrase> {
     match error {
         AppError::Invalid(fault) | AppError::Unreadable(fault) => Some(value(t, fault, None)),
+        AppError::InvalidAll(faults) => {
+            let told = faults.iter().map(|fault| value(t, fault, None));
+            Some(Phrase::list(told))
+        }
         AppError::Impossible { code, field } => Some(value(t, field, Some(code.as_str()))),
         AppError::Exceeded(excess) => Some(self::excess(t, excess)),
         AppError::Conflict { code, .. } => Some(t.word("refused_because", code.as_str())),

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use axum::extract::{Path, State};
 use axum::http::Uri;
 use axum::response::{IntoResponse, Redirect, Response};
-use domain::Timestamp;
 use domain::name::Name;
 use domain::weekly::Day;
 use serde::Deserialize;
@@ -27,7 +26,7 @@ use crate::app::policy_diff::{self, PolicyDraft, WindowDraft};
 use crate::app::quotas::table::table;
 use crate::app::versions::{PolicyNoun, VersionFilter};
 use crate::app::windows::{self, NewWindow, Window, WindowPatch};
-use crate::app::{App, AppError, clock};
+use crate::app::{App, AppError};
 use crate::front::fields::read_query;
 
 /// The route that keys of this form belong to.
@@ -217,16 +216,13 @@ async fn set(
 async fn tried(app: &App, visit: &Visit, pool: &Name, new: NewWindow) -> Result<Effect, AppError> {
     let draft = WindowDraft::of(pool, new);
     let zone = app.config.organisation.time_zone;
-    let now = clock::now(app).await?;
-    let at: Option<Timestamp> = draft.next_open(zone, now).filter(|at| *at > now);
     let draft = PolicyDraft {
         windows: vec![draft],
-        windows_at: at,
         ..PolicyDraft::default()
     };
     let diff = policy_diff::diff(app, &visit.asker, draft).await?;
     let teams = Teams::load(app, &visit.asker).await?;
-    Ok(effect::of(diff, &teams, zone, at))
+    Ok(effect::of(diff, &teams, zone))
 }
 
 async fn save(
@@ -263,7 +259,15 @@ pub async fn delete_window(
     authorise(&visit.asker, Action::DeleteWindow, Target::Platform)?;
     let (pool, name) = (read_name(&pool)?, read_window(&name)?);
     let version = policies::version(&fields)?;
-    match windows::delete(&app, &visit.asker, (&pool, &name), version, "").await {
+    match windows::delete(
+        &app,
+        &visit.asker,
+        (&pool, &name),
+        version,
+        fields.text("reason"),
+    )
+    .await
+    {
         Ok(()) => {
             let address = format!("/pools/{pool}/windows?done=window_deleted");
             Ok(Redirect::to(&address).into_response())

@@ -1,19 +1,23 @@
 //! Commits a plan in one transaction: under the epoch, each decision against the row that it was made for.
 
+mod moved;
+mod why;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use domain::eviction::{EvictionKind, EvictionRule};
+use domain::eviction::EvictionKind;
 use domain::ids::{JobId, NodeId};
+use domain::quantity::MILLI;
 use domain::sharing::SharingMode;
 use domain::state::{AttemptEnd, JobState, NodeIntent, Reachability};
 use engine::plan::{Migration, Plan, Preemption, Reason, Resize, Start, WorkerPlace};
 use serde_json::{Value, json};
 
 use super::world::{JobRecord, Mirror, NodeRecord};
-use super::{gang, kept, translate};
-use crate::app::{App, bookings};
+use super::{gang, kept, slices, translate};
+use crate::app::App;
 use crate::lifecycle::{
-    self, Actor, Dismissal, Eviction, Gainer, Grant, GrantDevice, GrantWorker, LifecycleError, Stop,
+    self, Actor, Dismissal, Grant, GrantDevice, GrantWorker, LifecycleError, Stop,
 };
 use crate::store::assignments::Assignment;
 use crate::store::attempts::{self, AttemptRow};
@@ -35,6 +39,12 @@ pub struct Outcome {
     pub refused: Vec<(String, String)>,
     /// Another leader has raised the epoch: nothing was committed.
     pub fenced: bool,
+}
+
+impl Outcome {
+    fn refuse(&mut self, workload: &str, why: &LifecycleError) {
+        self.refused.push((workload.to_owned(), why.to_string()));
+    }
 }
 
 /// What the decisions of one plan are checked against.
@@ -84,22 +94,16 @@ pub async fn commit(
         app.config.timers.kill_grace_ms,
     )
     .await?;
-    for decision in decisions(plan).take(DECISIONS_MAX) {
-        store::mark(&mut tx).await?;
-        match desk.take(&mut tx, decision).await {
-            Ok(()) => {
-                store::release_mark(&mut tx).await?;
-                outcome.committed += 1;
-            }
-            Err(LifecycleError::Database(error)) => return Err(error),
-            Err(error) => {
-                store::undo_to_mark(&mut tx).await?;
-                outcome
-                    .refused
-                    .push((decision.workload().to_owned(), error.to_string()));
-            }
-        }
-    }
+    let (starts, others): (Vec<Decision<'_>>, Vec<Decision<'_>>) = decisions(plan)
+        .take(DECISIONS_MAX)
+        .partition(|decision| matches!(decision, Decision::Start(_)));
+    let (leaving, growing): (Vec<Decision<'_>>, Vec<Decision<'_>>) = others
+        .into_iter()
+        .partition(|decision| !matches!(decision, Decision::Resize(_)));
+    let starts: Vec<&Start> = starts.into_iter().filter_map(Decision::start).collect();
+    desk.take_each(&mut tx, &leaving, &mut outcome).await?;
+    desk.start_all(&mut tx, &starts, &mut outcome).await?;
+    desk.take_each(&mut tx, &growing, &mut outcome).await?;
     if let Some(later) = decisions(plan).nth(DECISIONS_MAX) {
         let why = "the plan is longer than one commit".to_owned();
         outcome.refused.push((later.workload().to_owned(), why));
@@ -141,6 +145,13 @@ impl<'p> Decision<'p> {
         }
     }
 
+    fn start(self) -> Option<&'p Start> {
+        match self {
+            Self::Start(start) => Some(start),
+            Self::Preempt(_) | Self::Migrate(_) | Self::Resize(_) => None,
+        }
+    }
+
     /// For whom something gives way.
     fn gainer(self) -> Option<&'p str> {
         match self {
@@ -179,7 +190,7 @@ impl<'p> Desk<'p> {
             .filter(|n| n.intent == NodeIntent::Open && n.reachability == Reachability::Ready)
             .map(|n| n.id)
             .collect();
-        let moved = moved_teams(tx, mirror, plan).await?;
+        let moved = moved::teams(tx, mirror, plan).await?;
         Ok(Self {
             mirror,
             nodes,
@@ -188,6 +199,30 @@ impl<'p> Desk<'p> {
             preferred,
             grace_ms,
         })
+    }
+
+    /// Takes decisions one by one: each is done or refused by itself.
+    async fn take_each(
+        &self,
+        tx: &mut Tx,
+        decisions: &[Decision<'_>],
+        outcome: &mut Outcome,
+    ) -> Result<(), sqlx::Error> {
+        for decision in decisions {
+            store::mark(tx).await?;
+            match self.take(tx, *decision).await {
+                Ok(()) => {
+                    store::release_mark(tx).await?;
+                    outcome.committed += 1;
+                }
+                Err(LifecycleError::Database(error)) => return Err(error),
+                Err(error) => {
+                    store::undo_to_mark(tx).await?;
+                    outcome.refuse(decision.workload(), &error);
+                }
+            }
+        }
+        Ok(())
     }
 
     async fn take(&self, tx: &mut Tx, decision: Decision<'_>) -> Result<(), LifecycleError> {
@@ -206,8 +241,53 @@ impl<'p> Desk<'p> {
                 };
                 self.displace(tx, &m.workload, kind, reason, gainer).await
             }
-            Decision::Start(start) => self.start(tx, &start.workload, &start.placement).await,
+            Decision::Start(start) => {
+                let job = self.lock(tx, &start.workload).await?;
+                self.start(tx, vec![self.prepared(job, start)?]).await
+            }
             Decision::Resize(resize) => self.grow(tx, resize).await,
+        }
+    }
+
+    /// Starts all together, and one by one where together they are refused.
+    async fn start_all(
+        &self,
+        tx: &mut Tx,
+        starts: &[&Start],
+        outcome: &mut Outcome,
+    ) -> Result<(), sqlx::Error> {
+        let ids = starts.iter().filter_map(|s| translate::job_id(&s.workload));
+        let rows = jobs::lock_and_read(tx, &ids.collect::<Vec<_>>()).await?;
+        let mut rows: BTreeMap<JobId, JobRow> = rows.into_iter().map(|job| (job.id, job)).collect();
+        let mut ready = Vec::with_capacity(starts.len());
+        let mut granted = Vec::with_capacity(starts.len());
+        for start in starts {
+            let row = translate::job_id(&start.workload).and_then(|id| rows.remove(&id));
+            let seen = self.seen(&start.workload, row);
+            match seen.and_then(|job| self.prepared(job, start)) {
+                Ok(grant) => {
+                    granted.push(grant);
+                    ready.push(Decision::Start(start));
+                }
+                Err(LifecycleError::Database(error)) => return Err(error),
+                Err(error) => outcome.refuse(&start.workload, &error),
+            }
+        }
+        if granted.is_empty() {
+            return Ok(());
+        }
+        store::mark(tx).await?;
+        match self.start(tx, granted).await {
+            Ok(()) => {
+                store::release_mark(tx).await?;
+                outcome.committed += ready.len();
+                Ok(())
+            }
+            Err(LifecycleError::Database(error)) => Err(error),
+            Err(_) => {
+                store::undo_to_mark(tx).await?;
+                self.take_each(tx, &ready, outcome).await
+            }
         }
     }
 
@@ -217,27 +297,45 @@ impl<'p> Desk<'p> {
         tx: &mut Tx,
         workload: &str,
     ) -> Result<(&'p JobRecord, JobRow), LifecycleError> {
+        let row = match translate::job_id(workload) {
+            Some(id) => jobs::lock(tx, id).await?,
+            None => None,
+        };
+        self.seen(workload, row)
+    }
+
+    /// A locked job with what the plan saw of it, if it is still so.
+    fn seen(
+        &self,
+        workload: &str,
+        row: Option<JobRow>,
+    ) -> Result<(&'p JobRecord, JobRow), LifecycleError> {
         let missed = || LifecycleError::Missed(format!("job {workload}"));
-        let id: JobId = translate::job_id(workload).ok_or_else(missed)?;
-        let seen = self.mirror.records.jobs.get(&id).ok_or_else(missed)?;
-        let job = jobs::lock(tx, id).await?.ok_or_else(missed)?;
+        let job = row.ok_or_else(missed)?;
+        let seen = self.mirror.records.jobs.get(&job.id).ok_or_else(missed)?;
         if (job.state, job.version) != (seen.row.state, seen.row.version) {
             return Err(missed());
         }
         Ok((seen, job))
     }
 
+    /// A locked job with what it is given.
+    fn prepared(
+        &self,
+        (seen, job): (&JobRecord, JobRow),
+        start: &Start,
+    ) -> Result<(JobRow, Grant), LifecycleError> {
+        let note = self.checkpoint_note(&start.workload, &start.placement);
+        let grant = self.granted(seen, &start.placement, note)?;
+        Ok((job, grant))
+    }
+
     async fn start(
         &self,
         tx: &mut Tx,
-        workload: &str,
-        places: &[WorkerPlace],
+        mut granted: Vec<(JobRow, Grant)>,
     ) -> Result<(), LifecycleError> {
-        let (seen, mut job) = self.lock(tx, workload).await?;
-        let note = self.checkpoint_note(workload, places);
-        let grant = self.granted(seen, places, note)?;
-        lifecycle::grant(tx, &mut job, &grant, &Actor::Scheduler).await?;
-        Ok(())
+        lifecycle::grant(tx, &mut granted, &Actor::Scheduler).await
     }
 
     /// Gives a running gang the workers that it grows by.
@@ -257,7 +355,13 @@ impl<'p> Desk<'p> {
         let mut members = gang::members(seen).map(|(worker, _)| worker.worker);
         let from = members.nth(victim.to_workers as usize).ok_or_else(missed)?;
         let gainer = victim.gainer.as_deref();
-        let evicted = self.eviction(&job, EvictionKind::Shrink, victim.reason, gainer);
+        let evicted = why::eviction(
+            &self.mirror.records,
+            &job,
+            EvictionKind::Shrink,
+            victim.reason,
+            gainer,
+        );
         let why = Dismissal {
             rule: evicted.rule.as_str(),
             message: "shrunk to make room".to_owned(),
@@ -303,17 +407,17 @@ impl<'p> Desk<'p> {
             let device = node.devices.get(&wanted.index).ok_or_else(|| {
                 LifecycleError::Missed(format!("device {} of node {}", wanted.index, place.node))
             })?;
-            let whole = wanted.mode == SharingMode::Exclusive;
-            if !whole && !matches!(wanted.mode, SharingMode::TimeSlice | SharingMode::Mps) {
+            if wanted.mode == SharingMode::Vgpu {
                 return Err(LifecycleError::Held(format!(
                     "mode {} is not built yet",
                     wanted.mode
                 )));
             }
-            let memory = if whole {
-                Some(device.memory_mib)
-            } else {
-                wanted.memory_mib
+            let mig = slices::granted(&device.model, wanted)?;
+            let memory = match wanted.mode {
+                SharingMode::Exclusive => Some(device.memory_mib),
+                SharingMode::Mig => Some(device.memory_mib * wanted.gpus.milli() / MILLI),
+                _ => wanted.memory_mib,
             };
             Ok(GrantDevice {
                 device_id: device.id,
@@ -321,6 +425,7 @@ impl<'p> Desk<'p> {
                 gpus_milli: i32::try_from(wanted.gpus.milli())
                     .expect("a device is at most 1,000 thousandths"),
                 memory_mib: memory.unwrap_or(0),
+                mig,
             })
         });
         Ok(GrantWorker {
@@ -350,8 +455,8 @@ impl<'p> Desk<'p> {
         gainer: Option<&str>,
     ) -> Result<(), LifecycleError> {
         let (seen, mut job) = self.lock(tx, workload).await?;
-        let evicted = self.eviction(&job, kind, reason, gainer);
-        let told = told(evicted.rule);
+        let evicted = why::eviction(&self.mirror.records, &job, kind, reason, gainer);
+        let told = why::told(evicted.rule);
         let wish = Stop {
             evicted: Some(evicted),
             grace_ms: self.pool_grace_ms(seen),
@@ -367,40 +472,6 @@ impl<'p> Desk<'p> {
         }
     }
 
-    /// Why a victim gives way. A plan says of a gang only that it is shrunk: between two teams that is
-    /// to take a guarantee back, and within one for work of higher priority.
-    fn eviction(
-        &self,
-        victim: &JobRow,
-        kind: EvictionKind,
-        reason: Reason,
-        gainer: Option<&str>,
-    ) -> Eviction {
-        let records = &self.mirror.records;
-        let job = gainer.and_then(translate::job_id);
-        let team = job.and_then(|id| Some(&records.jobs.get(&id)?.row.team));
-        let booking = || {
-            let name = gainer?;
-            let mut all = records.bookings.iter();
-            let found = all.find(|b| bookings::world_name(&b.pool, &b.name) == name)?;
-            Some(Gainer::Booking(found.name.to_string(), found.team_id))
-        };
-        Eviction {
-            kind,
-            rule: match reason {
-                Reason::Reclaim => EvictionRule::Reclaim,
-                Reason::Priority => EvictionRule::Priority,
-                Reason::Share => EvictionRule::Share,
-                Reason::Shrink if team == Some(&victim.team) => EvictionRule::Priority,
-                Reason::Shrink => EvictionRule::Reclaim,
-                Reason::Consolidation => EvictionRule::Consolidation,
-                Reason::Reservation => EvictionRule::Reservation,
-                Reason::Drain => EvictionRule::Drain,
-            },
-            gainer: job.map(Gainer::Job).or_else(booking),
-        }
-    }
-
     /// The grace of the pool that a job runs in.
     fn pool_grace_ms(&self, job: &JobRecord) -> Option<i64> {
         let (worker, _) = job.workers.first()?;
@@ -413,85 +484,5 @@ impl<'p> Desk<'p> {
             .find(|p| p.name == node.row.pool)?;
         let grace = translate::policy(pool).preemption.grace_seconds;
         Some(grace.saturating_mul(1000))
-    }
-}
-
-/// Teams of work that starts or grows whose quotas, or those above them, changed since the plan was made. The rows
-/// stay locked, so that no quota is lowered beside an admission that it should have stopped.
-async fn moved_teams(
-    tx: &mut Tx,
-    mirror: &Mirror,
-    plan: &Plan,
-) -> Result<BTreeSet<String>, sqlx::Error> {
-    let parents: BTreeMap<&str, Option<&str>> = mirror
-        .records
-        .teams
-        .iter()
-        .map(|t| (t.name.as_str(), t.parent.as_deref()))
-        .collect();
-    let line = |team: &str| {
-        let mut line = vec![team.to_owned()];
-        let mut at = parents.get(team).copied().flatten();
-        while let Some(parent) = at.filter(|parent| !line.iter().any(|seen| seen == parent)) {
-            line.push(parent.to_owned());
-            at = parents.get(parent).copied().flatten();
-        }
-        line
-    };
-    let starters: BTreeSet<&str> = plan
-        .starts
-        .iter()
-        .map(|start| &start.workload)
-        .chain(plan.resizes.iter().map(|resize| &resize.workload))
-        .filter_map(|workload| translate::job_id(workload))
-        .filter_map(|id| mirror.records.jobs.get(&id))
-        .map(|job| job.row.team.as_str())
-        .collect();
-    let lines: BTreeMap<&str, Vec<String>> =
-        starters.iter().map(|team| (*team, line(team))).collect();
-    let wanted: Vec<String> = lines
-        .values()
-        .flatten()
-        .cloned()
-        .collect::<BTreeSet<_>>()
-        .into_iter()
-        .collect();
-    let windows = store::windows::share(tx).await?;
-    let known = mirror.records.windows.iter().map(|w| (w.id, w.version));
-    if !starters.is_empty() && windows != known.collect::<BTreeMap<_, _>>() {
-        // What they bring may have been lowered, for whomever.
-        return Ok(lines.into_keys().map(str::to_owned).collect());
-    }
-    let found = rows::share_quotas(tx, &wanted).await?;
-    let known: Vec<_> = mirror
-        .records
-        .quotas
-        .iter()
-        .filter(|q| wanted.contains(&q.team))
-        .collect();
-    let differs = |team: &String| {
-        found
-            .iter()
-            .filter(|q| q.team == *team)
-            .ne(known.iter().copied().filter(|q| q.team == *team))
-    };
-    Ok(lines
-        .into_iter()
-        .filter(|(_, line)| line.iter().any(differs))
-        .map(|(team, _)| team.to_owned())
-        .collect())
-}
-
-/// What a victim is told. Not for whom: that may be another team's.
-fn told(rule: EvictionRule) -> &'static str {
-    match rule {
-        EvictionRule::Reclaim => {
-            "preempted: a team took back its guarantee, which this job had borrowed"
-        }
-        EvictionRule::Priority => "preempted by work of higher priority of its own team",
-        EvictionRule::Share => "preempted: another borrower held less than this team",
-        EvictionRule::Consolidation => "moved to make room for work on whole devices",
-        EvictionRule::Reservation => "preempted: capacity that was booked ahead begins",
-        EvictionRule::Drain => "preempted: its node is being emptied",
     }
 }

@@ -8,12 +8,12 @@ use domain::Timestamp;
 use domain::state::JobState;
 use engine::plan::Plan;
 use engine::world::{WorkloadState, World};
-use tokio::task::JoinHandle;
 
 use super::commit::{self, Outcome};
+use super::planner::Planner;
 use super::settle;
 use super::starved::{Look, Looked};
-use super::think::{Thought, think};
+use super::think::Thought;
 use super::told::{News, Told};
 use super::translate;
 use super::windows;
@@ -47,6 +47,7 @@ pub struct Cycle {
     app: App,
     epoch: Epoch,
     mirror: Mirror,
+    planner: Planner,
     told: Told,
     /// Turns that a workload has spoiled.
     strikes: BTreeMap<String, u32>,
@@ -74,6 +75,7 @@ impl Cycle {
             app,
             epoch,
             mirror,
+            planner: Planner::start().map_err(sqlx::Error::Io)?,
             told: Told::default(),
             strikes: BTreeMap::new(),
             refusals: 0,
@@ -86,6 +88,11 @@ impl Cycle {
             last_thought: Instant::now(),
             next_moment: None,
         })
+    }
+
+    /// How often the planner took the world in anew.
+    pub fn worlds_taken_in(&self) -> u64 {
+        self.planner.taken_in()
     }
 
     /// One turn. After one that failed the next plans anew, whether anything has changed or not.
@@ -163,13 +170,8 @@ impl Cycle {
             &memory,
         ));
         let preferred = self.preferred();
-        let thought = {
-            let (world, preferred) = (Arc::clone(&world), preferred.clone());
-            thought_of(tokio::task::spawn_blocking(move || {
-                think(&world, &preferred)
-            }))
-            .await
-        };
+        let thought = self.planner.think(Arc::clone(&world), preferred.clone());
+        let thought = thought.await;
         self.next_moment = next_moment(&world, &self.mirror.records);
         let plan = match thought {
             Thought::Plan(plan) => plan,
@@ -340,14 +342,6 @@ impl Cycle {
     }
 }
 
-/// What a planning task thought; one that failed is the planner's fault, not the database's.
-async fn thought_of(task: JoinHandle<Thought>) -> Thought {
-    task.await.unwrap_or_else(|error| Thought::Fault {
-        culprit: None,
-        messages: vec![format!("the planning task failed: {error}")],
-    })
-}
-
 /// The next moment at which a plan may come out otherwise although no row changes.
 fn next_moment(world: &World, records: &Records) -> Option<Timestamp> {
     let later = |at: Option<Timestamp>| at.filter(|at| *at > world.now);
@@ -376,19 +370,4 @@ fn next_moment(world: &World, records: &Records) -> Option<Timestamp> {
         .chain(edge)
         .chain(grown)
         .min()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_planning_task_that_fails_is_told_as_a_fault_of_the_planner() {
-        let task = tokio::task::spawn_blocking(|| panic!("a slip"));
-        let Thought::Fault { culprit, messages } = thought_of(task).await else {
-            panic!("it cannot have planned");
-        };
-        assert_eq!(culprit, None);
-        assert!(messages[0].contains("a slip"), "{messages:?}");
-    }
 }

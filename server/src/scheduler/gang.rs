@@ -7,6 +7,7 @@ use domain::state::AttemptState;
 use domain::{MilliGpu, Timestamp};
 use engine::world::{Placed, PlacedDevice, Workload, WorkloadState};
 
+use super::slices;
 use super::world::{JobRecord, Records};
 use crate::store::world::{LiveAssignment, LiveAttempt, LiveShare};
 
@@ -87,11 +88,11 @@ fn placed(records: &Records, (worker, shares): &Worker) -> Option<Placed> {
         node.devices
             .get(&index)
             .filter(|d| d.id == share.device_id)?;
-        Some(if share.mode == SharingMode::Exclusive {
-            PlacedDevice::whole(index)
-        } else {
-            let gpus = MilliGpu::from_milli(i64::from(share.gpus_milli));
-            PlacedDevice::fraction(index, share.mode, gpus, share.memory_mib)
+        let gpus = MilliGpu::from_milli(i64::from(share.gpus_milli));
+        Some(match share.mode {
+            SharingMode::Exclusive => PlacedDevice::whole(index),
+            SharingMode::Mig => slices::placed(index, gpus, share),
+            mode => PlacedDevice::fraction(index, mode, gpus, share.memory_mib),
         })
     });
     Some(Placed {

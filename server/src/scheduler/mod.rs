@@ -11,12 +11,15 @@ mod cycle;
 pub mod discreet;
 mod gang;
 mod kept;
+mod planner;
 mod poison;
 mod settle;
+mod slices;
 pub mod starved;
 mod think;
 mod told;
 pub mod translate;
+pub mod week;
 pub mod windows;
 pub mod world;
 

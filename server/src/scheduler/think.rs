@@ -21,6 +21,16 @@ pub enum Thought {
     },
 }
 
+impl Thought {
+    /// Nothing was thought, for no workload's fault.
+    pub fn failed(message: &str) -> Self {
+        Self::Fault {
+            culprit: None,
+            messages: vec![message.to_owned()],
+        }
+    }
+}
+
 /// Plans. `preferred` names, for waiting workloads, the one node on which their checkpoints
 /// lie: each is first planned as if it were pinned there, and without the pin when it could
 /// not start so.
@@ -36,9 +46,17 @@ pub fn think(world: &World, preferred: &BTreeMap<String, String>) -> Thought {
 
 /// A plan that the checker passed, or what was wrong.
 fn attempt(world: &World, preferred: &BTreeMap<String, String>) -> Result<Plan, Vec<String>> {
-    let run = std::panic::AssertUnwindSafe(|| plan_with_preferences(world, preferred));
-    let (planned_for, plan) =
-        std::panic::catch_unwind(run).map_err(|panic| vec![words(&*panic)])?;
+    let run = std::panic::AssertUnwindSafe(|| checked(world, preferred, engine::plan));
+    std::panic::catch_unwind(run).map_err(|panic| vec![words(&*panic)])?
+}
+
+/// What `plan` plans with preferences, if the checker passes it, or what is wrong with it.
+pub(super) fn checked(
+    world: &World,
+    preferred: &BTreeMap<String, String>,
+    plan: impl FnMut(&World) -> Plan,
+) -> Result<Plan, Vec<String>> {
+    let (planned_for, plan) = plan_with_preferences(world, preferred, plan);
     let violations = engine::check::violations(&planned_for, &plan);
     if violations.is_empty() {
         Ok(plan)
@@ -47,25 +65,29 @@ fn attempt(world: &World, preferred: &BTreeMap<String, String>) -> Result<Plan, 
     }
 }
 
-fn plan_with_preferences(world: &World, preferred: &BTreeMap<String, String>) -> (World, Plan) {
+fn plan_with_preferences(
+    world: &World,
+    preferred: &BTreeMap<String, String>,
+    mut plan: impl FnMut(&World) -> Plan,
+) -> (World, Plan) {
     let mut pinned = world.clone();
     for work in &mut pinned.workloads {
         if work.node.is_none() {
             work.node = preferred.get(&work.name).cloned();
         }
     }
-    let plan = engine::plan(&pinned);
-    let helpless = |name: &str| plan.start_of(name).is_none();
+    let first = plan(&pinned);
+    let helpless = |name: &str| first.start_of(name).is_none();
     if preferred.keys().all(|name| !helpless(name)) {
-        return (pinned, plan);
+        return (pinned, first);
     }
     for (work, original) in pinned.workloads.iter_mut().zip(&world.workloads) {
         if helpless(&work.name) {
             work.node.clone_from(&original.node);
         }
     }
-    let plan = engine::plan(&pinned);
-    (pinned, plan)
+    let second = plan(&pinned);
+    (pinned, second)
 }
 
 /// What a panic said.

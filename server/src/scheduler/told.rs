@@ -12,6 +12,7 @@ use serde_json::json;
 
 use super::discreet::{self, Tried};
 use super::translate;
+use super::week::Week;
 use super::world::{Mirror, Records};
 use crate::app::jobs::{PLANNING_STOPPED, beyond_quotas, waits_for_quota};
 use crate::store::jobs::{self, Verdict};
@@ -188,16 +189,14 @@ impl News {
             .filter(|work| asked.contains(&work.name))
             .cloned()
             .collect();
-        let fleets = [
-            translate::fleet(&mirror.records, mirror.now),
-            translate::outside_windows(&mirror.records, mirror.now),
-        ];
-        let beyond = tokio::task::spawn_blocking(move || beyond_quotas(&fleets, works)).await;
+        let week = Week::of(&mirror.records, mirror.now);
+        let beyond = tokio::task::spawn_blocking(move || beyond_quotas(&week, works)).await;
         match beyond {
             Ok(beyond) => {
                 for verdict in &mut self.verdicts {
                     if let Some(beyond) = beyond.get(&verdict.id.to_string()) {
                         verdict.message = beyond.to_string();
+                        beyond.keep(&mut verdict.whole);
                     }
                 }
             }

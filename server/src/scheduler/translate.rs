@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use super::arrays;
 use super::capable::{self, Roots};
 use super::gang;
+use super::slices;
 use super::windows;
 use super::world::{JobRecord, Memory, NodeRecord, Records};
 use crate::app::bookings;
@@ -30,23 +31,14 @@ use crate::store::past::Gone;
 use crate::store::windows::Window;
 use crate::store::world::PoolRow;
 
-pub use teams::set_quota;
-use teams::teams;
+pub use teams::{set_quota, take_quota, teams};
 
 /// A limit on preemptions counts those of so many seconds.
 const PREEMPTION_DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// The fleet and the rules, without any work.
 pub fn fleet(records: &Records, now: Timestamp) -> World {
-    with_windows(records, now, &windows::open_at(&records.windows, now))
-}
-
-/// The same with the quotas that hold while no window is open.
-pub fn outside_windows(records: &Records, now: Timestamp) -> World {
-    with_windows(records, now, &[])
-}
-
-fn with_windows(records: &Records, now: Timestamp, open: &[&Window]) -> World {
+    let open = windows::open_at(&records.windows, now);
     let mut world = World::empty(now);
     world.pools = records.pools.iter().map(pool).collect();
     world.classes = records
@@ -54,9 +46,14 @@ fn with_windows(records: &Records, now: Timestamp, open: &[&Window]) -> World {
         .iter()
         .map(|c| Class::new(&c.name, i64::from(c.priority), c.preemptible))
         .collect();
-    world.teams = teams(records, open);
+    world.teams = teams((&records.teams, &records.quotas), &open);
     world.bookings = records.bookings.iter().map(booking).collect();
-    world.nodes = records.nodes.values().map(node).collect();
+    let held = slices::held(records);
+    world.nodes = records
+        .nodes
+        .values()
+        .map(|record| node(record, &held))
+        .collect();
     let roots = capable::roots(&world.nodes);
     roots.spread(&mut world.nodes);
     world
@@ -123,7 +120,7 @@ fn ahead(records: &Records, now: Timestamp) -> Vec<QuotasAhead> {
         let open: Vec<&Window> = open.into_iter().map(|index| &all[index]).collect();
         QuotasAhead {
             from,
-            teams: teams(records, &open),
+            teams: teams((&records.teams, &records.quotas), &open),
         }
     });
     told.collect()
@@ -171,7 +168,7 @@ fn booking(row: &store::bookings::Booking) -> Booking {
 
 /// A node has one model in the engine's eyes: that of its first device that is well. Devices
 /// of another model, gaps and devices that are not well count as failed.
-fn node(record: &NodeRecord) -> Node {
+fn node(record: &NodeRecord, held: &slices::Held<'_>) -> Node {
     let row = &record.row;
     let devices = || record.devices.range(..DEVICES_PER_NODE_MAX);
     let well = || devices().filter(|(_, d)| d.health == DeviceHealth::Healthy);
@@ -202,7 +199,7 @@ fn node(record: &NodeRecord) -> Node {
         memory_mib: row.memory_mib,
         nvlink: cliques(&row.nvlink, gpus),
         numa: cliques(&row.numa, gpus),
-        mig: BTreeMap::new(),
+        mig: slices::of_node(record, held),
         failed: (0..gpus).filter(|index| !same(*index)).collect(),
         labels,
         drives: Some(

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::TimeDelta;
 use domain::Timestamp;
+use domain::name::Name;
 
 use crate::store::quotas::Amounts;
 use crate::store::windows::{Window, WindowQuota};
@@ -40,6 +41,37 @@ pub fn holding<'w>(open: &[&'w Window], team: &str, pool: &str) -> Option<&'w Wi
     let names = |quota: &WindowQuota| quota.team.as_str() == team;
     let mut last = open.iter().rev().copied();
     last.find(|window| window.pool.as_str() == pool && window.quotas.iter().any(names))
+}
+
+/// What an open window brings in the place of a team's quota.
+#[derive(Debug)]
+pub struct InPlace<'w> {
+    /// The window.
+    pub window: &'w Window,
+    /// What it brings.
+    pub quota: &'w WindowQuota,
+    /// When it closes.
+    pub until: Timestamp,
+}
+
+/// The teams of one pool for which a window is open at a moment, each with the one that holds.
+pub fn in_place(windows: &[Window], at: Timestamp) -> BTreeMap<&Name, InPlace<'_>> {
+    let mut found = BTreeMap::new();
+    for window in open_at(windows, at) {
+        let Some(opening) = window.weekly.open_at(at) else {
+            continue;
+        };
+        for quota in &window.quotas {
+            let until = opening.to;
+            let in_place = InPlace {
+                window,
+                quota,
+                until,
+            };
+            found.insert(&quota.team, in_place);
+        }
+    }
+    found
 }
 
 /// The next moment after `at` at which a window opens or closes.

@@ -78,11 +78,21 @@ pub struct Records {
 pub struct Mirror {
     /// The records.
     pub records: Records,
+    extent: Extent,
     /// The database's time of the last refresh.
     pub now: Timestamp,
     position: Position,
     /// What has ended, as of then.
     gone: Option<(Timestamp, Arc<Vec<Gone>>)>,
+}
+
+/// What of the world a mirror shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    /// All of it.
+    Everything,
+    /// The fleet and the rules: where much is submitted, nobody who asks for these reads that.
+    Fleet,
 }
 
 /// What a plan may know of the past, which time changes and no row.
@@ -124,14 +134,24 @@ pub enum Refresh {
 impl Mirror {
     /// Loads everything in one snapshot.
     pub async fn load(db: &Database) -> Result<Self, sqlx::Error> {
+        Self::load_extent(db, Extent::Everything).await
+    }
+
+    /// Loads the fleet and the rules, without any work.
+    pub async fn load_fleet(db: &Database) -> Result<Self, sqlx::Error> {
+        Self::load_extent(db, Extent::Fleet).await
+    }
+
+    async fn load_extent(db: &Database, extent: Extent) -> Result<Self, sqlx::Error> {
         let mut tx = db.begin_system().await?;
         rows::one_snapshot(&mut tx).await?;
         let position = changes::head(&mut tx).await?;
         let now = clock(&mut tx).await?;
-        let records = load(&mut tx, now).await?;
+        let records = load(&mut tx, extent, now).await?;
         tx.commit().await?;
         Ok(Self {
             records,
+            extent,
             now,
             position,
             gone: None,
@@ -153,7 +173,7 @@ impl Mirror {
         let mut tx = db.begin_system().await?;
         rows::one_snapshot(&mut tx).await?;
         self.apply(&mut tx).await?;
-        let fresh = load(&mut tx, self.now).await?;
+        let fresh = load(&mut tx, self.extent, self.now).await?;
         tx.commit().await?;
         let differences = self.records.differences(&fresh);
         self.records = fresh;
@@ -214,12 +234,13 @@ impl Mirror {
         let now = clock(tx).await?;
         if now - self.now > AWAY_MAX {
             // What changed meanwhile may have been swept out of the feed.
-            self.records = load(tx, now).await?;
+            self.records = load(tx, self.extent, now).await?;
             self.now = now;
             self.position = self.position.max(head);
             return Ok(Refresh::Changed);
         }
-        let touched = changes::touched(tx, self.position).await?;
+        let work = self.extent == Extent::Everything;
+        let touched = changes::touched(tx, self.position, work).await?;
         self.now = now;
         self.position = self.position.max(head);
         self.records.bookings.retain(|b| b.ends_at > now);
@@ -327,7 +348,11 @@ fn replace<K: Ord, V>(known: &mut BTreeMap<K, V>, keys: &[K], read: BTreeMap<K, 
     known.extend(read);
 }
 
-async fn load(tx: &mut Tx, now: Timestamp) -> Result<Records, sqlx::Error> {
+async fn load(tx: &mut Tx, extent: Extent, now: Timestamp) -> Result<Records, sqlx::Error> {
+    let (jobs, arrays) = match extent {
+        Extent::Everything => (load_jobs(tx, None).await?, load_arrays(tx, None).await?),
+        Extent::Fleet => (BTreeMap::new(), BTreeMap::new()),
+    };
     Ok(Records {
         pools: rows::pools(tx).await?,
         classes: rows::classes(tx).await?,
@@ -336,8 +361,8 @@ async fn load(tx: &mut Tx, now: Timestamp) -> Result<Records, sqlx::Error> {
         windows: windows::all(tx, None).await?,
         bookings: bookings::standing(tx, None, now).await?,
         nodes: load_nodes(tx, None).await?,
-        jobs: load_jobs(tx, None).await?,
-        arrays: load_arrays(tx, None).await?,
+        jobs,
+        arrays,
     })
 }
 

@@ -25,7 +25,12 @@ const POOLS: [(&str, &str, [i64; 3]); 3] = [
 ];
 const CURRENCY: &str = "CNY";
 /// The modes that the demo's pools offer, all at the same price of a GPU-hour.
-const MODES: [SharingMode; 2] = [SharingMode::Exclusive, SharingMode::TimeSlice];
+const MODES: [SharingMode; 4] = [
+    SharingMode::Exclusive,
+    SharingMode::TimeSlice,
+    SharingMode::Mig,
+    SharingMode::Mps,
+];
 /// Life of the administrator's token, in seconds: a demo is looked at for weeks.
 const TOKEN_SECONDS: i64 = 30 * 24 * 3600;
 

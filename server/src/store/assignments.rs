@@ -62,8 +62,12 @@ pub struct NewAssignment {
 }
 
 /// What an assignment takes of one device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewShare {
+    /// The assignment.
+    pub assignment_id: AssignmentId,
+    /// The team that it works for.
+    pub team_id: TeamId,
     /// The device.
     pub device_id: DeviceId,
     /// The way in which the device is given out.
@@ -76,6 +80,8 @@ pub struct NewShare {
     pub slot_first: i32,
     /// The place after its last one.
     pub slot_end: i32,
+    /// The profile of an instance, whose places are its memory slices.
+    pub mig_profile: Option<String>,
 }
 
 /// How a process ended.
@@ -91,21 +97,32 @@ pub struct Exit {
     pub message: String,
 }
 
-/// Writes a new assignment in phase `granted`.
-pub async fn insert(tx: &mut Tx, new: &NewAssignment, now: Timestamp) -> Result<(), sqlx::Error> {
+/// Writes new assignments in phase `granted`.
+pub async fn insert(tx: &mut Tx, new: &[NewAssignment], now: Timestamp) -> Result<(), sqlx::Error> {
+    let ids: Vec<AssignmentId> = new.iter().map(|a| a.id).collect();
+    let teams: Vec<TeamId> = new.iter().map(|a| a.team_id).collect();
+    let jobs: Vec<JobId> = new.iter().map(|a| a.job_id).collect();
+    let attempts: Vec<AttemptId> = new.iter().map(|a| a.attempt_id).collect();
+    let nodes: Vec<NodeId> = new.iter().map(|a| a.node_id).collect();
+    let workers: Vec<i32> = new.iter().map(|a| a.worker).collect();
+    let node_ranks: Vec<i32> = new.iter().map(|a| a.node_rank).collect();
+    let cpus: Vec<i64> = new.iter().map(|a| a.cpus_milli).collect();
+    let memory: Vec<i64> = new.iter().map(|a| a.memory_mib).collect();
     sqlx::query!(
         "INSERT INTO assignments
             (id, team_id, job_id, attempt_id, node_id, worker, node_rank, cpus_milli, memory_mib, granted_at)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
-        new.id as AssignmentId,
-        new.team_id as TeamId,
-        new.job_id as JobId,
-        new.attempt_id as AttemptId,
-        new.node_id as NodeId,
-        new.worker,
-        new.node_rank,
-        new.cpus_milli,
-        new.memory_mib,
+         SELECT a.*, $10
+         FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::uuid[], $5::uuid[], $6::integer[], $7::integer[],
+                     $8::bigint[], $9::bigint[]) AS a",
+        &ids as &[AssignmentId],
+        &teams as &[TeamId],
+        &jobs as &[JobId],
+        &attempts as &[AttemptId],
+        &nodes as &[NodeId],
+        &workers,
+        &node_ranks,
+        &cpus,
+        &memory,
         now,
     )
     .execute(&mut **tx)
@@ -113,45 +130,75 @@ pub async fn insert(tx: &mut Tx, new: &NewAssignment, now: Timestamp) -> Result<
     Ok(())
 }
 
-/// Writes what an assignment takes of a device; the constraints `one_live_holder` and
-/// `share_fits` refuse what the device cannot bear.
-pub async fn insert_share(
-    tx: &mut Tx,
-    team: TeamId,
-    assignment: AssignmentId,
-    share: &NewShare,
-) -> Result<(), sqlx::Error> {
+/// Writes what assignments take of devices; the constraints `one_live_holder` and `share_fits`
+/// refuse what a device cannot bear.
+pub async fn insert_shares(tx: &mut Tx, new: &[NewShare]) -> Result<(), sqlx::Error> {
+    let assignments: Vec<AssignmentId> = new.iter().map(|share| share.assignment_id).collect();
+    let teams: Vec<TeamId> = new.iter().map(|share| share.team_id).collect();
+    let devices: Vec<DeviceId> = new.iter().map(|share| share.device_id).collect();
+    let modes: Vec<SharingMode> = new.iter().map(|share| share.mode).collect();
+    let gpus: Vec<i32> = new.iter().map(|share| share.gpus_milli).collect();
+    let memory: Vec<i64> = new.iter().map(|share| share.memory_mib).collect();
+    let first: Vec<i32> = new.iter().map(|share| share.slot_first).collect();
+    let end: Vec<i32> = new.iter().map(|share| share.slot_end).collect();
+    let profiles: Vec<Option<String>> = new.iter().map(|share| share.mig_profile.clone()).collect();
     sqlx::query!(
-        "INSERT INTO assignment_devices (assignment_id, team_id, device_id, mode, gpus_milli, memory_mib, slots)
-         VALUES ($1, $2, $3, $4, $5, $6, int4range($7, $8))",
-        assignment as AssignmentId,
-        team as TeamId,
-        share.device_id as DeviceId,
-        share.mode as SharingMode,
-        share.gpus_milli,
-        share.memory_mib,
-        share.slot_first,
-        share.slot_end,
+        "INSERT INTO assignment_devices (assignment_id, team_id, device_id, mode, gpus_milli, memory_mib, slots,
+            mig_profile)
+         SELECT s.assignment_id, s.team_id, s.device_id, s.mode, s.gpus_milli, s.memory_mib,
+                int4range(s.slot_first, s.slot_end), s.mig_profile
+         FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::integer[], $6::bigint[], $7::integer[],
+                     $8::integer[], $9::text[])
+              AS s (assignment_id, team_id, device_id, mode, gpus_milli, memory_mib, slot_first, slot_end,
+                  mig_profile)
+         -- Their trigger locks devices: in one order, so that two commits never wait for each other.
+         ORDER BY s.device_id, s.slot_first",
+        &assignments as &[AssignmentId],
+        &teams as &[TeamId],
+        &devices as &[DeviceId],
+        &modes as &[SharingMode],
+        &gpus,
+        &memory,
+        &first,
+        &end,
+        &profiles as &[Option<String>],
     )
     .execute(&mut **tx)
     .await?;
     Ok(())
 }
 
-/// The first places of a device's live shares.
-pub async fn slots_taken(tx: &mut Tx, device: DeviceId) -> Result<Vec<i32>, sqlx::Error> {
-    sqlx::query_scalar!(
-        r#"SELECT lower(slots) AS "slot!" FROM assignment_devices WHERE device_id = $1 AND live"#,
-        device as DeviceId,
+/// The first places of the live shares of these devices, by device.
+pub async fn slots_taken(
+    tx: &mut Tx,
+    devices: &[DeviceId],
+) -> Result<Vec<(DeviceId, i32)>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"SELECT device_id AS "device_id: DeviceId", lower(slots) AS "slot!"
+           FROM assignment_devices
+           WHERE device_id = ANY ($1) AND live"#,
+        devices as &[DeviceId],
     )
     .fetch_all(&mut **tx)
-    .await
+    .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| (row.device_id, row.slot))
+        .collect())
 }
 
-/// The assignments of an attempt, by worker, locked. The caller holds the job's lock.
+/// The assignments of an attempt, by worker and id, locked. The caller holds the job's lock.
 pub async fn lock_of_attempt(
     tx: &mut Tx,
     attempt: AttemptId,
+) -> Result<Vec<Assignment>, sqlx::Error> {
+    lock_of_attempts(tx, &[attempt]).await
+}
+
+/// The same of several attempts.
+pub async fn lock_of_attempts(
+    tx: &mut Tx,
+    attempts: &[AttemptId],
 ) -> Result<Vec<Assignment>, sqlx::Error> {
     sqlx::query_as!(
         Assignment,
@@ -159,10 +206,10 @@ pub async fn lock_of_attempt(
                   node_id AS "node_id: _", worker, node_rank, phase AS "phase: _", exit_code, exit_signal, exit_asked, exited_at,
                   dismissed_at
            FROM assignments
-           WHERE attempt_id = $1
-           ORDER BY worker
+           WHERE attempt_id = ANY ($1)
+           ORDER BY job_id, worker, id
            FOR UPDATE"#,
-        attempt as AttemptId,
+        attempts as &[AttemptId],
     )
     .fetch_all(&mut **tx)
     .await
@@ -218,31 +265,70 @@ pub async fn nodes_in_phase(
     .await
 }
 
-/// Steps an assignment from `from` to `to`; false when it no longer stands at `from`.
-pub async fn step(
-    tx: &mut Tx,
-    id: AssignmentId,
-    from: AssignmentPhase,
-    to: AssignmentPhase,
-    now: Timestamp,
-) -> Result<bool, sqlx::Error> {
-    let done = sqlx::query!(
-        "UPDATE assignments
-         SET phase = $3,
-             handed_over_at = CASE WHEN $3 = 'handed_over' THEN $4 ELSE handed_over_at END,
-             started_at = CASE WHEN $3 = 'running' THEN $4 ELSE started_at END,
-             exited_at = CASE WHEN $3 IN ('cleaning', 'released') THEN COALESCE(exited_at, $4) ELSE exited_at END,
-             ended_at = CASE WHEN $3 IN ('released', 'fenced') THEN $4 END,
-             version = version + 1
-         WHERE id = $1 AND phase = $2",
-        id as AssignmentId,
-        from as AssignmentPhase,
-        to as AssignmentPhase,
-        now,
+/// A step of an assignment that was seen in a phase, or what became known of it while it stays there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AssignmentStep {
+    /// The assignment.
+    pub id: AssignmentId,
+    /// The phase that it was seen in.
+    pub from: AssignmentPhase,
+    /// The phase to go to; the same, where it stays.
+    pub to: AssignmentPhase,
+    /// When.
+    pub at: Timestamp,
+    /// The process that carries it; what was noted first stands.
+    pub pid: Option<i64>,
+    /// How its process ended; what was noted first stands.
+    pub exit: Option<Exit>,
+}
+
+/// Takes steps of different assignments that still stand where they were seen; those assignments.
+pub async fn step(tx: &mut Tx, steps: &[AssignmentStep]) -> Result<Vec<AssignmentId>, sqlx::Error> {
+    let exit = |step: &AssignmentStep| step.exit.clone().unwrap_or_default();
+    let ids: Vec<AssignmentId> = steps.iter().map(|step| step.id).collect();
+    let from: Vec<AssignmentPhase> = steps.iter().map(|step| step.from).collect();
+    let to: Vec<AssignmentPhase> = steps.iter().map(|step| step.to).collect();
+    let at: Vec<Timestamp> = steps.iter().map(|step| step.at).collect();
+    let pids: Vec<Option<i64>> = steps.iter().map(|step| step.pid).collect();
+    let exits: Vec<bool> = steps.iter().map(|step| step.exit.is_some()).collect();
+    let codes: Vec<Option<i32>> = steps.iter().map(|step| exit(step).code).collect();
+    let signals: Vec<Option<i32>> = steps.iter().map(|step| exit(step).signal).collect();
+    let asked: Vec<bool> = steps.iter().map(|step| exit(step).asked).collect();
+    let messages: Vec<String> = steps.iter().map(|step| exit(step).message).collect();
+    sqlx::query_scalar!(
+        r#"UPDATE assignments AS a
+           SET phase = v.to_phase,
+               handed_over_at = CASE WHEN v.to_phase = 'handed_over' AND v.from_phase <> v.to_phase THEN v.at
+                                     ELSE a.handed_over_at END,
+               started_at = CASE WHEN v.to_phase = 'running' AND v.from_phase <> v.to_phase THEN v.at
+                                 ELSE a.started_at END,
+               pid = COALESCE(a.pid, v.pid),
+               exit_code = CASE WHEN v.exits AND a.exited_at IS NULL THEN v.exit_code ELSE a.exit_code END,
+               exit_signal = CASE WHEN v.exits AND a.exited_at IS NULL THEN v.exit_signal ELSE a.exit_signal END,
+               exit_asked = CASE WHEN v.exits AND a.exited_at IS NULL THEN v.exit_asked ELSE a.exit_asked END,
+               exit_message = CASE WHEN v.exits AND a.exited_at IS NULL THEN v.exit_message ELSE a.exit_message END,
+               exited_at = CASE WHEN v.exits OR v.to_phase IN ('cleaning', 'released') THEN COALESCE(a.exited_at, v.at)
+                                ELSE a.exited_at END,
+               ended_at = CASE WHEN v.to_phase IN ('released', 'fenced') THEN v.at END,
+               version = a.version + 1
+           FROM unnest($1::uuid[], $2::text[], $3::text[], $4::timestamptz[], $5::bigint[], $6::boolean[],
+                       $7::integer[], $8::integer[], $9::boolean[], $10::text[])
+                AS v (id, from_phase, to_phase, at, pid, exits, exit_code, exit_signal, exit_asked, exit_message)
+           WHERE a.id = v.id AND a.phase = v.from_phase
+           RETURNING a.id AS "id: AssignmentId""#,
+        &ids as &[AssignmentId],
+        &from as &[AssignmentPhase],
+        &to as &[AssignmentPhase],
+        &at,
+        &pids as &[Option<i64>],
+        &exits,
+        &codes as &[Option<i32>],
+        &signals as &[Option<i32>],
+        &asked,
+        &messages,
     )
-    .execute(&mut **tx)
-    .await?;
-    Ok(done.rows_affected() == 1)
+    .fetch_all(&mut **tx)
+    .await
 }
 
 /// Notes that its node took an assignment that is being stopped; false when that was known.
@@ -321,41 +407,6 @@ pub async fn accepted(tx: &mut Tx, id: AssignmentId) -> Result<bool, sqlx::Error
     )
     .fetch_one(&mut **tx)
     .await
-}
-
-/// Notes the process that carries an assignment.
-pub async fn note_pid(tx: &mut Tx, id: AssignmentId, pid: i64) -> Result<(), sqlx::Error> {
-    sqlx::query!(
-        "UPDATE assignments SET pid = $2, version = version + 1 WHERE id = $1 AND pid IS NULL",
-        id as AssignmentId,
-        pid,
-    )
-    .execute(&mut **tx)
-    .await?;
-    Ok(())
-}
-
-/// Notes how an assignment's process ended; the first report stands.
-pub async fn note_exit(
-    tx: &mut Tx,
-    id: AssignmentId,
-    exit: &Exit,
-    now: Timestamp,
-) -> Result<bool, sqlx::Error> {
-    let done = sqlx::query!(
-        "UPDATE assignments
-         SET exit_code = $2, exit_signal = $3, exit_asked = $4, exit_message = $5, exited_at = $6, version = version + 1
-         WHERE id = $1 AND exited_at IS NULL",
-        id as AssignmentId,
-        exit.code,
-        exit.signal,
-        exit.asked,
-        exit.message,
-        now,
-    )
-    .execute(&mut **tx)
-    .await?;
-    Ok(done.rows_affected() == 1)
 }
 
 /// Where a worker's log lies.

@@ -77,11 +77,16 @@ pub async fn of_job(
 
 /// The live attempt of a job, locked; the job's row must be locked before.
 pub async fn lock_live(tx: &mut Tx, job_id: JobId) -> Result<Option<AttemptRow>, sqlx::Error> {
+    Ok(lock_all_live(tx, &[job_id]).await?.pop())
+}
+
+/// The live attempts of these jobs, by job, locked; the jobs' rows must be locked before.
+pub async fn lock_all_live(tx: &mut Tx, jobs: &[JobId]) -> Result<Vec<AttemptRow>, sqlx::Error> {
     select_attempts!(
-        "WHERE job_id = $1 AND state <> 'ended' FOR UPDATE",
-        job_id as JobId
+        "WHERE job_id = ANY ($1) AND state <> 'ended' ORDER BY job_id FOR UPDATE",
+        jobs as &[JobId]
     )
-    .fetch_optional(&mut **tx)
+    .fetch_all(&mut **tx)
     .await
 }
 
@@ -104,33 +109,47 @@ pub struct NewAttempt {
     pub grace_ms: i64,
 }
 
-/// Writes an attempt as `starting`.
-pub async fn insert(tx: &mut Tx, attempt: &NewAttempt) -> Result<(), sqlx::Error> {
+/// Writes attempts as `starting`.
+pub async fn insert(tx: &mut Tx, new: &[NewAttempt]) -> Result<(), sqlx::Error> {
+    let ids: Vec<AttemptId> = new.iter().map(|attempt| attempt.id).collect();
+    let teams: Vec<TeamId> = new.iter().map(|attempt| attempt.team_id).collect();
+    let jobs: Vec<JobId> = new.iter().map(|attempt| attempt.job_id).collect();
+    let numbers: Vec<i32> = new.iter().map(|attempt| attempt.number).collect();
+    let nodes: Vec<NodeId> = new.iter().map(|attempt| attempt.master_node_id).collect();
+    let ports: Vec<i32> = new.iter().map(|attempt| attempt.master_port).collect();
+    let graces: Vec<i64> = new.iter().map(|attempt| attempt.grace_ms).collect();
     sqlx::query!(
         "INSERT INTO attempts (id, team_id, job_id, number, master_node_id, master_port, grace_ms)
-         VALUES ($1, $2, $3, $4, $5, $6, $7)",
-        attempt.id as AttemptId,
-        attempt.team_id as TeamId,
-        attempt.job_id as JobId,
-        attempt.number,
-        attempt.master_node_id as NodeId,
-        attempt.master_port,
-        attempt.grace_ms,
+         SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::integer[], $5::uuid[], $6::integer[], $7::bigint[])",
+        &ids as &[AttemptId],
+        &teams as &[TeamId],
+        &jobs as &[JobId],
+        &numbers,
+        &nodes as &[NodeId],
+        &ports,
+        &graces,
     )
     .execute(&mut **tx)
     .await?;
     Ok(())
 }
 
-/// The rendezvous ports of live attempts whose rank 0 is on a node.
-pub async fn master_ports(tx: &mut Tx, node_id: NodeId) -> Result<Vec<i32>, sqlx::Error> {
-    sqlx::query_scalar!(
-        r#"SELECT master_port AS "port!" FROM attempts
-           WHERE master_node_id = $1 AND state <> 'ended' AND master_port IS NOT NULL"#,
-        node_id as NodeId,
+/// The rendezvous ports of live attempts whose rank 0 is on one of these nodes, by node.
+pub async fn master_ports(
+    tx: &mut Tx,
+    nodes: &[NodeId],
+) -> Result<Vec<(NodeId, i32)>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"SELECT master_node_id AS "node_id!: NodeId", master_port AS "port!" FROM attempts
+           WHERE master_node_id = ANY ($1) AND state <> 'ended' AND master_port IS NOT NULL"#,
+        nodes as &[NodeId],
     )
     .fetch_all(&mut **tx)
-    .await
+    .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| (row.node_id, row.port))
+        .collect())
 }
 
 /// A change of an attempt's state with all that belongs to it.
@@ -172,39 +191,56 @@ impl AttemptStep {
     }
 }
 
-/// Takes a step if the attempt still stands where it was seen. An end that was recorded
-/// earlier is kept: what stopped the attempt first is why it ended.
-pub async fn step(
-    tx: &mut Tx,
-    id: AttemptId,
-    from: AttemptState,
-    step: &AttemptStep,
-) -> Result<bool, sqlx::Error> {
-    let changed = sqlx::query!(
-        "UPDATE attempts
-         SET state = $3,
-             message = CASE WHEN reason IS NULL THEN $5 ELSE message END,
-             exit_code = CASE WHEN reason IS NULL THEN $6 ELSE exit_code END,
-             exit_signal = CASE WHEN reason IS NULL THEN $7 ELSE exit_signal END,
-             reason = COALESCE(reason, $4),
-             grace_ms = COALESCE($8, grace_ms),
-             started_at = CASE WHEN $3 = 'running' THEN allotment.clock() ELSE started_at END,
-             stop_asked_at = CASE WHEN $3 = 'stopping' THEN allotment.clock() ELSE stop_asked_at END,
-             ended_at = CASE WHEN $3 = 'ended' THEN allotment.clock() END,
-             version = version + 1
-         WHERE id = $1 AND state = $2",
-        id as AttemptId,
-        from as AttemptState,
-        step.to as AttemptState,
-        step.reason as Option<AttemptEnd>,
-        step.message,
-        step.exit_code,
-        step.exit_signal,
-        step.grace_ms,
+/// A step of an attempt that was seen in a state.
+#[derive(Debug, Clone)]
+pub struct StepFrom {
+    /// The attempt.
+    pub id: AttemptId,
+    /// The state that it was seen in.
+    pub from: AttemptState,
+    /// The step.
+    pub step: AttemptStep,
+}
+
+/// Takes steps of different attempts that still stand where they were seen; those attempts. An end
+/// that was recorded earlier is kept: what stopped the attempt first is why it ended.
+pub async fn step(tx: &mut Tx, steps: &[StepFrom]) -> Result<Vec<AttemptId>, sqlx::Error> {
+    let ids: Vec<AttemptId> = steps.iter().map(|s| s.id).collect();
+    let from: Vec<AttemptState> = steps.iter().map(|s| s.from).collect();
+    let to: Vec<AttemptState> = steps.iter().map(|s| s.step.to).collect();
+    let reasons: Vec<Option<AttemptEnd>> = steps.iter().map(|s| s.step.reason).collect();
+    let messages: Vec<String> = steps.iter().map(|s| s.step.message.clone()).collect();
+    let codes: Vec<Option<i32>> = steps.iter().map(|s| s.step.exit_code).collect();
+    let signals: Vec<Option<i32>> = steps.iter().map(|s| s.step.exit_signal).collect();
+    let graces: Vec<Option<i64>> = steps.iter().map(|s| s.step.grace_ms).collect();
+    sqlx::query_scalar!(
+        r#"UPDATE attempts AS a
+           SET state = v.to_state,
+               message = CASE WHEN a.reason IS NULL THEN v.message ELSE a.message END,
+               exit_code = CASE WHEN a.reason IS NULL THEN v.exit_code ELSE a.exit_code END,
+               exit_signal = CASE WHEN a.reason IS NULL THEN v.exit_signal ELSE a.exit_signal END,
+               reason = COALESCE(a.reason, v.reason),
+               grace_ms = COALESCE(v.grace_ms, a.grace_ms),
+               started_at = CASE WHEN v.to_state = 'running' THEN allotment.clock() ELSE a.started_at END,
+               stop_asked_at = CASE WHEN v.to_state = 'stopping' THEN allotment.clock() ELSE a.stop_asked_at END,
+               ended_at = CASE WHEN v.to_state = 'ended' THEN allotment.clock() END,
+               version = a.version + 1
+           FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::integer[], $7::integer[],
+                       $8::bigint[])
+                AS v (id, from_state, to_state, reason, message, exit_code, exit_signal, grace_ms)
+           WHERE a.id = v.id AND a.state = v.from_state
+           RETURNING a.id AS "id: AttemptId""#,
+        &ids as &[AttemptId],
+        &from as &[AttemptState],
+        &to as &[AttemptState],
+        &reasons as &[Option<AttemptEnd>],
+        &messages,
+        &codes as &[Option<i32>],
+        &signals as &[Option<i32>],
+        &graces as &[Option<i64>],
     )
-    .execute(&mut **tx)
-    .await?;
-    Ok(changed.rows_affected() == 1)
+    .fetch_all(&mut **tx)
+    .await
 }
 
 /// Notes where the workers of an attempt meet, where rank 0 was filled anew.

@@ -119,16 +119,19 @@ pub struct Touched {
 
 /// What changed after a position as far as this snapshot sees it, settled or not. Who uses it
 /// reads the objects in the same snapshot and goes on from [`head`]: what was not settled is
-/// read again, and nothing waits for a long transaction.
-pub async fn touched(tx: &mut Tx, after: Position) -> Result<Touched, sqlx::Error> {
+/// read again, and nothing waits for a long transaction. `work`: whether jobs and what belongs to them
+/// are asked for.
+pub async fn touched(tx: &mut Tx, after: Position, work: bool) -> Result<Touched, sqlx::Error> {
     let rows = sqlx::query!(
         r#"SELECT DISTINCT noun,
                   COALESCE(job_id, CASE WHEN noun = 'job' THEN object_id END) AS "job_id: JobId",
                   CASE noun WHEN 'node' THEN object_id WHEN 'device' THEN node_id END AS "node_id: NodeId"
            FROM changes
-           WHERE (xid, id) > ($1::bigint::text::xid8, $2)"#,
+           WHERE (xid, id) > ($1::bigint::text::xid8, $2)
+             AND ($3 OR noun NOT IN ('job', 'attempt', 'assignment'))"#,
         after.xid,
         after.id,
+        work,
     )
     .fetch_all(&mut **tx)
     .await?;
@@ -164,8 +167,12 @@ pub async fn prune(tx: &mut Tx, keep_seconds: i64) -> Result<u64, sqlx::Error> {
 }
 
 /// Tells the other replicas that something changed, and who says so; a hint, sent when the
-/// transaction commits.
+/// transaction commits. Nothing is written that could be lost: the commit waits for no disk, and with
+/// it nobody waits who commits a notification next.
 pub async fn notify(tx: &mut Tx, replica: &str) -> Result<(), sqlx::Error> {
+    sqlx::query!("SET LOCAL synchronous_commit = off")
+        .execute(&mut **tx)
+        .await?;
     sqlx::query!(
         r#"SELECT pg_notify('allotment_changes', $1)::text AS "sent""#,
         replica

@@ -6,6 +6,7 @@ use domain::ids::{AssignmentId, AttemptId, JobId, NodeId, TeamId};
 use domain::sharing::SharingMode;
 use domain::spec::JobSpec;
 use domain::state::{AssignmentPhase, AttemptEnd, AttemptState};
+use protocol::mig::MigSlice;
 use serde_json::Value;
 
 use super::Tx;
@@ -210,6 +211,8 @@ pub struct Share {
     pub gpus_milli: i32,
     /// How much of its memory.
     pub memory_mib: i64,
+    /// The instance, in the mode `mig`.
+    pub mig: Option<MigSlice>,
 }
 
 /// The shares of these assignments, by the device's index.
@@ -219,11 +222,11 @@ pub async fn shares(
 ) -> Result<BTreeMap<AssignmentId, Vec<Share>>, sqlx::Error> {
     let rows = sqlx::query!(
         r#"SELECT s.assignment_id AS "assignment_id: AssignmentId", d.uuid, d.index, s.mode AS "mode: SharingMode",
-                  s.gpus_milli, s.memory_mib
+                  s.gpus_milli, s.memory_mib, s.mig_profile, lower(s.slots) AS "slot!", upper(s.slots) AS "slot_end!"
            FROM assignment_devices AS s
            JOIN devices AS d ON d.id = s.device_id
            WHERE s.assignment_id = ANY ($1)
-           ORDER BY s.assignment_id, d.index, d.id"#,
+           ORDER BY s.assignment_id, d.index, d.id, s.slots"#,
         ids as &[AssignmentId],
     )
     .fetch_all(&mut **tx)
@@ -236,6 +239,11 @@ pub async fn shares(
             mode: row.mode,
             gpus_milli: row.gpus_milli,
             memory_mib: row.memory_mib,
+            mig: row.mig_profile.map(|profile| MigSlice {
+                profile,
+                start: row.slot.unsigned_abs(),
+                size: (row.slot_end - row.slot).unsigned_abs(),
+            }),
         });
     }
     Ok(shares)

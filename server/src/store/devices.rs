@@ -4,6 +4,7 @@ use domain::Timestamp;
 use domain::ids::{DeviceId, JobId, NodeId};
 use domain::sharing::SharingMode;
 use domain::state::{AssignmentPhase, DeviceHealth};
+use serde_json::Value;
 
 use super::Tx;
 
@@ -49,6 +50,8 @@ pub struct Reported {
     pub memory_mib: i64,
     /// Where it sits.
     pub pci_bus_id: String,
+    /// Its instances, while it is in MIG mode.
+    pub mig: Option<Value>,
 }
 
 /// The devices of nodes, by node and index.
@@ -90,8 +93,8 @@ pub async fn add(
     device: &Reported,
 ) -> Result<Option<DeviceId>, sqlx::Error> {
     sqlx::query_scalar!(
-        r#"INSERT INTO devices AS d (id, node_id, uuid, index, product_name, model, memory_mib, pci_bus_id)
-           VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+        r#"INSERT INTO devices AS d (id, node_id, uuid, index, product_name, model, memory_mib, pci_bus_id, mig)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
            ON CONFLICT ON CONSTRAINT device_uuid_taken DO UPDATE
            SET node_id = excluded.node_id, index = excluded.index, version = d.version + 1
            WHERE EXISTS (SELECT FROM nodes AS n WHERE n.id = d.node_id AND n.intent = 'retired')
@@ -104,6 +107,7 @@ pub async fn add(
         device.model,
         device.memory_mib,
         device.pci_bus_id,
+        device.mig,
     )
     .fetch_optional(&mut **tx)
     .await
@@ -113,15 +117,17 @@ pub async fn add(
 pub async fn update(tx: &mut Tx, id: DeviceId, device: &Reported) -> Result<bool, sqlx::Error> {
     let done = sqlx::query!(
         "UPDATE devices
-         SET index = $2, product_name = $3, model = $4, memory_mib = $5, pci_bus_id = $6, version = version + 1
+         SET index = $2, product_name = $3, model = $4, memory_mib = $5, pci_bus_id = $6, mig = $7,
+             version = version + 1
          WHERE id = $1
-           AND (index, product_name, model, memory_mib, pci_bus_id) IS DISTINCT FROM ($2, $3, $4, $5, $6)",
+           AND (index, product_name, model, memory_mib, pci_bus_id, mig) IS DISTINCT FROM ($2, $3, $4, $5, $6, $7)",
         id as DeviceId,
         device.index,
         device.product_name,
         device.model,
         device.memory_mib,
         device.pci_bus_id,
+        device.mig,
     )
     .execute(&mut **tx)
     .await?;

@@ -125,44 +125,75 @@ pub async fn insert(tx: &mut Tx, event: &NewEvent<'_>) -> Result<(), sqlx::Error
 
 /// Writes events at the database's present time, in their order.
 pub async fn insert_all(tx: &mut Tx, events: &[NewEvent<'_>]) -> Result<(), sqlx::Error> {
-    let teams: Vec<Option<TeamId>> = events.iter().map(|e| e.job.map(|(team, _)| team)).collect();
-    let jobs: Vec<Option<JobId>> = events.iter().map(|e| e.job.map(|(_, job)| job)).collect();
-    let nodes: Vec<Option<NodeId>> = events.iter().map(|e| e.node_id).collect();
-    let of =
-        |text: fn(&NewEvent<'_>) -> String| -> Vec<String> { events.iter().map(text).collect() };
-    let nouns = of(|e| e.subject.noun().to_owned());
-    let ids = of(|e| e.subject.id());
-    let from: Vec<Option<String>> = events.iter().map(|e| e.from.map(str::to_owned)).collect();
-    let to = of(|e| e.to.to_owned());
-    let kinds = of(|e| e.actor.kind().to_owned());
-    let names = of(|e| e.actor.name().to_owned());
-    let reasons = of(|e| e.reason.to_owned());
-    let data: Vec<Value> = events.iter().map(|e| e.data.clone()).collect();
-    sqlx::query!(
-        "INSERT INTO events (team_id, subject, subject_id, job_id, node_id, from_state, to_state,
-                             actor_kind, actor_name, reason, data)
-         SELECT e.team_id, e.subject, e.subject_id::uuid, e.job_id, e.node_id, e.from_state, e.to_state,
-                e.actor_kind, e.actor_name, e.reason, e.data
-         FROM unnest($1::uuid[], $2::text[], $3::text[], $4::uuid[], $5::uuid[], $6::text[], $7::text[],
-                     $8::text[], $9::text[], $10::text[], $11::jsonb[]) WITH ORDINALITY
-              AS e (team_id, subject, subject_id, job_id, node_id, from_state, to_state, actor_kind, actor_name,
-                    reason, data, place)
-         ORDER BY e.place",
-        &teams as &[Option<TeamId>],
-        &nouns,
-        &ids,
-        &jobs as &[Option<JobId>],
-        &nodes as &[Option<NodeId>],
-        &from as &[Option<String>],
-        &to,
-        &kinds,
-        &names,
-        &reasons,
-        &data,
-    )
-    .execute(&mut **tx)
-    .await?;
-    Ok(())
+    let mut all = Events::default();
+    events.iter().for_each(|event| all.put(event));
+    all.write(tx).await
+}
+
+/// Events that are written together.
+#[derive(Debug, Default)]
+pub struct Events {
+    teams: Vec<Option<TeamId>>,
+    nouns: Vec<String>,
+    ids: Vec<String>,
+    jobs: Vec<Option<JobId>>,
+    nodes: Vec<Option<NodeId>>,
+    from: Vec<Option<String>>,
+    to: Vec<String>,
+    actor_kinds: Vec<String>,
+    actor_names: Vec<String>,
+    reasons: Vec<String>,
+    data: Vec<Value>,
+}
+
+impl Events {
+    /// Puts one behind the others.
+    pub fn put(&mut self, event: &NewEvent<'_>) {
+        let (team_id, job_id) = event.job.unzip();
+        self.teams.push(team_id);
+        self.nouns.push(event.subject.noun().to_owned());
+        self.ids.push(event.subject.id());
+        self.jobs.push(job_id);
+        self.nodes.push(event.node_id);
+        self.from.push(event.from.map(str::to_owned));
+        self.to.push(event.to.to_owned());
+        self.actor_kinds.push(event.actor.kind().to_owned());
+        self.actor_names.push(event.actor.name().to_owned());
+        self.reasons.push(event.reason.to_owned());
+        self.data.push(event.data.clone());
+    }
+
+    /// Writes them at the database's present time, in their order.
+    pub async fn write(&self, tx: &mut Tx) -> Result<(), sqlx::Error> {
+        if self.ids.is_empty() {
+            return Ok(());
+        }
+        sqlx::query!(
+            "INSERT INTO events (team_id, subject, subject_id, job_id, node_id, from_state, to_state,
+                                 actor_kind, actor_name, reason, data)
+             SELECT e.team_id, e.subject, e.subject_id::uuid, e.job_id, e.node_id, e.from_state, e.to_state,
+                    e.actor_kind, e.actor_name, e.reason, e.data
+             FROM unnest($1::uuid[], $2::text[], $3::text[], $4::uuid[], $5::uuid[], $6::text[], $7::text[],
+                         $8::text[], $9::text[], $10::text[], $11::jsonb[]) WITH ORDINALITY
+                  AS e (team_id, subject, subject_id, job_id, node_id, from_state, to_state, actor_kind, actor_name,
+                        reason, data, place)
+             ORDER BY e.place",
+            &self.teams as &[Option<TeamId>],
+            &self.nouns,
+            &self.ids,
+            &self.jobs as &[Option<JobId>],
+            &self.nodes as &[Option<NodeId>],
+            &self.from as &[Option<String>],
+            &self.to,
+            &self.actor_kinds,
+            &self.actor_names,
+            &self.reasons,
+            &self.data,
+        )
+        .execute(&mut **tx)
+        .await?;
+        Ok(())
+    }
 }
 
 /// An event as it is shown.

@@ -26,22 +26,33 @@ pub async fn tell(tx: &mut Tx, estimates: &[(JobId, Timestamp)]) -> Result<(), s
     Ok(())
 }
 
-/// Keeps when a job that waited got its place, on a node, with the last estimate before that. Of
-/// one that was told nothing there is nothing to keep.
-pub async fn meet(
-    tx: &mut Tx,
-    job_id: JobId,
-    last: Option<Timestamp>,
-    node_id: NodeId,
-) -> Result<(), sqlx::Error> {
+/// A job that waited and got its place.
+#[derive(Debug, Clone, Copy)]
+pub struct Met {
+    /// The job.
+    pub job_id: JobId,
+    /// The last estimate before that.
+    pub last: Option<Timestamp>,
+    /// The node.
+    pub node_id: NodeId,
+}
+
+/// Keeps when jobs that waited got their places, with the last estimate before that. Of one that
+/// was told nothing there is nothing to keep.
+pub async fn meet(tx: &mut Tx, met: &[Met]) -> Result<(), sqlx::Error> {
+    let jobs: Vec<JobId> = met.iter().map(|met| met.job_id).collect();
+    let last: Vec<Option<Timestamp>> = met.iter().map(|met| met.last).collect();
+    let nodes: Vec<NodeId> = met.iter().map(|met| met.node_id).collect();
     sqlx::query!(
         "UPDATE expected_starts AS e
-         SET granted_at = allotment.clock(), last_at = $2, pool_id = n.pool_id
-         FROM jobs AS j, nodes AS n
-         WHERE e.job_id = $1 AND j.id = e.job_id AND e.queued_at = j.queued_at AND n.id = $3",
-        job_id as JobId,
-        last,
-        node_id as NodeId,
+         SET granted_at = allotment.clock(), last_at = v.last_at, pool_id = n.pool_id
+         FROM unnest($1::uuid[], $2::timestamptz[], $3::uuid[]) AS v (job_id, last_at, node_id)
+         JOIN jobs AS j ON j.id = v.job_id
+         JOIN nodes AS n ON n.id = v.node_id
+         WHERE e.job_id = v.job_id AND e.queued_at = j.queued_at",
+        &jobs as &[JobId],
+        &last as &[Option<Timestamp>],
+        &nodes as &[NodeId],
     )
     .execute(&mut **tx)
     .await?;

@@ -193,6 +193,16 @@ pub async fn lock_all(tx: &mut Tx, ids: &[JobId]) -> Result<(), sqlx::Error> {
     Ok(())
 }
 
+/// The same, and reads them.
+pub async fn lock_and_read(tx: &mut Tx, ids: &[JobId]) -> Result<Vec<JobRow>, sqlx::Error> {
+    select_jobs!(
+        "WHERE j.id = ANY ($1) ORDER BY j.id FOR UPDATE OF j",
+        ids as &[JobId]
+    )
+    .fetch_all(&mut **tx)
+    .await
+}
+
 /// Which jobs a list shows; the newest first.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
@@ -295,50 +305,63 @@ impl JobStep {
     }
 }
 
-/// Takes a step if the job still stands where it was seen; its new version, or nothing.
-pub async fn step(
-    tx: &mut Tx,
-    guard: JobGuard,
-    step: &JobStep,
-) -> Result<Option<i64>, sqlx::Error> {
+/// Takes steps of different jobs that still stand where they were seen, each with the next version;
+/// those jobs.
+pub async fn step(tx: &mut Tx, steps: &[(JobGuard, JobStep)]) -> Result<Vec<JobId>, sqlx::Error> {
+    let ids: Vec<JobId> = steps.iter().map(|(guard, _)| guard.id).collect();
+    let from: Vec<JobState> = steps.iter().map(|(guard, _)| guard.state).collect();
+    let versions: Vec<i64> = steps.iter().map(|(guard, _)| guard.version).collect();
+    let to: Vec<JobState> = steps.iter().map(|(_, step)| step.to).collect();
+    let reasons: Vec<Option<String>> = steps.iter().map(|(_, s)| s.reason.clone()).collect();
+    let messages: Vec<String> = steps.iter().map(|(_, s)| s.message.clone()).collect();
+    let codes: Vec<Option<i32>> = steps.iter().map(|(_, step)| step.exit_code).collect();
+    let signals: Vec<Option<i32>> = steps.iter().map(|(_, step)| step.exit_signal).collect();
+    let not_before: Vec<Option<Timestamp>> = steps.iter().map(|(_, s)| s.not_before).collect();
+    let begun: Vec<bool> = steps.iter().map(|(_, step)| step.begins_attempt).collect();
+    let retries: Vec<bool> = steps.iter().map(|(_, step)| step.spends_retry).collect();
+    let requeues: Vec<bool> = steps.iter().map(|(_, s)| s.counts_requeue).collect();
     sqlx::query_scalar!(
-        "UPDATE jobs
-         SET state = $4,
-             reason = $5,
-             message = $6,
-             exit_code = $7,
-             exit_signal = $12,
-             not_before = $8,
-             attempt = attempt + $9::bool::int,
-             retries_used = retries_used + $10::bool::int,
-             requeues = requeues + $11::bool::int,
-             waiting = NULL,
-             nominated = CASE WHEN $4 IN ('preempting', 'queued') THEN nominated END,
-             queued_at = CASE WHEN $4 = 'queued' THEN allotment.clock() ELSE queued_at END,
-             started_at = CASE WHEN $4 = 'running' THEN allotment.clock()
-                               WHEN $4 IN ('queued', 'starting') THEN NULL
-                               -- A job that was resumed while its attempt ended well.
-                               WHEN $4 = 'succeeded' THEN COALESCE(started_at, (
-                                   SELECT a.started_at FROM attempts AS a WHERE a.job_id = jobs.id ORDER BY a.number DESC LIMIT 1))
-                               ELSE started_at END,
-             finished_at = CASE WHEN $4 IN ('succeeded', 'failed', 'cancelled') THEN allotment.clock() END,
-             version = version + 1
-         WHERE id = $1 AND state = $2 AND version = $3
-         RETURNING version",
-        guard.id as JobId,
-        guard.state as JobState,
-        guard.version,
-        step.to as JobState,
-        step.reason,
-        step.message,
-        step.exit_code,
-        step.not_before,
-        step.begins_attempt,
-        step.spends_retry,
-        step.counts_requeue,
-        step.exit_signal,
+        r#"UPDATE jobs AS j
+           SET state = v.to_state,
+               reason = v.reason,
+               message = v.message,
+               exit_code = v.exit_code,
+               exit_signal = v.exit_signal,
+               not_before = v.not_before,
+               attempt = j.attempt + v.begins_attempt::int,
+               retries_used = j.retries_used + v.spends_retry::int,
+               requeues = j.requeues + v.counts_requeue::int,
+               waiting = NULL,
+               nominated = CASE WHEN v.to_state IN ('preempting', 'queued') THEN j.nominated END,
+               queued_at = CASE WHEN v.to_state = 'queued' THEN allotment.clock() ELSE j.queued_at END,
+               started_at = CASE WHEN v.to_state = 'running' THEN allotment.clock()
+                                 WHEN v.to_state IN ('queued', 'starting') THEN NULL
+                                 -- A job that was resumed while its attempt ended well.
+                                 WHEN v.to_state = 'succeeded' THEN COALESCE(j.started_at, (
+                                     SELECT a.started_at FROM attempts AS a WHERE a.job_id = j.id ORDER BY a.number DESC LIMIT 1))
+                                 ELSE j.started_at END,
+               finished_at = CASE WHEN v.to_state IN ('succeeded', 'failed', 'cancelled') THEN allotment.clock() END,
+               version = j.version + 1
+           FROM unnest($1::uuid[], $2::text[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::integer[],
+                       $8::integer[], $9::timestamptz[], $10::boolean[], $11::boolean[], $12::boolean[])
+                AS v (id, from_state, version, to_state, reason, message, exit_code, exit_signal, not_before,
+                      begins_attempt, spends_retry, counts_requeue)
+           WHERE j.id = v.id AND j.state = v.from_state AND j.version = v.version
+           RETURNING j.id AS "id: JobId""#,
+        &ids as &[JobId],
+        &from as &[JobState],
+        &versions,
+        &to as &[JobState],
+        &reasons as &[Option<String>],
+        &messages,
+        &codes as &[Option<i32>],
+        &signals as &[Option<i32>],
+        &not_before as &[Option<Timestamp>],
+        &begun,
+        &retries,
+        &requeues,
     )
-    .fetch_optional(&mut **tx)
+    .fetch_all(&mut **tx)
     .await
 }
 

@@ -22,7 +22,8 @@ pub struct Renewed {
     pub ready: bool,
 }
 
-/// Renews the leases of nodes whose voice is still the given connection's; returns those.
+/// Renews the leases of nodes whose voice is still the given connection's; returns those. Nodes are
+/// locked in the order of their ids, as by [`super::nodes::advance_facts`]: neither waits for the other in a circle.
 pub async fn renew(
     tx: &mut Tx,
     replica: ReplicaId,
@@ -33,12 +34,12 @@ pub async fn renew(
     let lives: Vec<IncarnationId> = beats.iter().map(|beat| beat.incarnation).collect();
     sqlx::query_as!(
         Renewed,
-        r#"UPDATE nodes AS n
+        r#"WITH held AS (SELECT id FROM nodes WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE)
+           UPDATE nodes AS n
            SET last_heartbeat_at = now.at, lease_until = now.at + $4::bigint * interval '1 millisecond'
-           FROM (SELECT b.node_id, b.incarnation FROM unnest($1::uuid[], $2::uuid[]) AS b (node_id, incarnation)
-                 ORDER BY b.node_id) AS b,
+           FROM held, unnest($1::uuid[], $2::uuid[]) AS b (node_id, incarnation),
                 (SELECT allotment.clock() AS at) AS now
-           WHERE n.id = b.node_id AND n.incarnation = b.incarnation AND n.replica = $3 AND n.intent <> 'retired'
+           WHERE n.id = held.id AND n.id = b.node_id AND n.incarnation = b.incarnation AND n.replica = $3 AND n.intent <> 'retired'
            RETURNING n.id AS "node_id: NodeId", n.reachability = 'ready' AS "ready!""#,
         &nodes as &[NodeId],
         &lives as &[IncarnationId],

@@ -257,26 +257,39 @@ pub async fn enrol_anew(
     Ok(())
 }
 
-/// Notes that facts up to `to` of a journal are known; false when another connection has the
-/// node's voice by now, or knew them.
-pub async fn advance_facts(
-    tx: &mut Tx,
-    id: NodeId,
-    incarnation: IncarnationId,
-    journal: JournalId,
-    to: i64,
-) -> Result<bool, sqlx::Error> {
-    let done = sqlx::query!(
-        "UPDATE nodes SET last_fact = $4
-         WHERE id = $1 AND incarnation = $2 AND journal_id = $3 AND last_fact < $4",
-        id as NodeId,
-        incarnation as IncarnationId,
-        journal as JournalId,
-        to,
+/// Facts of a node's journal that are known from now on.
+#[derive(Debug, Clone, Copy)]
+pub struct KnownFacts {
+    /// The node.
+    pub node_id: NodeId,
+    /// The life of the agent process that told them.
+    pub incarnation: IncarnationId,
+    /// The journal that numbers them.
+    pub journal: JournalId,
+    /// The last of them.
+    pub up_to: i64,
+}
+
+/// Notes which facts of different nodes are known, in the order of the nodes; of how many nodes. It
+/// is not noted where another connection has the node's voice by now, or knew them.
+pub async fn advance_facts(tx: &mut Tx, known: &[KnownFacts]) -> Result<usize, sqlx::Error> {
+    let nodes: Vec<NodeId> = known.iter().map(|known| known.node_id).collect();
+    let lives: Vec<IncarnationId> = known.iter().map(|known| known.incarnation).collect();
+    let journals: Vec<JournalId> = known.iter().map(|known| known.journal).collect();
+    let up_to: Vec<i64> = known.iter().map(|known| known.up_to).collect();
+    let noted = sqlx::query!(
+        "WITH held AS (SELECT id FROM nodes WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE)
+         UPDATE nodes AS n SET last_fact = v.up_to
+         FROM held, unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::bigint[]) AS v (id, incarnation, journal_id, up_to)
+         WHERE n.id = held.id AND n.id = v.id AND n.incarnation = v.incarnation AND n.journal_id = v.journal_id AND n.last_fact < v.up_to",
+        &nodes as &[NodeId],
+        &lives as &[IncarnationId],
+        &journals as &[JournalId],
+        &up_to,
     )
     .execute(&mut **tx)
     .await?;
-    Ok(done.rows_affected() == 1)
+    Ok(usize::try_from(noted.rows_affected()).unwrap_or(usize::MAX))
 }
 
 /// What a node says it is.

@@ -26,45 +26,46 @@ impl Kind {
     }
 }
 
-/// Opens a segment for each share that an assignment holds.
+/// Opens a segment for each share that these assignments hold, each from its moment on.
 pub async fn open(
     tx: &mut Tx,
-    assignment: AssignmentId,
+    assignments: &[(AssignmentId, Timestamp)],
     kind: Kind,
-    from: Timestamp,
 ) -> Result<(), sqlx::Error> {
+    let (ids, from): (Vec<AssignmentId>, Vec<Timestamp>) = assignments.iter().copied().unzip();
     sqlx::query!(
         "INSERT INTO usage_segments (id, team_id, user_id, job_id, attempt_id, assignment_id, pool_id, node_id,
                                      device_id, slot, mode, kind, gpus_milli, started_at)
          SELECT gen_random_uuid(), a.team_id, j.user_id, a.job_id, a.attempt_id, a.id, n.pool_id, a.node_id,
-                d.device_id, lower(d.slots), d.mode, $2, d.gpus_milli, $3
-         FROM assignments AS a
+                d.device_id, lower(d.slots), d.mode, $3, d.gpus_milli, v.started_at
+         FROM unnest($1::uuid[], $2::timestamptz[]) AS v (id, started_at)
+         JOIN assignments AS a ON a.id = v.id
          JOIN jobs AS j ON j.id = a.job_id
          JOIN nodes AS n ON n.id = a.node_id
-         JOIN assignment_devices AS d ON d.assignment_id = a.id
-         WHERE a.id = $1",
-        assignment as AssignmentId,
+         JOIN assignment_devices AS d ON d.assignment_id = a.id",
+        &ids as &[AssignmentId],
+        &from,
         kind.as_str(),
-        from,
     )
     .execute(&mut **tx)
     .await?;
     Ok(())
 }
 
-/// Ends the open segments of an assignment at `at`, though never before they began nor before
-/// what the ledger already covers.
+/// Ends the open segments of these assignments, each at its moment, though never before they began
+/// nor before what the ledger already covers.
 pub async fn close(
     tx: &mut Tx,
-    assignment: AssignmentId,
-    at: Timestamp,
+    assignments: &[(AssignmentId, Timestamp)],
 ) -> Result<(), sqlx::Error> {
+    let (ids, at): (Vec<AssignmentId>, Vec<Timestamp>) = assignments.iter().copied().unzip();
     sqlx::query!(
-        "UPDATE usage_segments
-         SET ended_at = GREATEST(started_at, rated_until, $2)
-         WHERE assignment_id = $1 AND ended_at IS NULL",
-        assignment as AssignmentId,
-        at,
+        "UPDATE usage_segments AS s
+         SET ended_at = GREATEST(s.started_at, s.rated_until, v.ended_at)
+         FROM unnest($1::uuid[], $2::timestamptz[]) AS v (id, ended_at)
+         WHERE s.assignment_id = v.id AND s.ended_at IS NULL",
+        &ids as &[AssignmentId],
+        &at,
     )
     .execute(&mut **tx)
     .await?;

@@ -114,16 +114,17 @@ async fn shorten(tx: &mut Tx, ids: &[JobId]) -> Result<(), sqlx::Error> {
     Ok(())
 }
 
-/// Ends what bound a job: it waits no more.
-pub async fn end(tx: &mut Tx, team_id: TeamId, job_id: JobId) -> Result<(), sqlx::Error> {
+/// Ends what bound these jobs, each with its team: they wait no more.
+pub async fn end(tx: &mut Tx, jobs: &[(TeamId, JobId)]) -> Result<(), sqlx::Error> {
+    let (teams, ids): (Vec<TeamId>, Vec<JobId>) = jobs.iter().copied().unzip();
     sqlx::query!(
         "UPDATE waits AS w
          SET ended_at = c.now,
              held_seconds = GREATEST(floor(extract(epoch FROM c.now)) - floor(extract(epoch FROM w.began_at)), 0)::bigint
-         FROM (SELECT allotment.clock() AS now) AS c
-         WHERE w.team_id = $1 AND w.job_id = $2 AND w.ended_at IS NULL",
-        team_id as TeamId,
-        job_id as JobId,
+         FROM (SELECT allotment.clock() AS now) AS c, unnest($1::uuid[], $2::uuid[]) AS v (team_id, job_id)
+         WHERE w.team_id = v.team_id AND w.job_id = v.job_id AND w.ended_at IS NULL",
+        &teams as &[TeamId],
+        &ids as &[JobId],
     )
     .execute(&mut **tx)
     .await?;

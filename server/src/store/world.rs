@@ -223,6 +223,8 @@ pub struct DeviceRow {
     pub memory_mib: i64,
     /// How it does.
     pub health: DeviceHealth,
+    /// Its instances, while it is in MIG mode.
+    pub mig: Option<Value>,
 }
 
 /// The devices of nodes, by node and index; of several that had the same index, the healthy and
@@ -231,7 +233,7 @@ pub async fn devices(tx: &mut Tx, nodes: Option<&[NodeId]>) -> Result<Vec<Device
     sqlx::query_as!(
         DeviceRow,
         r#"SELECT id AS "id: DeviceId", node_id AS "node_id: NodeId", index, model, memory_mib,
-                  health AS "health: DeviceHealth"
+                  health AS "health: DeviceHealth", mig
            FROM devices
            WHERE ($1::uuid[] IS NULL OR node_id = ANY ($1))
            ORDER BY node_id, index, health <> 'healthy', first_seen_at DESC, id"#,
@@ -376,7 +378,7 @@ pub async fn assignments(
 }
 
 /// A share of a device that a worker holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveShare {
     /// The worker.
     pub assignment_id: AssignmentId,
@@ -390,6 +392,10 @@ pub struct LiveShare {
     pub gpus_milli: i32,
     /// How much of its memory.
     pub memory_mib: i64,
+    /// The profile of an instance.
+    pub mig_profile: Option<String>,
+    /// The first place that it takes: an instance's first memory slice.
+    pub slot: i32,
 }
 
 /// Shares that are held, by worker and device.
@@ -398,7 +404,7 @@ pub async fn shares(tx: &mut Tx, jobs: Option<&[JobId]>) -> Result<Vec<LiveShare
         LiveShare,
         r#"SELECT s.assignment_id AS "assignment_id: AssignmentId", s.device_id AS "device_id: DeviceId",
                   d.index, s.mode AS "mode: SharingMode",
-                  s.gpus_milli, s.memory_mib
+                  s.gpus_milli, s.memory_mib, s.mig_profile, lower(s.slots) AS "slot!"
            FROM assignment_devices AS s
            JOIN assignments AS a ON a.id = s.assignment_id
            JOIN devices AS d ON d.id = s.device_id

@@ -294,3 +294,40 @@ async fn an_address_that_is_no_utf_8_gets_a_page_that_says_so(owner: PgPool) {
         );
     }
 }
+
+#[sqlx::test(migrations = "../migrations")]
+async fn who_may_not_send_a_form_is_told_so_before_what_is_wrong_with_it(owner: PgPool) {
+    let expected: BTreeMap<String, Vec<&str>> = table(include_str!("authorisation_pages.txt"), 2);
+    let walk = Walk::prepare(owner).await;
+    walk.ground.restore().await;
+    let mut faults = Vec::new();
+    for (method, path) in ROUTES.iter().filter(|(method, _)| *method == "post") {
+        let named = path.contains("{team}") || path.contains("{job}");
+        for (role, expected) in ROLES.iter().zip(&expected[&format!("{method} {path}")]) {
+            let judged = match *expected {
+                "-" => StatusCode::FORBIDDEN,
+                "." if named => StatusCode::NOT_FOUND,
+                _ => continue,
+            };
+            let reader = Reader::come(&walk.ground, role).await;
+            let token = format!("csrf={}", reader.csrf);
+            let many = "x".repeat(2 * 1024 * 1024);
+            for wrong in [
+                token.clone(),
+                format!("{token}&there_is_no_such_field=1&version=x&team=%20&elements=x"),
+                format!("{token}&name=%FF"),
+                format!("{token}&name={many}"),
+            ] {
+                let answered = reader.send(method, &walk.address(path), &wrong).await;
+                if answered.status != judged {
+                    let sent: String = wrong.chars().skip(token.len()).take(60).collect();
+                    faults.push(format!(
+                        "{path} by {role} with {sent:?}: {}, not {judged}",
+                        answered.status
+                    ));
+                }
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{faults:#?}");
+}

@@ -5,6 +5,8 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use crate::fixture::Server;
+use crate::fleet::add_node;
+use crate::page_form::{Form, browser};
 
 #[sqlx::test(migrations = "../migrations")]
 async fn every_wrong_value_is_named_with_its_remedy(owner: PgPool) {
@@ -244,4 +246,63 @@ async fn everything(owner: &PgPool) -> Vec<Value> {
         .await
         .expect("reset");
     all
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn every_fault_of_a_job_is_told_at_once_by_each_door(owner: PgPool) {
+    let server = Server::start(&owner).await;
+    add_node(&owner, "h100", "n1", 8).await;
+    let member = server.client("vision-member");
+    let wrong = json!({
+        "name": "b", "command": ["true"], "workers": 0, "time_limit_seconds": -1,
+        "class": "gold", "pools": ["nowhere"], "anti_affinity": "rack",
+    });
+    let fields = |problem: &Value| -> Vec<String> {
+        let errors = problem["errors"].as_array().expect("all of them").iter();
+        errors
+            .map(|error| error["field"].as_str().expect("a field").to_owned())
+            .collect()
+    };
+    let all = [
+        "workers",
+        "time_limit_seconds",
+        "pools",
+        "class",
+        "anti_affinity",
+    ];
+    for path in ["/teams/vision/jobs", "/teams/vision/jobs/dry-run"] {
+        let problem = member.post(path, wrong.clone()).await;
+        let problem = problem.problem(StatusCode::UNPROCESSABLE_ENTITY);
+        assert_eq!(problem["field"], "workers", "{path}: the first as ever");
+        assert_eq!(fields(&problem), all, "{path}");
+    }
+    let batch = json!({ "jobs": [wrong, { "name": "c", "command": [] }] });
+    let problem = member.post("/teams/vision/jobs/batch", batch).await;
+    let problem = problem.problem(StatusCode::UNPROCESSABLE_ENTITY);
+    let told = fields(&problem);
+    assert_eq!(told.len(), 6, "{told:?}");
+    assert_eq!(
+        (told[0].as_str(), told[5].as_str()),
+        ("jobs[0].workers", "jobs[1].command")
+    );
+    // One alone is told as ever.
+    let one = member
+        .post("/teams/vision/jobs", json!({ "name": "c", "command": [] }))
+        .await;
+    let problem = one.problem(StatusCode::UNPROCESSABLE_ENTITY);
+    assert_eq!(problem.get("errors"), None, "{problem}");
+
+    let mut page = browser(&owner, &server, "vision-member").await;
+    let form = Form::of(&page.get("/submit?team=vision").await, "/submit")
+        .with("name", "b")
+        .with("command", "true")
+        .with("workers", "2000")
+        .with("array_count", "20000")
+        .with("time_limit_minutes", "0");
+    let refused = form.send(&mut page, "").await;
+    assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY);
+    for id in ["workers", "array_count", "time_limit_minutes"] {
+        let marked = refused.html.contains(&format!("id=\"{id}-e\""));
+        assert!(marked, "{id}: {}", refused.html);
+    }
 }

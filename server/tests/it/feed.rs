@@ -126,7 +126,9 @@ async fn what_commits_late_is_read_late_and_never_missed(owner: PgPool) {
     let read = |from| async move {
         let mut tx = db.begin_system().await.expect("a transaction");
         let settled = changes::settled(&mut tx, from, 100).await.expect("changes");
-        let touched = changes::touched(&mut tx, from).await.expect("changes");
+        let touched = changes::touched(&mut tx, from, true)
+            .await
+            .expect("changes");
         tx.commit().await.expect("committed");
         (settled, touched)
     };

@@ -326,11 +326,14 @@ async fn a_draft_is_planned_beside_the_present_policies_and_nothing_is_written(o
         (&enough["jobs"][0]["effect"], &enough["warnings"]),
         (&json!("starts"), &json!([]))
     );
-    // More than there is shrinks, and is not enough for it.
+    // More than there is shrinks, and is not enough for it: what it waits for are machines.
     let too_much = quotas(vec![quota("vision", 5)]).await;
     assert_eq!(
-        (&too_much["jobs"], &too_much["warnings"][0]["code"]),
-        (&json!([]), &json!("overpromised"))
+        (
+            &too_much["jobs"][0]["effect"],
+            &too_much["warnings"][0]["code"]
+        ),
+        (&json!("waits_otherwise"), &json!("overpromised"))
     );
     assert_eq!(versions(&operator, "").await, before, "nothing was changed");
     for (draft, field) in [

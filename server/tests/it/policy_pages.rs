@@ -349,6 +349,7 @@ async fn classes_are_made_changed_and_removed_on_their_page(owner: PgPool) {
     let changed = form
         .clone()
         .with("priority", "-7")
+        .with("reason", "nights are quiet")
         .send(&mut operator, "save")
         .await;
     changed.leads_to("/classes?done=class_saved");
@@ -372,10 +373,15 @@ async fn classes_are_made_changed_and_removed_on_their_page(owner: PgPool) {
         stale.html
     );
     let page = operator.get("/classes").await;
-    let gone = Form::of(&page, "/classes/spare/delete")
-        .send(&mut operator, "")
-        .await;
+    let mut gone = Form::of(&page, "/classes/spare").with("reason", "nobody used it");
+    gone.action += "/delete";
+    let gone = gone.send(&mut operator, "").await;
     gone.leads_to("/classes?done=class_deleted");
+    let changes = server.client("operator").get("/policy-versions").await;
+    let changes = changes.expect(StatusCode::OK);
+    for (at, reason) in [(0, "nobody used it"), (1, "nights are quiet")] {
+        assert_eq!(changes["items"][at]["reason"], reason);
+    }
     assert!(
         !page.html.contains("/classes/normal/delete"),
         "{}",

@@ -1,4 +1,5 @@
-//! A random day: the live world is exported before each plan, and the engine makes of the export the plan that was committed.
+//! A random day: the live world is exported before each plan, and the engine makes of the export the plan that was
+//! committed. The leader keeps its world from plan to plan: what it decides is what a fresh world decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,6 +52,12 @@ async fn the_exports_of_a_random_day_give_the_plans_that_were_made(owner: PgPool
         "start",
     ];
     assert_eq!(met, all, "seed {SEED} meets all of it");
+    let plans = CHANGES / CHANGES_PER_PLAN;
+    let anew = usize::try_from(leader.worlds_taken_in()).expect("a small number");
+    assert!(
+        2 * anew < plans,
+        "{anew} of {plans} plans are of fresh worlds"
+    );
 }
 
 struct Day {

@@ -41,6 +41,8 @@ pub struct ClassRow {
     pub default: bool,
     /// Its version.
     pub version: i64,
+    /// Why it is changed, as it was typed.
+    pub reason: String,
     /// What is wrong with its priority.
     pub error: Option<Refusal>,
 }
@@ -54,6 +56,8 @@ pub struct ClassForm {
     pub priority: String,
     /// Whether its work may be preempted.
     pub preemptible: bool,
+    /// Why it is made, as it was typed.
+    pub reason: String,
     /// What is wrong, each with its field.
     pub errors: Vec<Refusal>,
 }

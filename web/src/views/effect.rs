@@ -6,7 +6,7 @@ use crate::messages::{Messages, Phrase};
 use crate::parts::Team;
 use crate::shell::Shell;
 
-use super::{BookingConflict, PolicyWarning};
+use super::{BeyondQuota, BookingConflict, PolicyWarning};
 
 /// The outcome of a try on the live world.
 #[derive(Debug, Clone)]
@@ -59,6 +59,8 @@ pub struct Fate {
     pub reason: Option<String>,
     /// When it is expected to start.
     pub expected_start: Option<DateTime<Utc>>,
+    /// What of its quota can never admit it.
+    pub beyond_quota: Option<BeyondQuota>,
 }
 
 /// A team's part of a pool before and after; thousandths of a GPU.
@@ -124,7 +126,7 @@ impl Effect {
 pub(crate) fn tone(effect: &str) -> &'static str {
     match effect {
         "starts" | "starts_after_victims" | "stays" | "sooner" => "ok",
-        "stops" | "delayed" => "warn",
+        "stops" | "delayed" | "never_starts" => "warn",
         _ => "ink2",
     }
 }
@@ -145,6 +147,7 @@ impl Fate {
         let t = &shell.t;
         let fate = t.word("fate", self.outcome);
         let cause = match (self.outcome, self.reason.as_deref()) {
+            ("waits", _) if let Some(beyond) = &self.beyond_quota => Some(beyond.figures(t)),
             ("waits", Some(code)) => Some(t.word("waiting", code)),
             (_, Some(rule)) => Some(t.word("preempted_by", rule)),
             (_, None) => None,

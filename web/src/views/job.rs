@@ -67,6 +67,27 @@ pub struct JobView {
     pub log: LogPanel,
     /// What the reader may do.
     pub actions: JobActions,
+    /// The form that changes it while it waits, for who may.
+    pub change: Option<JobChange>,
+}
+
+/// What may be changed of a job while it waits, as it is.
+#[derive(Debug, Clone)]
+pub struct JobChange {
+    /// Its priority class.
+    pub class: String,
+    /// The classes to choose from.
+    pub classes: Vec<String>,
+    /// Its time limit; empty for none.
+    pub time_limit_minutes: String,
+    /// Whether it may be preempted: `true`, `false` or empty for as its class says.
+    pub preemptible: &'static str,
+}
+
+impl JobChange {
+    fn preemptions(&self) -> [(&'static str, bool); 3] {
+        ["", "true", "false"].map(|choice| (choice, choice == self.preemptible))
+    }
 }
 
 /// A worker and its devices.

@@ -115,10 +115,20 @@ pub enum PolicyWarning {
         /// The teams.
         teams: Vec<String>,
     },
+    /// A window is open and holds in place of what is changed.
+    WindowInPlace {
+        /// The window.
+        window: String,
+        /// The teams whose quota is changed.
+        teams: Vec<String>,
+        /// When it closes.
+        until: DateTime<Utc>,
+    },
 }
 
 impl PolicyWarning {
-    pub(crate) fn words(&self, t: &Messages) -> Phrase {
+    pub(crate) fn words(&self, shell: &Shell) -> Phrase {
+        let t = &shell.t;
         let list = |names: &[String]| Phrase::list(names.iter().map(|name| Phrase::literal(name)));
         match self {
             Self::Overpromised {
@@ -144,6 +154,15 @@ impl PolicyWarning {
                 .nest("windows", list(windows))
                 .nest("teams", list(teams))
                 .with("last", windows.last().map_or("", String::as_str)),
+            Self::WindowInPlace {
+                window,
+                teams,
+                until,
+            } => t
+                .count("effect.window_in_place", teams.len())
+                .with("window", window)
+                .nest("teams", list(teams))
+                .nest("until", shell.moment(until)),
         }
     }
 }
@@ -157,6 +176,8 @@ pub struct Changes {
     pub back: String,
     /// Where there are more.
     pub all: Option<String>,
+    /// Whether the reader sees every change; else only those of its own teams.
+    pub all_seen: bool,
 }
 
 /// One change of a policy.
@@ -164,6 +185,8 @@ pub struct Changes {
 pub struct ChangeRow {
     /// Its number.
     pub id: i64,
+    /// The version that the object has had since.
+    pub version: i64,
     /// When it was made.
     pub at: DateTime<Utc>,
     /// What was changed, as `quota`.
@@ -212,9 +235,8 @@ impl ChangeRow {
 
 impl ChangedKey {
     pub(crate) fn words(&self, t: &Messages) -> Phrase {
-        let value = |value: &Option<String>| match value {
-            Some(value) => word(t, &self.key, value),
-            None => t.say("changes.nothing"),
+        let value = |value: &Option<String>| {
+            policy_word(t, &self.key, value.as_deref().unwrap_or(NO_VALUE))
         };
         let key = match &self.team {
             Some(team) => t
@@ -232,10 +254,17 @@ impl ChangedKey {
     }
 }
 
-/// A value of a key by its word there or anywhere, else as it is; of several each.
-pub(crate) fn word(t: &Messages, key: &str, value: &str) -> Phrase {
+/// How a value that is not there is written.
+const NO_VALUE: &str = "null";
+
+/// A value of a key by its word there or anywhere, else as it is; of several each. A number of a
+/// quota that is not there is told as the form tells it.
+pub fn policy_word(t: &Messages, key: &str, value: &str) -> Phrase {
+    if value == NO_VALUE && t.knows("quota_empty", key) {
+        return t.word("quota_empty", key);
+    }
     if value.contains(", ") {
-        return Phrase::list(value.split(", ").map(|one| word(t, key, one)));
+        return Phrase::list(value.split(", ").map(|one| policy_word(t, key, one)));
     }
     let own = format!("{key}.{value}");
     if t.knows("policy_word", &own) {
@@ -277,6 +306,8 @@ pub struct GoingBack {
     pub noun: String,
     /// Its name, as `vision/h100`.
     pub name: String,
+    /// The version that it would be as in.
+    pub restores: i64,
     /// The version that the object has now; `0` for one that was removed.
     pub version: i64,
     /// What is to be sent with the form.

@@ -123,7 +123,7 @@ impl PolicyField {
     }
 
     fn word(&self, t: &Messages, word: &str) -> Phrase {
-        super::policies::word(t, self.key, word)
+        super::policies::policy_word(t, self.key, word)
     }
 
     /// The unit of a value, in its number.
@@ -138,7 +138,7 @@ impl PolicyField {
         if value.is_empty() {
             return t.word("policy_value", if self.switch() { "false" } else { "null" });
         }
-        let word = super::policies::word(t, self.key, value);
+        let word = super::policies::policy_word(t, self.key, value);
         match self.unit(t, value) {
             Some(unit) => t
                 .say("policies.with_unit")

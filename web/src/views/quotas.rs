@@ -1,6 +1,7 @@
 //! The quotas of all teams in all pools, as one table to edit.
 
 use askama::Template;
+use chrono::{DateTime, Utc};
 
 use crate::messages::Phrase;
 use crate::parts::Team;
@@ -60,6 +61,39 @@ pub struct QuotaLine {
     pub read: String,
     /// What it holds now, with all below it.
     pub held: Option<i64>,
+    /// What an open window brings in its place.
+    pub in_place: Option<QuotaInPlace>,
+}
+
+/// What an open window brings in the place of a team's quota.
+#[derive(Debug, Clone)]
+pub struct QuotaInPlace {
+    /// The window.
+    pub window: String,
+    /// When it closes.
+    pub until: DateTime<Utc>,
+    /// The numbers that hold, in the order of [`QUOTA_KEYS`]; empty for none.
+    pub values: [String; 5],
+}
+
+impl QuotaInPlace {
+    /// What holds, and until when.
+    fn words(&self, shell: &Shell) -> Phrase {
+        let t = &shell.t;
+        let values = QUOTA_KEYS.iter().zip(&self.values).map(|(key, value)| {
+            let value = match value.as_str() {
+                "" => t.word("quota_empty", key),
+                value => Phrase::literal(value),
+            };
+            t.say("changes.set")
+                .nest("key", t.word("policy_key", key))
+                .nest("after", value)
+        });
+        t.say("quotas.in_place")
+            .with("window", &self.window)
+            .nest("until", shell.moment(&self.until))
+            .nest("values", Phrase::list(values))
+    }
 }
 
 /// The numbers of a quota, in the order of their columns.

@@ -2,8 +2,8 @@
 
 use crate::messages::{Messages, Phrase};
 
-/// Limits that the engine names with the team whose they are.
-const LIMITS: [&str; 2] = ["lend_limit", "max_per_user"];
+/// Limits that the engine names with the team or the service whose they are.
+const LIMITS: [&str; 3] = ["lend_limit", "max_per_user", "max_replicas"];
 
 /// Rules of policy by their keys, and the pool whose they are, where such bind.
 pub(super) fn rules(text: &str) -> Option<(&str, &str)> {

@@ -134,6 +134,12 @@ impl QuotaRow {
         self.promised != self.quota.guaranteed
     }
 
+    /// What it holds above its limit.
+    fn over_limit(&self) -> Option<i64> {
+        let over = self.quota.used - self.quota.limit?;
+        (over > 0).then_some(over)
+    }
+
     /// Why another guarantee holds now than was given.
     fn holds(&self, t: &Messages) -> Phrase {
         let now = self.quota.guaranteed;

@@ -28,6 +28,7 @@ impl Wait {
                 .as_str()
                 .and_then(|at| at.parse().ok()),
             expected_once: text(&waiting["expected_once"]),
+            beyond_quota: BeyondQuota::told(&waiting["beyond_quota"]),
             remedies: remedies.map(Remedy::told).collect(),
             ..Self::default()
         }
@@ -55,6 +56,7 @@ impl BeyondQuota {
             need_milli: milli(&beyond["need"])?,
             have_milli: milli(&beyond["have"])?,
             instances: beyond["instances"].as_i64(),
+            preemptible_admitted: beyond["preemptible_admitted"].as_bool().unwrap_or(false),
         })
     }
 }

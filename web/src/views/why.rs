@@ -1,15 +1,14 @@
 //! Why a job waits, by code and number, in the words of the message file.
 
 use chrono::{DateTime, Utc};
-use domain::quota::QuotaBound;
 
 use crate::format::Size;
 use crate::messages::{Messages, Phrase};
 use crate::shell::Shell;
 
-use super::Ending;
 use super::scope::{bookings, rules, scope};
 use super::submit::field_of;
+use super::{BeyondQuota, Ending};
 
 /// Why a job is as it is.
 #[derive(Debug, Clone)]
@@ -85,67 +84,6 @@ impl Accuracy {
     }
 }
 
-/// A quota that does not admit a job even when nothing else runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BeyondQuota {
-    /// Which of its numbers binds.
-    pub bound: QuotaBound,
-    /// The team whose quota it is; nothing for another's, whose name is not the reader's to know.
-    pub team: Option<String>,
-    /// The pool that it is of.
-    pub pool: String,
-    /// What the job needs at least, in thousandths of a GPU.
-    pub need_milli: i64,
-    /// What the quota leaves it.
-    pub have_milli: i64,
-    /// How many instances of its profile that is, where it asks for instances.
-    pub instances: Option<i64>,
-}
-
-impl BeyondQuota {
-    /// What binds, in figures.
-    fn figures(&self, t: &Messages) -> Phrase {
-        let team = match &self.team {
-            Some(name) => t.word("scope", "team").with("name", name),
-            None => t.word("scope", "another"),
-        };
-        t.word("beyond_quota", self.bound.as_str())
-            .nest("need", t.gpus(self.need_milli))
-            .nest("have", t.gpus(self.have_milli))
-            .nest("team", team)
-            .with("pool", &self.pool)
-    }
-
-    /// What would let the job start, or one like it.
-    fn next(&self, t: &Messages) -> Phrase {
-        let next = t.word("next_beyond_quota", self.ways());
-        next.nest("have", self.most(t))
-    }
-
-    /// What would let a job start that is not submitted yet.
-    pub(super) fn before(&self, t: &Messages) -> Phrase {
-        let before = t.word("form_beyond_quota", self.ways());
-        before.nest("have", self.most(t))
-    }
-
-    /// The most that it could ask for.
-    fn most(&self, t: &Messages) -> Phrase {
-        match self.instances {
-            Some(count) => t.count("count.instances", count),
-            None => t.gpus(self.have_milli),
-        }
-    }
-
-    fn ways(&self) -> &'static str {
-        match (self.have_milli > 0, self.bound == QuotaBound::Guarantee) {
-            (true, true) => "smaller_or_preemptible",
-            (true, false) => "smaller",
-            (false, true) => "preemptible",
-            (false, false) => "quota_alone",
-        }
-    }
-}
-
 /// Who holds the devices that a job could use, in thousandths of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holders {
@@ -189,6 +127,14 @@ const HOST: [(&str, &str); 2] = [
 ];
 /// The cause that binds everything: nothing is planned, since the time that is its scope.
 const PLANNING_STOPPED: &str = "planning_stopped";
+/// The key of a spec that says whether its job may be preempted.
+const PREEMPTIBLE: &str = "preemptible";
+/// Causes of quota, behind which it may be that the quota never admits the job.
+const BY_QUOTA: [&str; 3] = [
+    "over_limit",
+    "ancestor_over_limit",
+    "non_preemptible_over_guarantee",
+];
 /// Causes that are told by how much is free.
 const FOR_WANT_OF_FREE: [&str; 2] = ["insufficient_capacity", "fragmented"];
 
@@ -213,6 +159,9 @@ impl Wait {
         let pool = self.scope.as_deref().and_then(|text| scope(t, text));
         if let (Some(state), Some(pool)) = (self.nodes_out(), pool) {
             return t.word("nodes_out", state).nest("scope", pool);
+        }
+        if self.beyond_quota.is_some() && BY_QUOTA.contains(&self.code.as_str()) {
+            return t.word("waiting", "beyond_quota");
         }
         let told = t.word("waiting", self.told_code());
         match self.scope.as_deref().and_then(|text| scope(t, text)) {
@@ -302,6 +251,22 @@ impl Wait {
         (sum(all) - sum(out)).max(0)
     }
 
+    /// Offers the change of the job itself that would bring it within its quota, where that is known
+    /// and not offered yet.
+    pub fn offer_preemption(&mut self) {
+        let beyond = self.beyond_quota.as_ref();
+        let offered = |remedy: &Remedy| remedy.change.iter().any(|(key, _)| key == PREEMPTIBLE);
+        if beyond.is_some_and(|beyond| beyond.preemptible_admitted)
+            && !self.remedies.iter().any(offered)
+        {
+            let remedy = Remedy {
+                change: vec![(PREEMPTIBLE.to_owned(), Some("true".to_owned()))],
+                effect: "within_limit".to_owned(),
+            };
+            self.remedies.insert(0, remedy);
+        }
+    }
+
     /// Whether its time is told by the job itself, and is no estimate.
     pub(super) fn kept_time(&self) -> bool {
         self.code == NOT_YET
@@ -371,6 +336,9 @@ impl Wait {
     pub fn binds(&self, shell: &Shell) -> Option<Phrase> {
         if self.stopped_since().is_some() {
             return None;
+        }
+        if let Some(beyond) = &self.beyond_quota {
+            return Some(beyond.binds(&shell.t));
         }
         let text = self.scope.as_deref()?;
         match text.parse::<DateTime<Utc>>() {

@@ -320,6 +320,7 @@ pub fn job() -> JobView {
             download: Some("/jobs/0190/log.txt".into()),
             unavailable: None,
         },
+        change: None,
         actions: JobActions {
             cancel: true,
             suspend: true,
@@ -363,6 +364,12 @@ pub fn waits() -> WaitHistory {
 
 pub fn waiting_job() -> JobView {
     JobView {
+        change: Some(JobChange {
+            class: "normal".into(),
+            classes: vec!["normal".into(), "training-high".into()],
+            time_limit_minutes: "90".into(),
+            preemptible: "",
+        }),
         state: JobState::Queued,
         name: "pano-seg-pretrain".into(),
         why: Why::Waits(Box::new(Wait {
@@ -419,6 +426,7 @@ pub fn beyond_quota() -> JobView {
                 need_milli: 4000,
                 have_milli: 2000,
                 instances: None,
+                preemptible_admitted: false,
             }),
             ..Wait::default()
         })),

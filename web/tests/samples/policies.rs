@@ -18,6 +18,7 @@ pub fn effect() -> Effect {
         outcome,
         reason: reason.map(Into::into),
         expected_start: None,
+        beyond_quota: None,
     };
     let job = |name: &str, effect, before, after| EffectJob {
         id: "0199a1b2-0000-7000-8000-000000000001".into(),
@@ -86,6 +87,11 @@ pub fn effect() -> Effect {
                 windows: vec!["nights".into(), "weekends".into()],
                 teams: vec!["vision".into()],
             },
+            PolicyWarning::WindowInPlace {
+                window: "nights".into(),
+                teams: vec!["speech".into()],
+                until: minutes_ago(-120),
+            },
         ],
         conflicts: vec![EffectConflicts {
             booking: "demo".into(),
@@ -108,6 +114,7 @@ pub fn effect() -> Effect {
 pub fn changes() -> Changes {
     let row = |id, kind, present: bool, restores| ChangeRow {
         id,
+        version: id + 4,
         at: minutes_ago(id * 60),
         noun: "quota".into(),
         name: "vision/h100".into(),
@@ -138,6 +145,7 @@ pub fn changes() -> Changes {
             row(2, "made", false, Some(3)),
             row(1, "removed", false, None),
         ],
+        all_seen: true,
         back: "/quotas".into(),
         all: Some("/policy-versions".into()),
     }
@@ -170,6 +178,11 @@ pub fn quotas() -> QuotasView {
         cells: cells(&format!("{name}/h100"), values, was),
         read: "1 4 - - 1 -".into(),
         held: Some(4000),
+        in_place: (name == "speech").then(|| QuotaInPlace {
+            window: "nights".into(),
+            until: minutes_ago(-120),
+            values: ["2", "4", "", "1", ""].map(str::to_owned),
+        }),
     };
     QuotasView {
         shell: shell(Section::Policies, "/quotas"),
@@ -230,6 +243,7 @@ pub fn policy_versions() -> ChangesView {
         object: Some("quota/vision/h100".into()),
         tried: Some(GoingBack {
             id: 17,
+            restores: 5,
             noun: "quota".into(),
             name: "vision/h100".into(),
             version: 3,
@@ -334,6 +348,7 @@ pub fn pool_seen() -> PoolView {
 pub fn classes() -> ClassesView {
     let row = |name: &str, priority: &str, error| ClassRow {
         name: name.into(),
+        reason: String::new(),
         priority: priority.into(),
         preemptible: name != "urgent",
         default: name == "normal",
@@ -358,6 +373,7 @@ pub fn classes() -> ClassesView {
         edits: true,
         form: ClassForm {
             name: "x y".into(),
+            reason: "a trial".into(),
             priority: "1".into(),
             preemptible: true,
             errors: wrong("class_name", "x y").into_iter().collect(),

@@ -160,3 +160,28 @@ fn a_working_directory_may_end_with_a_slash_and_is_refused_as_it_was_given() {
         assert!(told.starts_with(&begins), "{told}");
     }
 }
+
+#[test]
+fn every_fault_of_a_spec_is_told_and_of_one_value_the_first() {
+    let wrong = spec(
+        r#"{"name": "a", "command": [], "workers": 0, "env": {"RANK": "1", "OK": "1"},
+            "per_worker": {"gpus": 1.5, "sharing": [], "gpu_model": ""},
+            "time_limit_seconds": -1, "retries": {"limit": 1}, "pools": ["a", "a"]}"#,
+    );
+    let faults = wrong.expect("a spec").faults();
+    let fields: Vec<&str> = faults.iter().map(|fault| fault.field.as_str()).collect();
+    assert_eq!(
+        fields,
+        [
+            "command",
+            "env",
+            "workers",
+            "per_worker.gpus",
+            "per_worker.sharing",
+            "per_worker.gpu_model",
+            "time_limit_seconds",
+            "retries.on",
+            "pools",
+        ]
+    );
+}

@@ -275,6 +275,12 @@ impl Timeline<'_, '_> {
         seen
     }
 
+    /// Where starts that work would meet are kept, each with whose it is.
+    pub fn met(&self, work: usize, end: Timestamp, inside: bool) -> Vec<(usize, Vec<Rc<Slot>>)> {
+        let met = self.binding(work, end, inside);
+        met.map(|(_, r)| (r.work, r.slots.clone())).collect()
+    }
+
     /// The nodes on which starts that work would meet are kept.
     pub fn nodes_met(&self, work: usize, end: Timestamp, inside: bool) -> FxHashSet<usize> {
         self.binding(work, end, inside)

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
 
-use super::{Harm, Outcome, Search, UNITS_MAX, Unit};
+use super::{Harm, Outcome, Search, Turn, UNITS_MAX, Unit};
 use crate::index::Amount;
 use crate::ledger::{Held, Ledger, Sight, Slot, View};
 use crate::place::{self, Query, place};
@@ -112,7 +112,7 @@ impl Search<'_> {
         units: &mut Vec<Unit>,
         spare: bool,
     ) -> Option<(Vec<Unit>, Rc<Slot>)> {
-        type Price = (i128, usize, usize);
+        type Price = (i128, usize, Vec<Turn>, usize);
         let mut best: Option<(Price, Vec<Unit>, Rc<Slot>)> = None;
         for &(least, node) in costs {
             if best
@@ -141,7 +141,8 @@ impl Search<'_> {
             if cost == 0 {
                 return Some((more, Rc::clone(&slots[0])));
             }
-            let price = (cost, more.len(), node);
+            let turns = more.iter().map(|unit| unit.turn).collect();
+            let price = (cost, more.len(), turns, node);
             if best.as_ref().is_none_or(|(least, ..)| price < *least) {
                 best = Some((price, more, Rc::clone(&slots[0])));
             }
@@ -194,6 +195,7 @@ impl Search<'_> {
             undercut,
             cost: units.iter().map(|u| u.cost).sum(),
             units: units.len(),
+            turns: units.iter().map(|u| u.turn).collect(),
             site: rank,
         };
         Outcome { harm, units, slots }

@@ -8,6 +8,7 @@ use super::workers_key;
 use crate::index::{Amount, DEVICE, Index, Need};
 use crate::plan::Remedy;
 use crate::quota;
+use crate::world::Charge;
 
 /// The most that limits would let a workload have, were nobody else there, where that is less than
 /// it asks for.
@@ -32,7 +33,11 @@ pub(super) fn within(index: &Index<'_>, work: usize, pool: usize) -> Option<Reme
     let each = Amount::from(DEVICE) * index.pools[pool].unit * least;
     let devices = most.checked_div(each)?;
     let devices = i64::try_from(devices).ok().filter(|devices| *devices > 0)?;
-    matches!(facts.need, Need::Whole(_)).then(|| waits("per_worker.gpus", json!(devices)))
+    // Where it counts for its cores or memory, devices may not be what it asks for too many of.
+    let fewer = |count: u32| devices < i64::from(count);
+    let by_devices = index.pools[pool].row.charge == Charge::Gpus;
+    let helps = matches!(facts.need, Need::Whole(count) if fewer(count)) && by_devices;
+    helps.then(|| waits("per_worker.gpus", json!(devices)))
 }
 
 fn waits(key: &str, value: Value) -> Remedy {

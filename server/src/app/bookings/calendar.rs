@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 
 use super::super::AppError;
 use super::super::quotas::tree::Promises;
+use super::super::quotas::warning;
 use crate::scheduler::windows;
 use crate::store::bookings::{self as rows, Booking};
 use crate::store::{self, Tx};
@@ -58,7 +59,7 @@ impl Calendar {
         let now = store::clock(tx).await?;
         let end = of.iter().map(|b| b.ends_at).max().unwrap_or(now).max(now);
         let promises = Promises::load(tx, (pool, name)).await?;
-        let capacity_milli = store::pools::capacity_milli(tx, pool).await?;
+        let capacity_milli = warning::capacity(tx, pool).await?.milli();
         let bookings = rows::standing(tx, Some(pool), now).await?;
         Ok(Self::of(&promises, capacity_milli, bookings, (now, end)))
     }

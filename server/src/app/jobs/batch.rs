@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use domain::ids::JobId;
 use domain::name::Name;
-use domain::spec::JobSpec;
+use domain::spec::{FAULTS_MAX, JobSpec};
 use engine::world::{Workload, World};
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -17,6 +17,7 @@ use crate::app::authorise::Action;
 use crate::app::idempotency::{self, Answer, Repeat};
 use crate::app::page::Page;
 use crate::app::{App, AppError, Asker, planning, questions, teams};
+use crate::scheduler::week::Week;
 use crate::store::Tx;
 
 /// Most jobs of one batch: what one transaction writes in a second or two.
@@ -39,7 +40,7 @@ pub async fn submit_batch(
     team: &Name,
     batch: Batch,
 ) -> Result<Answer<Page<Job>>, AppError> {
-    let fleet = Arc::new(questions::fleet(app).await?);
+    let week = Arc::new(questions::week(app).await?);
     let mut specs = batch.jobs;
     let ids: Arc<Vec<JobId>> = Arc::new(specs.iter().map(new_id).collect());
     for (at, spec) in specs.iter_mut().enumerate() {
@@ -47,13 +48,14 @@ pub async fn submit_batch(
     }
     let specs = Arc::new(specs);
     // Before the transaction begins: it is not kept open while others are being answered.
-    let foretold = foresee_all(app, asker, &fleet, team, &specs, &ids).await;
+    let foretold = foresee_all(app, asker, &week, team, &specs, &ids).await;
+    let fleet = &week.now;
     let mut work = idempotency::begin(app, asker, repeat).await?;
     let found = teams::find_as(&mut work.tx, asker, Action::SubmitJobs, team).await?;
     if let Some(answer) = work.repeated().await? {
         return Ok(answer);
     }
-    check_all(&mut work.tx, &fleet, asker, team, &specs, &ids).await?;
+    check_all(&mut work.tx, fleet, asker, team, &specs, &ids).await?;
     let new = specs.iter().zip(ids.iter()).zip(foretold?);
     let new = new.map(|((spec, id), foretold)| New {
         id: *id,
@@ -63,7 +65,7 @@ pub async fn submit_batch(
     });
     write(
         &mut work.tx,
-        &fleet,
+        fleet,
         asker,
         Action::SubmitJobs,
         new.collect(),
@@ -101,7 +103,7 @@ fn name_others(at: usize, ids: &[JobId], spec: &mut JobSpec) -> Result<(), AppEr
     Ok(())
 }
 
-/// Refuses a batch of which one job is wrong, or that is too long.
+/// Refuses a batch of which jobs are wrong, with what is wrong with each, or that is too long.
 async fn check_all(
     tx: &mut Tx,
     fleet: &World,
@@ -115,11 +117,22 @@ async fn check_all(
         return Err(AppError::invalid("jobs", specs.len(), remedy));
     }
     let known = Known::load(tx, asker, Action::SubmitJobs, team, specs).await?;
+    let mut faults = Vec::new();
     for (at, spec) in specs.iter().enumerate() {
-        let checked = known.check(fleet, spec, &ids[..at]);
-        checked.map_err(|error| of_job(at, error))?;
+        match known
+            .check(fleet, spec, &ids[..at])
+            .map_err(|error| of_job(at, error))
+        {
+            Ok(()) => {}
+            Err(AppError::Invalid(fault)) => faults.push(fault),
+            Err(AppError::InvalidAll(all)) => faults.extend(all),
+            Err(other) => return Err(other),
+        }
+        if faults.len() >= FAULTS_MAX {
+            break;
+        }
     }
-    Ok(())
+    AppError::of_faults(faults)
 }
 
 /// What the engine foretells of each job of a batch that nothing else is wrong with, asked in
@@ -127,12 +140,13 @@ async fn check_all(
 async fn foresee_all(
     app: &App,
     asker: &Asker,
-    fleet: &Arc<World>,
+    week: &Arc<Week>,
     team: &Name,
     specs: &Arc<Vec<JobSpec>>,
     ids: &[JobId],
 ) -> Result<Vec<Option<Foretold>>, AppError> {
     let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let fleet = &week.now;
     check_all(&mut tx, fleet, asker, team, specs, ids).await?;
     tx.commit().await?;
     let workloads = specs.iter();
@@ -148,7 +162,7 @@ async fn foresee_all(
             ..planning::workload(fleet, team.as_str(), asker.user_id, spec)
         })
         .collect();
-    let (fleet, specs) = (Arc::clone(fleet), Arc::clone(specs));
+    let (week, specs) = (Arc::clone(week), Arc::clone(specs));
     let asked = move || {
         let mut known: Vec<(Workload, Option<Foretold>)> = Vec::new();
         let mut all = Vec::with_capacity(specs.len());
@@ -157,7 +171,7 @@ async fn foresee_all(
             let place = match place {
                 Some(place) => place,
                 None => {
-                    let foretold = foresee(&fleet, spec, workload.clone())
+                    let foretold = foresee(&week, spec, workload.clone())
                         .map_err(|error| of_job(at, error))?;
                     known.push((workload, foretold));
                     known.len() - 1
@@ -172,13 +186,5 @@ async fn foresee_all(
 
 /// Says of which job of the batch a value was refused.
 fn of_job(at: usize, error: AppError) -> AppError {
-    let place = format!("jobs[{at}]");
-    match error {
-        AppError::Invalid(field) => AppError::Invalid(field.under(&place)),
-        AppError::Impossible { code, field } => AppError::Impossible {
-            code,
-            field: field.under(&place),
-        },
-        other => other,
-    }
+    error.under(&format!("jobs[{at}]"))
 }

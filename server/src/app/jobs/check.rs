@@ -85,50 +85,47 @@ impl Known {
         })
     }
 
-    /// Says what is wrong with one of the specs. It may follow `others`, which are submitted before
-    /// it with it, and whose ids are known already.
+    /// Refuses one of the specs with all that is wrong with it. It may follow `others`, which are
+    /// submitted before it with it, and whose ids are known already.
     pub fn check(&self, fleet: &World, spec: &JobSpec, others: &[JobId]) -> Result<(), AppError> {
+        let mut faults = Vec::new();
         if self.above {
             let remedy = "a team without teams below it: work belongs to leaves";
-            return Err(AppError::invalid("team", &self.team.name, remedy));
+            faults.push(FieldError::new("team", &self.team.name, remedy));
         }
-        spec.check()?;
+        faults.extend(spec.faults());
+        let mut found = Vec::new();
         let unknown = |pool: &&Name| !self.pools.contains(pool.as_str());
         if let Some(pool) = spec.pools.iter().find(unknown) {
             let remedy = "names of pools that are there";
-            return Err(AppError::invalid("pools", pool, remedy));
+            found.push(FieldError::new("pools", pool, remedy));
         }
         if !self.classes.contains(spec.class.as_str()) {
             let remedy = "the name of a class that is there";
-            return Err(AppError::invalid("class", &spec.class, remedy));
+            found.push(FieldError::new("class", &spec.class, remedy));
         }
-        self.check_after(spec, others)?;
-        check_topology(fleet, spec)?;
+        found.extend(self.check_after(spec, others).err());
+        found.extend(topology_faults(fleet, spec));
         if let Some(node) = &spec.node
             && !fleet.nodes.iter().any(|n| n.name == node.as_str())
         {
             let remedy = "the name of a node that is there";
-            return Err(AppError::invalid("node", node, remedy));
+            found.push(FieldError::new("node", node, remedy));
         }
-        Ok(())
+        // What is no name cannot be there, which its own fault says already.
+        found.retain(|fault| !faults.iter().any(|known| known.field == fault.field));
+        faults.extend(found);
+        AppError::of_faults(faults)
     }
 
     /// The jobs that a spec follows must be its own team's, and not have failed already. None of
     /// them can follow it in turn: it has no id yet, and of `others` it follows those before it.
-    fn check_after(&self, spec: &JobSpec, others: &[JobId]) -> Result<(), AppError> {
-        let ids = spec
-            .after
-            .iter()
-            .map(|id| {
-                id.parse::<JobId>().map_err(|error| {
-                    AppError::Invalid(FieldError {
-                        field: "after".into(),
-                        ..error
-                    })
-                })
-            })
-            .collect::<Result<Vec<_>, _>>()?;
-        for id in ids {
+    fn check_after(&self, spec: &JobSpec, others: &[JobId]) -> Result<(), FieldError> {
+        for id in &spec.after {
+            let id: JobId = id.parse().map_err(|error| FieldError {
+                field: "after".into(),
+                ..error
+            })?;
             if others.contains(&id.array().unwrap_or(id)) {
                 continue;
             }
@@ -139,7 +136,7 @@ impl Known {
                 }
                 Some(_) => continue,
             };
-            return Err(AppError::invalid("after", id, remedy));
+            return Err(FieldError::new("after", id, remedy));
         }
         Ok(())
     }
@@ -154,23 +151,25 @@ pub(super) fn labels_known<'f>(fleet: &'f World, spec: &'f JobSpec) -> BTreeSet<
         .collect()
 }
 
-/// A label that no node of its pools has is no domain of anything: what requires it would be
-/// waited for in vain.
-fn check_topology(fleet: &World, spec: &JobSpec) -> Result<(), AppError> {
+/// Labels that no node of its pools has: they are no domains of anything, and what requires one would
+/// be waited for in vain.
+fn topology_faults(fleet: &World, spec: &JobSpec) -> Vec<FieldError> {
     let known = labels_known(fleet, spec);
-    for (field, label) in [
+    let unknown = |label: &&str| !known.contains(label);
+    let asked = [
         ("topology.require", &spec.topology.require),
         ("anti_affinity", &spec.anti_affinity),
-    ] {
-        if let Some(label) = label.as_deref().filter(|label| !known.contains(label)) {
-            let named: Vec<&str> = known.iter().copied().take(LABELS_NAMED_MAX).collect();
-            let remedy = if named.is_empty() {
-                "null, since the nodes of its pools have no labels".to_owned()
-            } else {
-                format!("a label that nodes of its pools have: {}", named.join(", "))
-            };
-            return Err(AppError::invalid(field, label, remedy));
-        }
-    }
-    Ok(())
+    ];
+    let asked = asked.into_iter();
+    let wrong =
+        asked.filter_map(|(field, label)| Some((field, label.as_deref().filter(|l| unknown(l))?)));
+    let named: Vec<&str> = known.iter().copied().take(LABELS_NAMED_MAX).collect();
+    let remedy = if named.is_empty() {
+        "null, since the nodes of its pools have no labels".to_owned()
+    } else {
+        format!("a label that nodes of its pools have: {}", named.join(", "))
+    };
+    wrong
+        .map(|(field, label)| FieldError::new(field, label, remedy.as_str()))
+        .collect()
 }

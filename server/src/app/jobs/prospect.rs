@@ -11,10 +11,12 @@ use engine::plan::{Code, Waiting};
 use engine::world::{Node, NodeState, PoolState, Workload, World};
 
 use crate::app::RefusalCode;
+use crate::scheduler::week::Week;
 use crate::scheduler::{capable, discreet};
 
-pub(in crate::app) use quota::may_be_beyond;
+use quota::Standing;
 pub use quota::{BeyondQuota, QuotaCode};
+pub(in crate::app) use quota::{beyond_at_all_times, may_be_beyond};
 pub(crate) use quota::{beyond_quotas, waits_for_quota};
 
 /// Names, of roots and of pools, that a refusal gives: enough to recognise the one that was meant.
@@ -37,13 +39,13 @@ pub(in crate::app) enum Prospect {
     BeyondQuota(BeyondQuota, Box<Waiting>),
 }
 
-/// Asks whether a workload of a spec could ever run. The engine thinks for it: not on a thread
-/// that answers requests.
-pub(in crate::app) fn of(fleet: &World, spec: &JobSpec, workload: Workload) -> Prospect {
-    if let Some((code, field)) = beyond_agents(fleet, spec) {
+/// Asks whether a workload of a spec could ever run, at any time of the week. The engine thinks for
+/// it: not on a thread that answers requests.
+pub(in crate::app) fn of(week: &Week, spec: &JobSpec, workload: Workload) -> Prospect {
+    if let Some((code, field)) = beyond_agents(&week.now, spec) {
         return Prospect::Closed { code, field };
     }
-    let fleet = &in_service(fleet);
+    let fleet = &in_service(&week.now);
     let pools = accepted(spec);
     // What it waits for besides is not asked: a verdict on that would hide the others.
     let asked = Workload {
@@ -66,24 +68,46 @@ pub(in crate::app) fn of(fleet: &World, spec: &JobSpec, workload: Workload) -> P
             RefusalCode::NoSuchHardware,
             misfit::hardware(fleet, spec, &verdict.scope, &pools),
         ),
-        Code::NoQuota => (
-            RefusalCode::NoQuota,
-            FieldError::new(
-                "pools",
-                &pools,
-                "pools in which the team has a quota; an operator gives one",
+        Code::NoQuota => match at_another_time(week, &asked) {
+            Some(prospect) => return prospect,
+            None => (
+                RefusalCode::NoQuota,
+                FieldError::new(
+                    "pools",
+                    &pools,
+                    "pools in which the team has a quota; an operator gives one",
+                ),
             ),
-        ),
-        _ => return within_quota(fleet, asked),
+        },
+        _ => {
+            let beyond = quota::beyond_quotas(week, vec![asked.clone()]).pop_first();
+            return beyond.map_or(Prospect::Open, |(_, beyond)| {
+                beyond_quota(fleet, asked, beyond)
+            });
+        }
     };
     Prospect::Closed { code, field }
 }
 
-/// Whether its quota could ever admit a workload that has a place.
-fn within_quota(fleet: &World, mut asked: Workload) -> Prospect {
-    let Some((_, beyond)) = quota::beyond_those(fleet, [asked.clone()]).pop_first() else {
-        return Prospect::Open;
-    };
+/// What of a workload without a quota is so at other times: a weekly window may give its team one.
+fn at_another_time(week: &Week, asked: &Workload) -> Option<Prospect> {
+    let mut fleet = in_service(&week.now);
+    let mut found = None;
+    for teams in week.otherwise() {
+        fleet.teams = teams;
+        match quota::standings(&fleet, [asked.clone()]).pop_first()?.1 {
+            Standing::Admitted => return Some(Prospect::Open),
+            Standing::Beyond(beyond) => {
+                found = Some(beyond_quota(&fleet, asked.clone(), beyond));
+            }
+            Standing::Nowhere => {}
+        }
+    }
+    found
+}
+
+/// What the engine says besides of a workload that a quota never admits.
+fn beyond_quota(fleet: &World, mut asked: Workload, beyond: BeyondQuota) -> Prospect {
     asked.pools = vec![beyond.pool.clone()];
     let team = asked.team.clone();
     match engine::dry_run(fleet, asked) {

@@ -326,10 +326,10 @@ async fn foresee_change(
     let Some(before) = job.spec().ok().filter(|_| job.state == JobState::Queued) else {
         return Ok(None);
     };
-    let fleet = questions::fleet(app).await?;
+    let week = questions::week(app).await?;
     let spec = patch.of(&before);
-    let workload = planning::workload(&fleet, &job.team, job.user_id, &spec);
-    let asked = move || match prospect::of(&fleet, &spec, workload) {
+    let workload = planning::workload(&week.now, &job.team, job.user_id, &spec);
+    let asked = move || match prospect::of(&week, &spec, workload) {
         Prospect::BeyondQuota(beyond, verdict) => Some(Foretold::of(&beyond, &verdict)),
         Prospect::Open | Prospect::Closed { .. } => None,
     };
@@ -348,7 +348,7 @@ async fn changed(tx: &mut Tx, before: &JobSpec, patch: JobPatch) -> Result<JobSp
         ));
     }
     let after = patch.of(before);
-    after.check()?;
+    AppError::of_faults(after.faults())?;
     Ok(after)
 }
 

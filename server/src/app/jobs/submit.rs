@@ -18,6 +18,7 @@ use crate::app::audit::{self, Change};
 use crate::app::authorise::Action;
 use crate::app::idempotency::{self, Answer, Repeat};
 use crate::app::{App, AppError, Asker, planning, questions, teams};
+use crate::scheduler::week::Week;
 use crate::store::arrays::NewArray;
 use crate::store::events::{self, Actor, NewEvent, Subject};
 use crate::store::jobs::{self, NewJob, Verdict};
@@ -32,16 +33,17 @@ pub async fn submit(
     spec: JobSpec,
 ) -> Result<Answer<Job>, AppError> {
     // Read before the transaction begins, so that none waits for another connection.
-    let fleet = Arc::new(questions::fleet(app).await?);
+    let week = Arc::new(questions::week(app).await?);
     // Asked before it, too: a transaction is not kept open while others are being answered. A
     // repetition is answered below whatever came of it.
-    let foretold = foresee_one(app, asker, &fleet, team, &spec).await;
+    let foretold = foresee_one(app, asker, &week, team, &spec).await;
+    let fleet = &week.now;
     let mut work = idempotency::begin(app, asker, repeat).await?;
     teams::find_as(&mut work.tx, asker, Action::SubmitJob, team).await?;
     if let Some(answer) = work.repeated().await? {
         return Ok(answer);
     }
-    let team = check(&mut work.tx, &fleet, asker, Action::SubmitJob, team, &spec).await?;
+    let team = check(&mut work.tx, fleet, asker, Action::SubmitJob, team, &spec).await?;
     let id = new_id(&spec);
     let action = Action::SubmitJob;
     let new = New {
@@ -50,7 +52,7 @@ pub async fn submit(
         spec: &spec,
         foretold: foretold?,
     };
-    write(&mut work.tx, &fleet, asker, action, vec![new]).await?;
+    write(&mut work.tx, fleet, asker, action, vec![new]).await?;
     let row = arrays::find(&mut work.tx, id)
         .await?
         .ok_or_else(|| AppError::not_found("job", id))?;
@@ -63,16 +65,16 @@ pub async fn submit(
 async fn foresee_one(
     app: &App,
     asker: &Asker,
-    fleet: &Arc<World>,
+    week: &Arc<Week>,
     team: &Name,
     spec: &JobSpec,
 ) -> Result<Option<Foretold>, AppError> {
     let mut tx = app.db.begin_person(&asker.scope()).await?;
-    let team = check(&mut tx, fleet, asker, Action::SubmitJob, team, spec).await?;
+    let team = check(&mut tx, &week.now, asker, Action::SubmitJob, team, spec).await?;
     tx.commit().await?;
-    let workload = planning::workload(fleet, team.name.as_str(), asker.user_id, spec);
-    let (fleet, spec) = (Arc::clone(fleet), spec.clone());
-    let asked = move || foresee(&fleet, &spec, workload);
+    let workload = planning::workload(&week.now, team.name.as_str(), asker.user_id, spec);
+    let (week, spec) = (Arc::clone(week), spec.clone());
+    let asked = move || foresee(&week, &spec, workload);
     app.questions.ask("foresee a job", asked).await?
 }
 
@@ -88,10 +90,12 @@ pub(super) struct Foretold {
 impl Foretold {
     /// A quota that never admits a job, with the engine's verdict.
     pub(super) fn of(beyond: &BeyondQuota, verdict: &Waiting) -> Self {
+        let mut whole = serde_json::to_value(verdict).expect("a verdict's keys are texts");
+        beyond.keep(&mut whole);
         Self {
             code: verdict.code.as_str(),
             message: beyond.to_string(),
-            whole: serde_json::to_value(verdict).expect("a verdict's keys are texts"),
+            whole,
         }
     }
 
@@ -108,11 +112,11 @@ impl Foretold {
 
 /// Refuses what can never run here, and says what is known of the rest already.
 pub(super) fn foresee(
-    fleet: &World,
+    week: &Week,
     spec: &JobSpec,
     workload: Workload,
 ) -> Result<Option<Foretold>, AppError> {
-    match prospect::of(fleet, spec, workload) {
+    match prospect::of(week, spec, workload) {
         Prospect::Open => Ok(None),
         Prospect::Closed { code, field } => Err(AppError::Impossible { code, field }),
         Prospect::BeyondQuota(beyond, verdict) => Ok(Some(Foretold::of(&beyond, &verdict))),

@@ -59,7 +59,9 @@ pub struct Job {
     pub exit_signal: Option<i32>,
     /// Where it runs or last ran, by worker.
     pub placement: Vec<PlacedWorker>,
-    /// GPU-seconds charged so far: up to when its nodes were last heard of.
+    /// GPU-seconds charged so far: up to when its nodes were last heard of. Each job's are rounded by
+    /// themselves, as its cost is: a line of a usage report is rounded so that all lines add up to the
+    /// total, and may differ from this in the last decimal.
     #[serde(with = "rust_decimal_number")]
     #[schema(value_type = f64, minimum = 0)]
     pub gpu_seconds: Decimal,

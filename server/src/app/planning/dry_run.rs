@@ -191,12 +191,12 @@ pub async fn dry_run(
     let team = jobs::check(&mut tx, &world, asker, Action::DryRunJob, team, &spec).await?;
     let own = store::teams::names_of(&mut tx, &asker.scope().teams).await?;
     tx.commit().await?;
-    let fleet = questions::fleet(app).await?;
+    let week = questions::week(app).await?;
     let asked = workload(&world, team.name.as_str(), asker.user_id, &spec);
     let wanted = price::Wanted::of(&spec);
     let shape: Option<Array> = spec.array;
     let tried = move || {
-        let prospect = jobs::prospect(&fleet, &spec, asked.clone());
+        let prospect = jobs::prospect(&week, &spec, asked.clone());
         let outcomes = engine::dry_runs(&world, array::elements(asked, shape));
         (world, outcomes, prospect)
     };
@@ -313,6 +313,9 @@ fn foresee(answer: &mut DryRun, prospect: Prospect) {
         Prospect::Open => {}
         Prospect::BeyondQuota(beyond, _) => {
             answer.message = beyond.to_string();
+            if let Some(waiting) = &mut answer.waiting {
+                beyond.mend(waiting);
+            }
             answer.beyond_quota = Some(beyond);
         }
         Prospect::Closed { code, field } => {

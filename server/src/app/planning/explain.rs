@@ -144,11 +144,15 @@ pub async fn explain(app: &App, asker: &Asker, id: JobId) -> Result<Explanation,
         Some(waiting) => accuracy::beside(app, waiting).await?,
         None => None,
     };
+    let mut waiting = waiting.map(|waiting| serde_json::to_value(waiting).unwrap_or_default());
+    if let (Some(beyond), Some(waiting)) = (&beyond_quota, &mut waiting) {
+        beyond.mend(waiting);
+    }
     Ok(Explanation {
         job: id,
         state: job.state,
         accuracy,
-        waiting: waiting.map(|w| serde_json::to_value(w).unwrap_or_default()),
+        waiting,
         beyond_quota,
         ended: None,
         message,
@@ -271,9 +275,9 @@ pub async fn evidence(app: &App, asker: &Asker, id: JobId) -> Result<Option<Evid
 
 /// What of its quota can never admit a job, whatever else runs.
 async fn beyond_quota(app: &App, work: &Workload) -> Result<Option<BeyondQuota>, AppError> {
-    let fleets = questions::fleets(app).await?;
+    let week = questions::week(app).await?;
     let work = work.clone();
-    let asked = move || jobs::beyond_quotas(&fleets, vec![work]).pop_first();
+    let asked = move || jobs::beyond_quotas(&week, vec![work]).pop_first();
     let found = app.questions.ask("ask of a quota", asked).await?;
     Ok(found.map(|(_, beyond)| beyond))
 }

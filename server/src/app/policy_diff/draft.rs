@@ -7,7 +7,7 @@ use domain::Timestamp;
 use domain::ids::PoolId;
 use domain::name::Name;
 use domain::weekly::{Day, TimeOfDay, Weekly, Zone};
-use engine::world::{Booking, Class, World};
+use engine::world::{Booking, Class, Team, World};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
@@ -18,7 +18,9 @@ use super::super::quotas::{self, NewQuota, Warning, warning};
 use super::super::windows::{NewWindow, WindowQuota};
 use super::super::{App, AppError, Asker, bookings, classes, pools, versions, windows};
 use super::conflicts::{self, BookingConflicts};
+use crate::scheduler::week::Week;
 use crate::scheduler::{translate, windows as laid};
+use crate::store::windows::Window;
 use crate::store::{self, Tx};
 
 /// Most versions that are gone back to in one draft: each is read for itself.
@@ -46,8 +48,9 @@ pub struct PolicyDraft {
     /// Changes, by their numbers, whose objects would be set back to how they were after them.
     #[serde(default)]
     pub versions: Vec<i64>,
-    /// The moment by whose windows quotas are taken in both plans; now unless given. Work and
-    /// devices stay as they are now.
+    /// The moment by whose windows quotas are taken in both plans; unless given now, and of a draft
+    /// of windows the moment at which the first of them is open next. Work and devices stay as they
+    /// are now.
     #[serde(default, deserialize_with = "domain::time::read")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub windows_at: Option<Timestamp>,
@@ -143,7 +146,7 @@ impl WindowDraft {
     }
 
     /// The moment from `now` on at which it is open first.
-    pub fn next_open(&self, zone: Zone, now: Timestamp) -> Option<Timestamp> {
+    fn next_open(&self, zone: Zone, now: Timestamp) -> Option<Timestamp> {
         let weekly = Weekly {
             days: self.days.clone(),
             from: self.from,
@@ -175,6 +178,39 @@ pub(super) struct Known {
     pub warnings: Vec<Warning>,
     /// The bookings that it would bring into conflict.
     pub conflicts: Vec<BookingConflicts>,
+    /// The moment by whose windows quotas are taken, where that is another one.
+    pub windows_at: Option<Timestamp>,
+    /// What would be promised of the pools that are drafted.
+    promises: Vec<Promises>,
+}
+
+impl Known {
+    /// The teams of a changed world with the quotas that they would have at other times: those of a
+    /// week as it is, but for the pools that are drafted.
+    pub(super) fn at_other_times(&self, changed: &World, week: &Week) -> Vec<Vec<Team>> {
+        let mut times = week.otherwise();
+        for teams in &mut times {
+            for promises in &self.promises {
+                let pool = promises.pool.as_str();
+                for team in teams.iter_mut() {
+                    let known = changed.teams.iter().find(|known| known.name == team.name);
+                    translate::take_quota(team, pool, known);
+                }
+            }
+        }
+        for promises in &self.promises {
+            let mut sets = laid::combinations(&promises.windows, changed.now);
+            // What holds outside of windows holds again once a window is removed that never closes.
+            sets.insert(Vec::new());
+            for open in sets {
+                let open: Vec<&Window> = open.iter().map(|at| &promises.windows[*at]).collect();
+                let mut teams = changed.teams.clone();
+                set_quotas(&mut teams, promises, &open);
+                times.push(teams);
+            }
+        }
+        times
+    }
 }
 
 impl PolicyDraft {
@@ -187,10 +223,18 @@ impl PolicyDraft {
     ) -> Result<Known, AppError> {
         let mut tx = app.db.begin_person(&asker.scope()).await?;
         self.go_back(&mut tx).await?;
+        if let (None, Some(window)) = (self.windows_at, self.windows.first()) {
+            let zone = app.config.organisation.time_zone;
+            let open = window.next_open(zone, changed.now);
+            self.windows_at = open.filter(|at| *at > changed.now);
+        }
         change_pools(changed, &self.pools)?;
         change_classes(changed, &self.classes)?;
         self.find_pools(changed)?;
-        let mut known = Known::default();
+        let mut known = Known {
+            windows_at: self.windows_at,
+            ..Known::default()
+        };
         for name in &self.pools_promised(changed)? {
             let pool = pools::find(&mut tx, name).await?.id;
             let before = Promises::load(&mut tx, (pool, name)).await?;
@@ -199,11 +243,13 @@ impl PolicyDraft {
             self.draft_windows(app, &mut tx, &mut after).await?;
             after.check(changed.now)?;
             let promises = (&before, &after);
-            self.change_promises(promises, (present, changed), &mut known);
+            let capacity = warning::capacity(&mut tx, pool).await?;
+            self.change_promises(promises, capacity, (present, changed), &mut known);
             let conflicts = self
-                .change_bookings(&mut tx, pool, promises, changed)
+                .change_bookings(&mut tx, (pool, capacity), promises, changed)
                 .await?;
             known.conflicts.extend(conflicts);
+            known.promises.push(after);
         }
         tx.commit().await?;
         Ok(known)
@@ -239,15 +285,22 @@ impl PolicyDraft {
     fn change_promises(
         &self,
         (before, after): (&Promises, &Promises),
+        capacity: MilliGpu,
         (present, changed): (&mut World, &mut World),
         known: &mut Known,
     ) {
         let name = &after.pool;
         let at = self.windows_at.unwrap_or(changed.now);
         if self.windows_at.is_some() {
-            set_quotas(present, name, before, at);
+            set_quotas(
+                &mut present.teams,
+                before,
+                &laid::open_at(&before.windows, at),
+            );
         }
-        let quotas = self.quotas.iter().any(|draft| draft.pool == *name);
+        let teams = self.quotas.iter().filter(|draft| draft.pool == *name);
+        let teams: BTreeSet<&Name> = teams.map(|draft| &draft.team).collect();
+        let quotas = !teams.is_empty();
         let windows: BTreeSet<&Name> = self
             .windows
             .iter()
@@ -257,11 +310,12 @@ impl PolicyDraft {
         if quotas {
             warning::add(
                 &mut known.warnings,
-                warning::of_pool(changed, after, changed.now),
+                warning::of_pool(capacity, after, changed.now),
             );
+            warning::add(&mut known.warnings, warning::in_place(after, &teams, at));
         }
         if !windows.is_empty() {
-            for (window, found) in warning::of_windows(changed, after, changed.now) {
+            for (window, found) in warning::of_windows(capacity, after, changed.now) {
                 if windows.contains(&window) {
                     warning::add(&mut known.warnings, found);
                 }
@@ -269,10 +323,14 @@ impl PolicyDraft {
         }
         if self.windows_at.is_some() {
             let open = after.open_at(at);
-            warning::add(&mut known.warnings, warning::at(changed, after, &open));
+            warning::add(&mut known.warnings, warning::at(capacity, after, &open));
         }
         if quotas || !windows.is_empty() || self.windows_at.is_some() {
-            set_quotas(changed, name, after, at);
+            set_quotas(
+                &mut changed.teams,
+                after,
+                &laid::open_at(&after.windows, at),
+            );
         }
     }
 
@@ -280,13 +338,12 @@ impl PolicyDraft {
     async fn change_bookings(
         &self,
         tx: &mut Tx,
-        pool: PoolId,
+        (pool, capacity): (PoolId, MilliGpu),
         (before, after): (&Promises, &Promises),
         world: &mut World,
     ) -> Result<Vec<BookingConflicts>, AppError> {
         let now = store::clock(tx).await?;
         let standing = store::bookings::standing(tx, Some(pool), now).await?;
-        let capacity = store::pools::capacity_milli(tx, pool).await?;
         let mut changed = standing.clone();
         let mut drafted = BTreeSet::new();
         let drafts = self.bookings.iter().enumerate();
@@ -301,8 +358,8 @@ impl PolicyDraft {
         changed.sort_by_key(|booking| (booking.starts_at, booking.id));
         let ends = changed.iter().map(|booking| booking.ends_at);
         let span = (now, ends.max().unwrap_or(now).max(now));
-        let before = Calendar::of(before, capacity, standing, span);
-        let after = Calendar::of(after, capacity, changed, span);
+        let before = Calendar::of(before, capacity.milli(), standing, span);
+        let after = Calendar::of(after, capacity.milli(), changed, span);
         Ok(conflicts::of(&before, &after, &drafted))
     }
 
@@ -350,23 +407,17 @@ impl PolicyDraft {
     }
 }
 
-/// Puts what is promised of a pool at a moment into a world.
-fn set_quotas(world: &mut World, pool: &Name, promises: &Promises, at: Timestamp) {
+/// Gives teams what is promised of a pool while these of its windows are open.
+fn set_quotas(teams: &mut [Team], promises: &Promises, open: &[&Window]) {
     let mut amounts = promises.quotas.clone();
-    let open = laid::open_at(&promises.windows, at);
-    laid::lay_over(&mut amounts, &open, |_, quota| quota.team_id);
+    let pool = promises.pool.as_str();
+    laid::lay_over(&mut amounts, open, |_, quota| quota.team_id);
     for node in &promises.tree {
-        let team = world
-            .teams
-            .iter_mut()
-            .find(|t| t.name == node.name.as_str());
+        let team = teams.iter_mut().find(|t| t.name == node.name.as_str());
         match (team, amounts.get(&node.id)) {
-            (Some(team), Some(amounts)) => translate::set_quota(team, pool.as_str(), *amounts),
+            (Some(team), Some(amounts)) => translate::set_quota(team, pool, *amounts),
             // It has one only while some window is open.
-            (Some(team), None) => {
-                team.quotas.remove(pool.as_str());
-                team.max_per_user.remove(pool.as_str());
-            }
+            (Some(team), None) => translate::take_quota(team, pool, None),
             (None, _) => {}
         }
     }

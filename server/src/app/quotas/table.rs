@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 
 use domain::MilliGpu;
+use domain::Timestamp;
 use domain::name::Name;
 
 use super::super::page::{PAGE_ITEMS_MAX, PageAsk};
 use super::super::teams::Team;
-use super::super::{App, AppError, Asker, pools, promises, teams};
-use super::{Quota, list_all};
+use super::super::{App, AppError, Asker, pools, teams};
+use super::{NewQuota, Quota, list_all, warning};
+use crate::scheduler::windows;
+use crate::store;
 
 /// The quotas of the teams that the asker may know.
 #[derive(Debug, Clone)]
@@ -37,21 +40,58 @@ pub struct TablePool {
     pub capacity: Option<MilliGpu>,
     /// The quotas that are there, by team.
     pub quotas: BTreeMap<Name, Quota>,
+    /// What open windows bring in their place, by team.
+    pub in_place: BTreeMap<Name, InPlace>,
+}
+
+/// What an open window brings in the place of a team's quota.
+#[derive(Debug, Clone)]
+pub struct InPlace {
+    /// The window.
+    pub window: Name,
+    /// What holds.
+    pub quota: NewQuota,
+    /// When it closes.
+    pub until: Timestamp,
 }
 
 /// Reads the table.
 pub async fn table(app: &App, asker: &Asker) -> Result<QuotaTable, AppError> {
-    let capacities = promises::capacities(app, asker).await?;
     let pools = pools::list(app, asker, &PageAsk::first()).await?.items;
     let mut by_pool: BTreeMap<Name, BTreeMap<Name, Quota>> = BTreeMap::new();
     for quota in all(app, asker).await? {
         let pool = by_pool.entry(quota.pool.clone()).or_default();
         pool.insert(quota.team.clone(), quota);
     }
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let now = store::clock(&mut tx).await?;
+    // What one brings for teams that the asker may not see is not in it.
+    let all_windows = store::windows::all(&mut tx, None).await?;
+    let mut capacities = BTreeMap::new();
+    if asker.scope().sees_all {
+        for pool in &pools {
+            let id = pools::find(&mut tx, &pool.name).await?.id;
+            capacities.insert(pool.name.clone(), warning::capacity(&mut tx, id).await?);
+        }
+    }
+    tx.commit().await?;
+    let in_place = |pool: &Name| {
+        let own = all_windows.iter().filter(|window| window.pool == *pool);
+        let own: Vec<_> = own.cloned().collect();
+        let found = windows::in_place(&own, now).into_iter();
+        let told = found.map(|(team, found)| {
+            let in_place = InPlace {
+                window: found.window.name.clone(),
+                quota: NewQuota::from(found.quota.amounts),
+                until: found.until,
+            };
+            (team.clone(), in_place)
+        });
+        told.collect()
+    };
     let pools = pools.into_iter().map(|pool| TablePool {
-        capacity: capacities
-            .as_ref()
-            .map(|all| all.get(pool.name.as_str()).copied().unwrap_or_default()),
+        in_place: in_place(&pool.name),
+        capacity: capacities.remove(&pool.name),
         quotas: by_pool.remove(&pool.name).unwrap_or_default(),
         name: pool.name,
     });
@@ -138,8 +178,6 @@ impl QuotaTable {
 
 #[cfg(test)]
 mod tests {
-    use domain::Timestamp;
-
     use super::super::super::authorise::Target;
     use super::*;
 

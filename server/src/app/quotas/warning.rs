@@ -1,11 +1,11 @@
 //! What does not keep a change of quotas or windows from holding, and should be known.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use domain::ids::PoolId;
 use domain::name::Name;
 use domain::words;
 use domain::{MilliGpu, Timestamp};
-use engine::world::World;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -48,6 +48,21 @@ pub enum Warning {
         /// The teams that have a quota of both.
         teams: Vec<Name>,
     },
+    /// A window is open and sets what teams have in place of the quota that is changed: the change
+    /// is felt once it has closed.
+    WindowInPlace {
+        /// The same as a sentence.
+        message: String,
+        /// The pool that it is about.
+        pool: Name,
+        /// The window.
+        window: Name,
+        /// The teams whose quota is changed and that have another one of the window.
+        teams: Vec<Name>,
+        /// When the window closes.
+        #[schema(value_type = String, format = DateTime)]
+        until: Timestamp,
+    },
 }
 
 impl Warning {
@@ -67,24 +82,39 @@ impl Warning {
     }
 
     fn overlap(pool: &Name, (one, other): (&Name, &Name), teams: Vec<Name>) -> Self {
-        let named: Vec<&str> = teams
-            .iter()
-            .take(TEAMS_NAMED_MAX)
-            .map(Name::as_str)
-            .collect();
-        let named = named.join(", ");
-        let more = match teams.len().saturating_sub(TEAMS_NAMED_MAX) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
+        let named = named(&teams);
         Self::WindowsOverlap {
             message: format!(
-                "windows {one} and {other} of pool {pool} are open together and both set the quota of {named}{more}: the one that opened last holds, of two that opened at once {other}"
+                "windows {one} and {other} of pool {pool} are open together and both set the quota of {named}: the one that opened last holds, of two that opened at once {other}"
             ),
             pool: pool.clone(),
             windows: vec![one.clone(), other.clone()],
             teams,
         }
+    }
+
+    fn in_place(pool: &Name, window: &Name, until: Timestamp, teams: Vec<Name>) -> Self {
+        Self::WindowInPlace {
+            message: format!(
+                "window {window} of pool {pool} is open until {} and sets the quota of {}: what is set here in its place holds once it has closed",
+                domain::time::format(until),
+                named(&teams)
+            ),
+            pool: pool.clone(),
+            window: window.clone(),
+            teams,
+            until,
+        }
+    }
+}
+
+/// Teams by name, and how many more there are than a sentence names.
+fn named(teams: &[Name]) -> String {
+    let names = teams.iter().take(TEAMS_NAMED_MAX).map(Name::as_str);
+    let named = names.collect::<Vec<_>>().join(", ");
+    match teams.len().saturating_sub(TEAMS_NAMED_MAX) {
+        0 => named,
+        more => format!("{named} and {more} more"),
     }
 }
 
@@ -98,28 +128,51 @@ pub(super) fn while_open(windows: &[Name]) -> String {
     }
 }
 
-/// What is to be known of these pools by the rows of this transaction: the world in memory may
-/// not have them yet.
+/// What is to be known of quotas that were changed, by pool, by the rows of this transaction: the
+/// world in memory may not have them yet.
 pub(super) async fn warnings(
-    fleet: &World,
     tx: &mut Tx,
-    pools: &[&Name],
+    changed: &BTreeMap<&Name, BTreeSet<&Name>>,
 ) -> Result<Vec<Warning>, AppError> {
     let now = store::clock(tx).await?;
     let mut warnings = Vec::new();
-    for pool in pools {
+    for (pool, teams) in changed {
         let id = pools::find(tx, pool).await?.id;
         let promises = Promises::load(tx, (id, pool)).await?;
-        warnings.extend(of_pool(fleet, &promises, now));
+        warnings.extend(of_pool(capacity(tx, id).await?, &promises, now));
+        warnings.extend(in_place(&promises, teams, now));
     }
     Ok(warnings)
 }
 
-/// Says so where these promises are more than the fleet has: while no window is open, and where
+/// The windows that are open at a moment and hold in place of the quotas of these teams.
+pub fn in_place(promises: &Promises, teams: &BTreeSet<&Name>, at: Timestamp) -> Vec<Warning> {
+    let mut by_window: BTreeMap<&Name, (Timestamp, Vec<Name>)> = BTreeMap::new();
+    for (team, found) in windows::in_place(&promises.windows, at) {
+        if teams.contains(team) {
+            let told = by_window.entry(&found.window.name);
+            told.or_insert((found.until, Vec::new()))
+                .1
+                .push(team.clone());
+        }
+    }
+    let told = by_window.into_iter();
+    told.map(|(window, (until, teams))| Warning::in_place(&promises.pool, window, until, teams))
+        .collect()
+}
+
+/// What a pool has that promises are made of, whether they are guaranteed or booked: also what is away
+/// for now, since promises hold for longer than a node restarts.
+pub async fn capacity(tx: &mut Tx, pool: PoolId) -> Result<MilliGpu, AppError> {
+    let milli = store::pools::capacity_milli(tx, pool).await?;
+    Ok(MilliGpu::from_milli(milli))
+}
+
+/// Says so where these promises are more than the pool has: while no window is open, and where
 /// windows make it more, for each of them the time when it is most.
-pub fn of_pool(fleet: &World, promises: &Promises, now: Timestamp) -> Vec<Warning> {
+pub fn of_pool(capacity: MilliGpu, promises: &Promises, now: Timestamp) -> Vec<Warning> {
     let mut warnings: Vec<Warning> = Vec::new();
-    warnings.extend(at(fleet, promises, &[]));
+    warnings.extend(at(capacity, promises, &[]));
     let mut most = vec![(Vec::new(), promises.sum(&[]))];
     let mut sets: Vec<(Vec<usize>, i64)> = worst(promises, now).into_values().collect();
     sets.sort_by_key(|(open, _)| open.len());
@@ -127,24 +180,24 @@ pub fn of_pool(fleet: &World, promises: &Promises, now: Timestamp) -> Vec<Warnin
         // What fewer windows make of it is not told of more.
         let within = |set: &[usize]| set.iter().all(|window| open.contains(window));
         if most.iter().all(|(set, known)| sum > *known || !within(set)) {
-            add(&mut warnings, at(fleet, promises, &open));
+            add(&mut warnings, at(capacity, promises, &open));
             most.push((open, sum));
         }
     }
     warnings
 }
 
-/// What is to be known of each window: that more is promised than the fleet has while it is open,
+/// What is to be known of each window: that more is promised than the pool has while it is open,
 /// and which other windows give the same teams other quotas at the same time.
 pub fn of_windows(
-    fleet: &World,
+    capacity: MilliGpu,
     promises: &Promises,
     now: Timestamp,
 ) -> BTreeMap<Name, Vec<Warning>> {
     let mut warnings: BTreeMap<Name, Vec<Warning>> = BTreeMap::new();
     for (window, (open, _)) in worst(promises, now) {
         let name = &promises.windows[window].name;
-        let found = at(fleet, promises, &open);
+        let found = at(capacity, promises, &open);
         warnings.entry(name.clone()).or_default().extend(found);
     }
     for (one, other) in together(promises, now) {
@@ -164,10 +217,16 @@ pub fn of_windows(
     warnings
 }
 
-/// Says so where these promises, while these windows are open, are more than the fleet has.
-pub fn at(fleet: &World, promises: &Promises, open: &[usize]) -> Option<Warning> {
+/// Says so where these promises, while these windows are open, are more than the pool has.
+pub fn at(capacity: MilliGpu, promises: &Promises, open: &[usize]) -> Option<Warning> {
     let guaranteed = MilliGpu::from_milli(promises.sum(open));
-    let over = Overpromised::of(fleet, promises.pool.as_str(), guaranteed)?;
+    if guaranteed <= capacity {
+        return None;
+    }
+    let over = Overpromised {
+        guaranteed,
+        capacity,
+    };
     let names = open.iter().map(|i| promises.windows[*i].name.clone());
     Some(Warning::overpromised(&promises.pool, names.collect(), over))
 }

@@ -52,7 +52,7 @@ pub(super) fn moment(text: &str, field: &str) -> Result<Option<Timestamp>, Field
         .ok_or_else(|| FieldError::new(field, text, "a time such as 2026-12-01T08:00, or nothing"))
 }
 
-pub(super) fn minutes(text: &str, field: &str) -> Result<Option<i64>, FieldError> {
+pub(in crate::pages) fn minutes(text: &str, field: &str) -> Result<Option<i64>, FieldError> {
     scaled(
         text,
         field,

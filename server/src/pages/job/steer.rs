@@ -9,6 +9,7 @@ use domain::ids::JobId;
 use serde::Deserialize;
 
 use super::super::PageError;
+use super::super::form::minutes;
 use super::super::visit::Posted;
 use crate::app::idempotency::Repeat;
 use crate::app::jobs::{JobPatch, JobWish, Part};
@@ -49,34 +50,59 @@ pub async fn resume_job(
     steer(&app, &id, &posted, JobWish::Resume, "resumed").await
 }
 
-/// A change of a job that was pressed.
+/// A change of a job: a remedy that was pressed, or the form that says all that may be changed.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChangeFields {
     /// The version that the page showed.
     version: String,
-    /// Empty where it stays.
-    #[serde(default)]
-    time_limit_seconds: String,
+    /// Absent where it stays.
+    #[serde(default, deserialize_with = "crate::app::some")]
+    class: Option<String>,
     /// Likewise.
-    #[serde(default)]
-    preemptible: String,
+    #[serde(default, deserialize_with = "crate::app::some")]
+    time_limit_seconds: Option<String>,
+    /// The same as people type it; empty for none.
+    #[serde(default, deserialize_with = "crate::app::some")]
+    time_limit_minutes: Option<String>,
+    /// Absent where it stays; empty for as its class says.
+    #[serde(default, deserialize_with = "crate::app::some")]
+    preemptible: Option<String>,
 }
 
 impl ChangeFields {
-    fn patch(&self) -> Result<JobPatch, FieldError> {
-        let limit = read(
-            &self.time_limit_seconds,
-            "time_limit_seconds",
-            "a whole number of seconds",
-        )?;
-        let preemptible = read(&self.preemptible, "preemptible", "true or false")?;
+    fn patch(&self) -> Result<JobPatch, Vec<FieldError>> {
+        let mut faults = Vec::new();
+        let limit = match (&self.time_limit_seconds, &self.time_limit_minutes) {
+            (Some(text), _) => {
+                let remedy = "a whole number of seconds";
+                keep(&mut faults, read(text, "time_limit_seconds", remedy))
+            }
+            (None, Some(text)) => keep(&mut faults, minutes(text, "time_limit_minutes")),
+            (None, None) => None,
+        };
+        let class = self.class.as_ref().and_then(|text| {
+            let remedy = "the name of a class that is there";
+            keep(&mut faults, read(text, "class", remedy))
+        });
+        let preemptible = self
+            .preemptible
+            .as_ref()
+            .and_then(|text| keep(&mut faults, read(text, "preemptible", "true or false")));
+        if !faults.is_empty() {
+            return Err(faults);
+        }
         Ok(JobPatch {
-            class: None,
-            time_limit_seconds: limit.map(Some),
-            preemptible: preemptible.map(Some),
+            class: class.flatten(),
+            time_limit_seconds: limit,
+            preemptible,
         })
     }
+}
+
+/// What was read, where it could be; else its fault is kept.
+fn keep<T>(faults: &mut Vec<FieldError>, read: Result<T, FieldError>) -> Option<T> {
+    read.map_err(|fault| faults.push(fault)).ok()
 }
 
 fn read<T: FromStr>(text: &str, field: &str, remedy: &str) -> Result<Option<T>, FieldError> {
@@ -96,7 +122,13 @@ pub async fn change_job(
     let version = read(&fields.version, "version", "the version of the page")
         .map_err(AppError::from)?
         .unwrap_or_default();
-    let patch = fields.patch().map_err(AppError::from)?;
+    let patch = match fields.patch() {
+        Ok(patch) => patch,
+        Err(faults) => {
+            AppError::of_faults(faults)?;
+            JobPatch::default()
+        }
+    };
     let changed = jobs::update(&app, &posted.visit.asker, id, version, patch).await;
     changed.map_err(|error| match error {
         AppError::Stale { .. } => AppError::changed_meanwhile(error.to_string()),

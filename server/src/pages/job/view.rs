@@ -16,10 +16,11 @@ use web::messages::{Messages, Phrase};
 use web::parts::{EventLine, State as Shown};
 use web::shell::{Section, Shell};
 use web::views::{
-    AttemptRow, CostLine, EvictionRow, Holders, JobActions, JobView, PlacedWorker, WaitCause,
-    WaitHistory, WaitStretch, Why,
+    AttemptRow, CostLine, EvictionRow, Holders, JobActions, JobChange, JobView, PlacedWorker,
+    WaitCause, WaitHistory, WaitStretch, Why,
 };
 
+use super::super::form::fields_of;
 use super::super::jobs::{Teams, cost_of, size};
 use super::super::visit::Visit;
 use super::super::{PageError, evictions, page, words};
@@ -27,7 +28,8 @@ use super::steer::read_id;
 use super::{log, why};
 use crate::app::authorise::{self, Action};
 use crate::app::jobs::{self, Attempt, Event, Job, Waits};
-use crate::app::{App, Asker, planning, prices};
+use crate::app::page::PageAsk;
+use crate::app::{App, Asker, classes, planning, prices};
 use crate::front::fields::read_query;
 
 /// What a job's page may be asked with.
@@ -92,6 +94,7 @@ pub async fn show_job(
         ),
         asked: asked(&shell, &job),
         log: log::panel(&app, &visit, &job, query.log.as_deref()).await?,
+        change: change(&app, asker, &job).await?,
         actions: actions(asker, &job),
         version: job.version,
         name: job.name,
@@ -171,6 +174,7 @@ async fn with_evidence(
         wait.beyond_quota = evidence
             .and_then(|evidence| evidence.beyond_quota)
             .map(|beyond| why::beyond(&beyond));
+        wait.offer_preemption();
     }
     Ok(Why::Waits(wait))
 }
@@ -347,6 +351,25 @@ pub(super) fn actions(asker: &Asker, job: &Job) -> JobActions {
             && may(Action::UpdateJob),
         clone: may(Action::SubmitJob),
     }
+}
+
+/// The form that changes a job while it waits, for who may.
+async fn change(app: &App, asker: &Asker, job: &Job) -> Result<Option<JobChange>, PageError> {
+    let Some(spec) = job.spec.as_ref().filter(|_| actions(asker, job).change) else {
+        return Ok(None);
+    };
+    let classes = classes::list(app, asker, &PageAsk::first()).await?.items;
+    let fields = fields_of(spec);
+    Ok(Some(JobChange {
+        class: spec.class.to_string(),
+        classes: classes.iter().map(|class| class.name.to_string()).collect(),
+        time_limit_minutes: fields.time_limit_minutes,
+        preemptible: match spec.preemptible {
+            Some(true) => "true",
+            Some(false) => "false",
+            None => "",
+        },
+    }))
 }
 
 /// What the job asked for, as pairs of a message's key and a value.

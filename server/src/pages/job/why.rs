@@ -178,5 +178,6 @@ pub fn beyond(beyond: &jobs::BeyondQuota) -> BeyondQuota {
         need_milli: beyond.need.milli(),
         have_milli: beyond.have.milli(),
         instances: beyond.instances,
+        preemptible_admitted: beyond.preemptible_admitted,
     }
 }

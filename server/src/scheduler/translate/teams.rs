@@ -6,14 +6,13 @@ use domain::MilliGpu;
 use engine::world::{Quota, Stopped, Team};
 
 use super::super::windows;
-use super::super::world::Records;
 use crate::store::quotas::Amounts;
 use crate::store::windows::Window;
+use crate::store::world::{QuotaRow, TeamRow};
 
 /// The teams with their quotas as they hold while these windows are open.
-pub(super) fn teams(records: &Records, open: &[&Window]) -> Vec<Team> {
-    let mut teams: BTreeMap<&str, Team> = records
-        .teams
+pub fn teams((teams, quotas): (&[TeamRow], &[QuotaRow]), open: &[&Window]) -> Vec<Team> {
+    let mut teams: BTreeMap<&str, Team> = teams
         .iter()
         .map(|row| {
             let mut team = Team::new(&row.name);
@@ -22,8 +21,8 @@ pub(super) fn teams(records: &Records, open: &[&Window]) -> Vec<Team> {
             (row.name.as_str(), team)
         })
         .collect();
-    let rows = records.quotas.iter();
-    let mut quotas: BTreeMap<(String, String), Amounts> = rows
+    let mut quotas: BTreeMap<(String, String), Amounts> = quotas
+        .iter()
         .map(|row| ((row.team.clone(), row.pool.clone()), row.amounts()))
         .collect();
     windows::lay_over(&mut quotas, open, |window, quota| {
@@ -50,6 +49,18 @@ pub fn set_quota(team: &mut Team, pool: &str, amounts: Amounts) {
         Some(most) => team
             .max_per_user
             .insert(pool.to_owned(), MilliGpu::from_milli(most)),
+        None => team.max_per_user.remove(pool),
+    };
+}
+
+/// Gives a team the quota of a pool that another has, or none.
+pub fn take_quota(team: &mut Team, pool: &str, other: Option<&Team>) {
+    match other.and_then(|other| other.quotas.get(pool)) {
+        Some(quota) => team.quotas.insert(pool.to_owned(), quota.clone()),
+        None => team.quotas.remove(pool),
+    };
+    match other.and_then(|other| other.max_per_user.get(pool)) {
+        Some(most) => team.max_per_user.insert(pool.to_owned(), *most),
         None => team.max_per_user.remove(pool),
     };
 }

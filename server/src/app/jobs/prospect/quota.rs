@@ -9,13 +9,15 @@ use domain::quota::QuotaBound;
 use domain::words;
 use engine::Bound;
 use engine::plan::Code;
-use engine::world::{Workload, WorkloadState, World};
+use engine::world::{Team, Workload, WorkloadState, World};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::in_service;
 use crate::app::promises;
 use crate::scheduler::discreet;
+use crate::scheduler::week::Week;
 
 /// By which rule a quota binds, as a verdict's code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -40,6 +42,9 @@ impl QuotaCode {
         }
     }
 }
+
+/// The key of a spec that says whether its job may be preempted.
+const PREEMPTIBLE: &str = "preemptible";
 
 /// Causes of a wait besides those of quota that may hide that a quota never admits the job.
 const HIDING: [Code; 4] = [
@@ -81,6 +86,8 @@ pub struct BeyondQuota {
     pub have: MilliGpu,
     /// How many instances of its MIG profile that is; null where it asks for none.
     pub instances: Option<i64>,
+    /// Whether it would be admitted some day if it might be preempted, which it may not.
+    pub preemptible_admitted: bool,
     /// What would let it start.
     pub remedy: String,
 }
@@ -117,10 +124,48 @@ impl BeyondQuota {
             need: bound.need,
             have: bound.have,
             instances: instances(work, bound),
+            preemptible_admitted: false,
             remedy: String::new(),
         };
         told.remedy = told.ways().join(", or ");
         Some(told)
+    }
+
+    /// Notes that it would be admitted if it might be preempted.
+    fn admit_preemptible(&mut self) {
+        self.preemptible_admitted = true;
+        self.remedy = self.ways().join(", or ");
+    }
+
+    /// The one of two times that admits more; at either it might be admitted as preemptible work.
+    fn or(&mut self, there: Self) {
+        let admitted = self.preemptible_admitted || there.preemptible_admitted;
+        if there.have > self.have {
+            *self = there;
+        }
+        if admitted && !self.preemptible_admitted {
+            self.admit_preemptible();
+        }
+    }
+
+    /// Adds to a verdict, as it is told, the change of the job itself that would let it start.
+    pub(crate) fn mend(&self, verdict: &mut Value) {
+        let Some(remedies) = verdict["remedies"].as_array_mut() else {
+            return;
+        };
+        let named = remedies
+            .iter()
+            .any(|remedy| !remedy["change"][PREEMPTIBLE].is_null());
+        if self.preemptible_admitted && !named {
+            let change = json!({ PREEMPTIBLE: true });
+            remedies.insert(0, json!({ "change": change, "effect": "within_limit" }));
+        }
+    }
+
+    /// The same of one that is kept with its job, for whoever shows the job without asking again.
+    pub(crate) fn keep(&self, verdict: &mut Value) {
+        self.mend(verdict);
+        verdict["beyond_quota"] = serde_json::to_value(self).unwrap_or_default();
     }
 
     /// What would let it start, each by itself.
@@ -134,7 +179,7 @@ impl BeyondQuota {
             }
             None => ways.push(format!("ask for at most {}", words::gpus(self.have))),
         }
-        if self.bound == QuotaBound::Guarantee {
+        if self.preemptible_admitted {
             ways.push("let it be preempted".to_owned());
         }
         ways.push(format!("have an administrator raise {}", self.number()));
@@ -162,29 +207,68 @@ fn instances(work: &Workload, bound: &Bound) -> Option<i64> {
     (bound.have.milli() * asked).checked_div(bound.need.milli())
 }
 
-/// What of their quotas can never admit these workloads, by name, in any of these states of the quotas;
-/// told by the first of them. The engine thinks for it: not on a thread that answers requests.
-pub(crate) fn beyond_quotas(
-    fleets: &[World],
+/// What of their quotas can never admit these workloads, by name, at any time of the week; told by the
+/// time that admits the most. The engine thinks for it: not on a thread that answers requests.
+pub(crate) fn beyond_quotas(week: &Week, works: Vec<Workload>) -> BTreeMap<String, BeyondQuota> {
+    beyond_at_all_times(&week.now, || week.otherwise(), works)
+}
+
+/// The same of a fleet as it is now, and of the quotas of its teams at other times.
+pub(in crate::app) fn beyond_at_all_times(
+    now: &World,
+    otherwise: impl FnOnce() -> Vec<Vec<Team>>,
     works: Vec<Workload>,
 ) -> BTreeMap<String, BeyondQuota> {
-    let Some((first, others)) = fleets.split_first() else {
-        return BTreeMap::new();
-    };
-    let mut found = beyond_those(first, works.clone());
-    for other in others.iter().filter(|other| other.teams != first.teams) {
-        let there = beyond_those(other, works.clone());
-        found.retain(|name, _| there.contains_key(name));
+    let mut found: BTreeMap<String, BeyondQuota> = standings(now, works.clone())
+        .into_iter()
+        .filter_map(|(name, standing)| Some((name, standing.beyond()?)))
+        .collect();
+    if found.is_empty() {
+        return found;
+    }
+    let mut fleet = now.clone();
+    for teams in otherwise() {
+        fleet.teams = teams;
+        let asked = works.iter().filter(|work| found.contains_key(&work.name));
+        for (name, standing) in standings(&fleet, asked.cloned()) {
+            match (standing, found.get_mut(&name)) {
+                (Standing::Admitted, _) => {
+                    found.remove(&name);
+                }
+                (Standing::Beyond(there), Some(known)) => known.or(there),
+                (Standing::Beyond(_) | Standing::Nowhere, _) => {}
+            }
+        }
     }
     found
 }
 
-/// What of their quotas can never admit these workloads, by name, whatever else runs and once all that
-/// is out has come back; of work that some pool would admit, nothing.
-pub(super) fn beyond_those(
+/// How a workload stands to the quotas of a time.
+#[derive(Debug)]
+pub(super) enum Standing {
+    /// Some pool would let it start some day.
+    Admitted,
+    /// A quota never admits it.
+    Beyond(BeyondQuota),
+    /// No pool has a quota and a place for it.
+    Nowhere,
+}
+
+impl Standing {
+    fn beyond(self) -> Option<BeyondQuota> {
+        match self {
+            Self::Beyond(beyond) => Some(beyond),
+            Self::Admitted | Self::Nowhere => None,
+        }
+    }
+}
+
+/// How these workloads stand to the quotas of a fleet, by name, whatever else runs and once all that
+/// is out has come back.
+pub(super) fn standings(
     fleet: &World,
     works: impl IntoIterator<Item = Workload>,
-) -> BTreeMap<String, BeyondQuota> {
+) -> BTreeMap<String, Standing> {
     let mut fleet = in_service(fleet);
     // What they wait for besides is not asked.
     let waiting = |work: Workload| Workload {
@@ -194,25 +278,48 @@ pub(super) fn beyond_those(
         ..work
     };
     fleet.workloads = works.into_iter().map(waiting).collect();
-    let mut bounds = engine::alone(&fleet);
+    let mut found = each(&fleet);
+    let firm = |work: &Workload| matches!(found.get(&work.name), Some(Standing::Beyond(beyond)) if beyond.bound == QuotaBound::Guarantee);
+    fleet.workloads.retain(firm);
+    for work in &mut fleet.workloads {
+        work.preemptible = Some(true);
+    }
+    for (name, standing) in each(&fleet) {
+        if let (Standing::Admitted, Some(Standing::Beyond(beyond))) =
+            (standing, found.get_mut(&name))
+        {
+            beyond.admit_preemptible();
+        }
+    }
+    found
+}
+
+/// How each workload of a fleet stands to its quotas, as though it were alone.
+fn each(fleet: &World) -> BTreeMap<String, Standing> {
+    if fleet.workloads.is_empty() {
+        return BTreeMap::new();
+    }
+    let mut bounds = engine::alone(fleet);
     let found = fleet.workloads.iter().filter_map(|work| {
         let bounds = bounds.remove(&work.name)?;
-        Some((work.name.clone(), best(&fleet, work, &bounds)?))
+        Some((work.name.clone(), standing(fleet, work, &bounds)))
     });
     found.collect()
 }
 
-/// Of the pools that keep a workload out by quota the one that admits the most, the first among
-/// equals; nothing where one would let it start some day.
-fn best(fleet: &World, work: &Workload, bounds: &[Bound]) -> Option<BeyondQuota> {
+/// How a workload stands by what binds it in each pool: of those that keep it out by quota the one
+/// that admits the most is told, the first among equals.
+fn standing(fleet: &World, work: &Workload, bounds: &[Bound]) -> Standing {
     let mut best: Option<BeyondQuota> = None;
     for bound in bounds {
         match bound.code {
             Code::NeverFits | Code::NoSuchHardware | Code::NoQuota => {}
             _ => {
-                let told = BeyondQuota::of(fleet, work, bound)?;
+                let Some(told) = BeyondQuota::of(fleet, work, bound) else {
+                    return Standing::Admitted;
+                };
                 if shrunk(fleet, work, &told) {
-                    return None;
+                    return Standing::Admitted;
                 }
                 if best.as_ref().is_none_or(|best| told.have > best.have) {
                     best = Some(told);
@@ -220,7 +327,7 @@ fn best(fleet: &World, work: &Workload, bounds: &[Bound]) -> Option<BeyondQuota>
             }
         }
     }
-    best
+    best.map_or(Standing::Nowhere, Standing::Beyond)
 }
 
 /// Whether the work is within its team's guarantee as it was given: what binds is then that a pool

@@ -1,0 +1,436 @@
+//! Cuts devices as assignments ask: the MIG mode, an instance at its place, and away with it.
+//!
+//! Every step begins with a whole reading of the device, so that a step that was left half done
+//! is gone on with: an instance without its compute instance gets it, one that is there already is
+//! taken as it is. What we make is written down before it is made: after a death in between,
+//! nothing is on a device that nobody knows. One change goes on at a time on a device, on a thread
+//! of its own, since calls into the driver may hang.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml};
+use nvml_wrapper_sys::bindings::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES as NO_ROOM;
+use protocol::mig::MigSlice;
+use serde::Deserialize;
+use tokio::sync::oneshot;
+
+use super::mig::{self, Instance, Mig};
+use super::{nvml, uses};
+use crate::files::{self, Durability};
+
+/// Longest wait for one change: a mode that needs the device to be reset takes some seconds, and
+/// the server gives a gang 60 s until all of it was taken.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(45);
+
+/// How far the agent may go when an assignment asks for an instance.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MigPolicy {
+    /// It changes modes of idle devices, makes instances, and unmakes those that nobody has.
+    #[default]
+    Dynamic,
+    /// It uses the instances that are there.
+    Static,
+    /// It does not drive MIG.
+    Never,
+}
+
+/// Why a device is not as it should be.
+#[derive(Debug, thiserror::Error)]
+pub enum CutError {
+    /// The model has no MIG, or the driver.
+    #[error("device {0} cannot be cut by MIG")]
+    NotCapable(String),
+    /// The settings do not let us.
+    #[error(
+        "device {uuid} would need {change}, which the setting mig of the node's agent does not allow (static, or never)"
+    )]
+    NotAllowed {
+        /// The device.
+        uuid: String,
+        /// What would have to be done.
+        change: String,
+    },
+    /// Somebody is on it.
+    #[error("device {uuid} is used by {by}, so that {change} cannot be done: end that first")]
+    Used {
+        /// The device.
+        uuid: String,
+        /// Who, in words.
+        by: String,
+        /// What would have to be done.
+        change: String,
+    },
+    /// The driver took a mode and has not changed to it.
+    #[error("the MIG mode of device {0} waits for a reset of the device or a restart of the node")]
+    Pending(String),
+    /// NVML refused.
+    #[error("device {uuid}: {change}: NVML says: {words}")]
+    Refused {
+        /// The device.
+        uuid: String,
+        /// What was tried.
+        change: String,
+        /// What it said.
+        words: String,
+    },
+    /// Nothing came back.
+    #[error("device {0}: NVML has not answered for {secs} s", secs = CHANGE_TIMEOUT.as_secs())]
+    Hangs(String),
+    /// What we made cannot be written down.
+    #[error("what is made on device {uuid} cannot be kept: {words}")]
+    Unkept {
+        /// The device.
+        uuid: String,
+        /// What the kernel said.
+        words: String,
+    },
+}
+
+/// Cuts the devices of one node.
+pub struct Cutter {
+    library: Option<PathBuf>,
+    policy: MigPolicy,
+    keep: bool,
+    made: Arc<Made>,
+    locks: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+impl Cutter {
+    /// A cutter that keeps what it makes in a file. With `keep`, instances outlive their work.
+    pub fn new(library: Option<PathBuf>, policy: MigPolicy, keep: bool, file: PathBuf) -> Self {
+        Self {
+            library,
+            policy,
+            keep,
+            made: Arc::new(Made::load(file)),
+            locks: Mutex::default(),
+        }
+    }
+
+    /// Sees to it that an instance is there, beside those that others have; the UUID to run on.
+    pub async fn have(
+        &self,
+        uuid: &str,
+        slice: &MigSlice,
+        others: Vec<MigSlice>,
+    ) -> Result<String, CutError> {
+        let (slice, policy, made) = (slice.clone(), self.policy, Arc::clone(&self.made));
+        self.on(uuid, move |desk| desk.have(&slice, &others, policy, &made))
+            .await
+    }
+
+    /// Unmakes an instance of ours, unless it is to be kept. What is gone is no fault.
+    pub async fn give_up(&self, uuid: &str, slice: &MigSlice) -> Result<(), CutError> {
+        if self.keep || !self.made.has(uuid, slice) {
+            return Ok(());
+        }
+        let (slice, made) = (slice.clone(), Arc::clone(&self.made));
+        self.on(uuid, move |desk| desk.give_up(&slice, &made)).await
+    }
+
+    /// Sees to it that a device which nobody has a part of is whole.
+    pub async fn whole(&self, uuid: &str) -> Result<(), CutError> {
+        let (policy, made) = (self.policy, Arc::clone(&self.made));
+        self.on(uuid, move |desk| desk.whole(policy, &made)).await
+    }
+
+    /// Unmakes the instances of ours that nobody holds: those of an earlier life of the agent.
+    pub async fn tidy(&self, uuid: &str, held: &[MigSlice]) -> Result<(), CutError> {
+        for slice in self.made.of(uuid) {
+            if !held.iter().any(|held| held.overlaps(&slice)) {
+                self.give_up(uuid, &slice).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The devices on which we have made something.
+    pub fn cut_devices(&self) -> Vec<String> {
+        self.made.slices().keys().cloned().collect()
+    }
+
+    /// Does one thing on a device, alone and where it can hang alone.
+    async fn on<T: Send + 'static>(
+        &self,
+        uuid: &str,
+        what: impl FnOnce(&Desk<'_>) -> Result<T, CutError> + Send + 'static,
+    ) -> Result<T, CutError> {
+        let hangs = || CutError::Hangs(uuid.to_owned());
+        let lock = {
+            let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(locks.entry(uuid.to_owned()).or_default())
+        };
+        // Whoever hangs has the lock for as long: one thread hangs for a device, not one for each try.
+        let turn = tokio::time::timeout(CHANGE_TIMEOUT, lock.lock_owned())
+            .await
+            .map_err(|_| hangs())?;
+        let (sender, receiver) = oneshot::channel();
+        let (library, uuid) = (self.library.clone(), uuid.to_owned());
+        let spawned = std::thread::Builder::new().name("mig".to_owned()).spawn({
+            let uuid = uuid.clone();
+            move || {
+                // Nobody may listen any more; what was done is found by the next reading.
+                let _ = sender.send(at_desk(library.as_deref(), &uuid, what));
+                drop(turn);
+            }
+        });
+        if let Err(error) = spawned {
+            return Err(CutError::Refused {
+                uuid,
+                change: "a thread".to_owned(),
+                words: error.to_string(),
+            });
+        }
+        match tokio::time::timeout(CHANGE_TIMEOUT, receiver).await {
+            Ok(Ok(done)) => done,
+            Ok(Err(_)) | Err(_) => Err(CutError::Hangs(uuid)),
+        }
+    }
+}
+
+/// One device with NVML open on it.
+struct Desk<'n> {
+    nvml: &'n Nvml,
+    uuid: &'n str,
+}
+
+fn at_desk<T>(
+    library: Option<&Path>,
+    uuid: &str,
+    what: impl FnOnce(&Desk<'_>) -> Result<T, CutError>,
+) -> Result<T, CutError> {
+    let nvml = nvml::open(library).map_err(|error| CutError::Refused {
+        uuid: uuid.to_owned(),
+        change: "to open NVML".to_owned(),
+        words: error.to_string(),
+    })?;
+    what(&Desk { nvml: &nvml, uuid })
+}
+
+impl<'n> Desk<'n> {
+    fn have(
+        &self,
+        slice: &MigSlice,
+        others: &[MigSlice],
+        policy: MigPolicy,
+        made: &Made,
+    ) -> Result<String, CutError> {
+        let allowed = |change: String| match policy {
+            MigPolicy::Dynamic => Ok(()),
+            MigPolicy::Static | MigPolicy::Never => Err(CutError::NotAllowed {
+                uuid: self.uuid.to_owned(),
+                change,
+            }),
+        };
+        if !self.read()?.on {
+            allowed("its MIG mode switched on".to_owned())?;
+            self.switch(true)?;
+        }
+        let there = self.read()?.instances;
+        let same = |instance: &&Instance| {
+            (instance.slice.start, instance.slice.size) == (slice.start, slice.size)
+                && mig::alike(&instance.slice.profile, &slice.profile)
+        };
+        let change = format!("an instance {slice}");
+        if let Some(found) = there.iter().find(same) {
+            match found.uuids.as_slice() {
+                [one] => return Ok(one.clone()),
+                [] => return self.create_compute(found.id, &change),
+                // Cut further than any assignment asks for.
+                _ => {}
+            }
+        }
+        allowed(change.clone())?;
+        let clear = |instance: &Instance| !others.iter().any(|o| o.overlaps(&instance.slice));
+        let in_the_way = there.iter().filter(|i| i.slice.overlaps(slice));
+        for instance in in_the_way {
+            if !clear(instance) {
+                return Err(self.used("another job's instance".to_owned(), &change));
+            }
+            self.destroy(instance, made)?;
+        }
+        made.add(self.uuid, slice)?;
+        let device = self.device()?;
+        let id = match mig::create(self.nvml, &device, slice) {
+            // Engines that an idle instance has taken: all that nobody holds goes.
+            Err(NvmlError::UnexpectedVariant(NO_ROOM)) => {
+                for instance in self.read()?.instances.iter().filter(|i| clear(i)) {
+                    self.destroy(instance, made)?;
+                }
+                made.add(self.uuid, slice)?;
+                mig::create(self.nvml, &device, slice)
+            }
+            made => made,
+        };
+        let id = id.map_err(|error| self.refused(&change, &error))?;
+        self.create_compute(id, &change)
+    }
+
+    fn give_up(&self, slice: &MigSlice, made: &Made) -> Result<(), CutError> {
+        let there = self.read()?.instances;
+        let same = |i: &&Instance| (i.slice.start, i.slice.size) == (slice.start, slice.size);
+        match there.iter().find(same) {
+            Some(instance) => self.destroy(instance, made),
+            None => made.remove(self.uuid, slice),
+        }
+    }
+
+    fn whole(&self, policy: MigPolicy, made: &Made) -> Result<(), CutError> {
+        let there = match self.read() {
+            Ok(there) => there,
+            Err(CutError::NotCapable(_)) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        if !there.on {
+            return Ok(());
+        }
+        if policy != MigPolicy::Dynamic {
+            return Err(CutError::NotAllowed {
+                uuid: self.uuid.to_owned(),
+                change: "its MIG mode switched off".to_owned(),
+            });
+        }
+        for instance in &there.instances {
+            self.destroy(instance, made)?;
+        }
+        self.switch(false)
+    }
+
+    /// Changes the mode of a device that nobody is on.
+    fn switch(&self, on: bool) -> Result<(), CutError> {
+        let change = format!("its MIG mode switched {}", if on { "on" } else { "off" });
+        let device = self.device()?;
+        let pids =
+            uses::pids(&device).map_err(|error| self.refused("to list processes", &error))?;
+        if !pids.is_empty() {
+            let named: Vec<String> = pids.iter().map(u32::to_string).collect();
+            return Err(self.used(format!("processes {}", named.join(", ")), &change));
+        }
+        match mig::set_mode(&device, on) {
+            Ok(()) => {}
+            Err(NvmlError::InUse) => {
+                // The wish stays with the driver, and would come true at a time of its own.
+                let _ = mig::set_mode(&device, !on);
+                return Err(self.used("another client of the driver".to_owned(), &change));
+            }
+            Err(NvmlError::ResetRequired) => return Err(CutError::Pending(self.uuid.to_owned())),
+            Err(error) => return Err(self.refused(&change, &error)),
+        }
+        // The driver may have taken the device away and back: it is asked for anew.
+        if self.read()?.on == on {
+            Ok(())
+        } else {
+            Err(CutError::Pending(self.uuid.to_owned()))
+        }
+    }
+
+    fn create_compute(&self, id: u32, change: &str) -> Result<String, CutError> {
+        mig::create_compute(self.nvml, &self.device()?, id)
+            .map_err(|error| self.refused(change, &error))
+    }
+
+    fn destroy(&self, instance: &Instance, made: &Made) -> Result<(), CutError> {
+        let change = format!("an end of instance {}", instance.slice);
+        match mig::destroy(self.nvml, &self.device()?, instance.id) {
+            Ok(()) => made.remove(self.uuid, &instance.slice),
+            Err(NvmlError::InUse) => Err(self.used("a process on an instance".to_owned(), &change)),
+            Err(error) => Err(self.refused(&change, &error)),
+        }
+    }
+
+    fn read(&self) -> Result<Mig, CutError> {
+        let read = mig::read(self.nvml, &self.device()?);
+        read.map_err(|error| self.refused("to read its instances", &error))?
+            .ok_or_else(|| CutError::NotCapable(self.uuid.to_owned()))
+    }
+
+    fn device(&self) -> Result<Device<'n>, CutError> {
+        let found = self.nvml.device_by_uuid(self.uuid);
+        found.map_err(|error| self.refused("to find it", &error))
+    }
+
+    fn used(&self, by: String, change: &str) -> CutError {
+        CutError::Used {
+            uuid: self.uuid.to_owned(),
+            by,
+            change: change.to_owned(),
+        }
+    }
+
+    fn refused(&self, change: &str, error: &NvmlError) -> CutError {
+        CutError::Refused {
+            uuid: self.uuid.to_owned(),
+            change: change.to_owned(),
+            words: error.to_string(),
+        }
+    }
+}
+
+/// The instances that we made, or were about to, by device.
+struct Made {
+    file: PathBuf,
+    slices: Mutex<BTreeMap<String, Vec<MigSlice>>>,
+}
+
+impl Made {
+    fn load(file: PathBuf) -> Self {
+        let slices = files::read_json(&file).unwrap_or_else(|error| {
+            tracing::warn!(%error, file = %file.display(), "which instances are ours cannot be read; those that are there stay");
+            None
+        });
+        Self {
+            file,
+            slices: Mutex::new(slices.unwrap_or_default()),
+        }
+    }
+
+    fn of(&self, uuid: &str) -> Vec<MigSlice> {
+        self.slices().get(uuid).cloned().unwrap_or_default()
+    }
+
+    fn has(&self, uuid: &str, slice: &MigSlice) -> bool {
+        let slices = self.slices();
+        let mut ours = slices.get(uuid).into_iter().flatten();
+        ours.any(|ours| ours.overlaps(slice))
+    }
+
+    fn add(&self, uuid: &str, slice: &MigSlice) -> Result<(), CutError> {
+        self.change(uuid, |ours| {
+            ours.retain(|other| !other.overlaps(slice));
+            ours.push(slice.clone());
+        })
+    }
+
+    fn remove(&self, uuid: &str, slice: &MigSlice) -> Result<(), CutError> {
+        self.change(uuid, |ours| ours.retain(|other| !other.overlaps(slice)))
+    }
+
+    fn change(&self, uuid: &str, how: impl FnOnce(&mut Vec<MigSlice>)) -> Result<(), CutError> {
+        let mut slices = self.slices();
+        let ours = slices.entry(uuid.to_owned()).or_default();
+        let before = ours.clone();
+        how(ours);
+        if *ours == before {
+            return Ok(());
+        }
+        if ours.is_empty() {
+            slices.remove(uuid);
+        }
+        // No file is older than the driver's own state by a loss of power: that ends all instances.
+        files::write_json(&self.file, &*slices, Durability::Buffered).map_err(|error| {
+            CutError::Unkept {
+                uuid: uuid.to_owned(),
+                words: error.to_string(),
+            }
+        })
+    }
+
+    fn slices(&self) -> MutexGuard<'_, BTreeMap<String, Vec<MigSlice>>> {
+        self.slices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,186 @@
+//! The devices of assignments: brought into the mode in which they were given out, and out of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::ids::AssignmentId;
+use domain::quantity::MILLI;
+use domain::sharing::SharingMode;
+use protocol::mig::MigSlice;
+
+use super::Node;
+use crate::gpus::Snapshot;
+use crate::gpus::cut::MigPolicy;
+use crate::journal::{Kept, KeptDevice};
+use crate::mps;
+use crate::runs::Refusal;
+
+/// Tries to unmake an instance before its slice is released with it still there: a process that was
+/// killed may be in the driver for a moment yet.
+const LEAVE_TRIES: u32 = 20;
+/// Wait between two such tries.
+const LEAVE_WAIT: Duration = Duration::from_millis(250);
+/// All of a device's threads, as MPS counts them.
+const PERCENT: i64 = 100;
+
+/// The modes that this node can drive now.
+pub fn sharing(policy: MigPolicy, mps: bool, gpus: &Snapshot) -> Vec<SharingMode> {
+    let cut = policy != MigPolicy::Never && !gpus.cuttable.is_empty();
+    [SharingMode::Exclusive, SharingMode::TimeSlice]
+        .into_iter()
+        .chain(cut.then_some(SharingMode::Mig))
+        .chain(mps.then_some(SharingMode::Mps))
+        .collect()
+}
+
+/// What a job is told of its devices.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct View {
+    /// Their names, in the order of its shares.
+    pub names: Vec<String>,
+    /// What bounds it on a device that it shares with others.
+    pub bounds: Vec<(&'static str, String)>,
+}
+
+/// Brings what an assignment was given into its mode; what its job is told of it. Done again it
+/// gives the same.
+pub async fn take(
+    node: &Node,
+    id: AssignmentId,
+    uid: Option<u32>,
+    devices: &[KeptDevice],
+) -> Result<View, Refusal> {
+    let mut view = View::default();
+    for share in devices {
+        let name = match &share.mig {
+            Some(slice) => {
+                let others = node.claims().slices_beside(id, &share.uuid, slice);
+                node.cutter.have(&share.uuid, slice, others).await
+            }
+            None if cuttable(node, &share.uuid) => {
+                let whole = node.cutter.whole(&share.uuid).await;
+                whole.map(|()| share.uuid.clone())
+            }
+            None => Ok(share.uuid.clone()),
+        };
+        let name = name.map_err(|error| Refusal::here(error.to_string()))?;
+        view.names.push(name);
+        if share.mode == SharingMode::Mps {
+            if devices.len() > 1 {
+                // A client has one daemon, and a daemon one device.
+                return Err(Refusal::here(
+                    "devices: a worker can share one device by MPS",
+                ));
+            }
+            view.bounds = share_by_mps(node, id, uid, share).await?;
+        }
+    }
+    Ok(view)
+}
+
+/// Lets a job share a device: its daemon runs, and the job is told of it and of its part.
+async fn share_by_mps(
+    node: &Node,
+    id: AssignmentId,
+    uid: Option<u32>,
+    share: &KeptDevice,
+) -> Result<Vec<(&'static str, String)>, Refusal> {
+    let turn = node.mps.turn(&share.uuid).await;
+    let turn = turn.ok_or_else(|| Refusal::here("this node cannot share devices by MPS"))?;
+    let shared = node.claims().sharers_beside(id, &share.uuid) > 0;
+    let had = turn.have(uid, shared).await;
+    had.map_err(|error| Refusal::here(error.to_string()))?;
+    let pipe = node.mps.pipe(&share.uuid).to_string_lossy().into_owned();
+    // Of a percentage a small share keeps at least one: none would mean no bound.
+    let percent = (share.gpus_milli * PERCENT / MILLI).max(1);
+    let mut bounds = vec![
+        (mps::PIPE_VARIABLE, pipe),
+        ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", percent.to_string()),
+    ];
+    if share.memory_mib > 0 {
+        let limit = format!("0={}M", share.memory_mib);
+        bounds.push(("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", limit));
+    }
+    Ok(bounds)
+}
+
+/// What is to be said of an end on a device that was shared by MPS and whose server has faulted: the
+/// job may have been taken down by another one, or have taken others down.
+pub async fn fault(node: &Node, id: AssignmentId) -> Option<String> {
+    let devices = node.claims().of(id);
+    for share in devices.iter().filter(|d| d.mode == SharingMode::Mps) {
+        if node.mps.turn(&share.uuid).await?.faulted().await {
+            return Some(format!(
+                "a fatal fault of one client has ended all that share device {} by MPS, which does not keep faults apart",
+                share.uuid
+            ));
+        }
+    }
+    None
+}
+
+/// Ends the daemon of a device that nobody else shares any more.
+async fn unshare(node: &Node, id: AssignmentId, uuid: &str) {
+    let Some(turn) = node.mps.turn(uuid).await else {
+        return;
+    };
+    if node.claims().sharers_beside(id, uuid) > 0 {
+        return;
+    }
+    if let Err(error) = turn.end().await {
+        tracing::error!(device.uuid = uuid, %error, "an MPS daemon or its folder is left behind");
+    }
+}
+
+/// Takes away what was made for an assignment, which runs no more.
+pub async fn leave(node: &Node, id: AssignmentId) {
+    let devices = node.claims().of(id);
+    for share in devices.iter().filter(|d| d.mode == SharingMode::Mps) {
+        unshare(node, id, &share.uuid).await;
+    }
+    for (uuid, slice) in devices
+        .iter()
+        .filter_map(|d| Some((&d.uuid, d.mig.as_ref()?)))
+    {
+        for attempt in 1..=LEAVE_TRIES {
+            let Err(error) = node.cutter.give_up(uuid, slice).await else {
+                break;
+            };
+            if attempt == LEAVE_TRIES {
+                tracing::error!(
+                    assignment.id = %id,
+                    error = &error as &dyn std::error::Error,
+                    "an instance is left behind; it goes when its place is needed, or at the next start"
+                );
+                break;
+            }
+            tokio::time::sleep(LEAVE_WAIT).await;
+        }
+    }
+}
+
+/// Unmakes what an earlier life of the agent made and nobody holds any more.
+pub async fn tidy(node: Arc<Node>, adopted: Vec<Kept>) {
+    let adopted: Vec<KeptDevice> = adopted.into_iter().flat_map(|kept| kept.devices).collect();
+    for uuid in node.mps.devices() {
+        let shares = |d: &KeptDevice| d.uuid == uuid && d.mode == SharingMode::Mps;
+        if !adopted.iter().any(shares) {
+            unshare(&node, AssignmentId::new(), &uuid).await;
+        }
+    }
+    for uuid in node.cutter.cut_devices() {
+        let of_adopted = adopted.iter().filter(|d| d.uuid == uuid);
+        let mut held: Vec<MigSlice> = of_adopted.filter_map(|d| d.mig.clone()).collect();
+        held.extend(node.claims().slices(&uuid));
+        if let Err(error) = node.cutter.tidy(&uuid, &held).await {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "an instance of an earlier life of the agent is left behind"
+            );
+        }
+    }
+}
+
+fn cuttable(node: &Node, uuid: &str) -> bool {
+    node.gpus.borrow().cuttable.contains(uuid)
+}

@@ -1,0 +1,185 @@
+//! MPS: daemons that are begun for the first who shares a device and ended after the last, through
+//! the stand-in for NVIDIA's control program.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use protocol::wire;
+
+use crate::rig::{AGENT, Agent, UID, is_root, script, stopped, until};
+
+struct Shared {
+    agent: Agent,
+    uuid: String,
+}
+
+impl Shared {
+    async fn start() -> Self {
+        let mut agent = Agent::enrolled().await;
+        let settings = format!(
+            "mps_control = '{}'",
+            Path::new(AGENT)
+                .with_file_name("nvml-sim-mps-control")
+                .display()
+        );
+        let machine = agent.simulate("l40s-4", &settings);
+        agent.start().await;
+        let text = fs::read(machine).expect("a machine");
+        let machine: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+        let uuid = machine["devices"][0]["uuid"].as_str().expect("a device");
+        Self {
+            agent,
+            uuid: uuid.to_owned(),
+        }
+    }
+
+    fn job(&self, gpus_milli: i64, text: &str) -> wire::Assignment {
+        wire::Assignment {
+            devices: vec![wire::DeviceShare {
+                uuid: self.uuid.clone(),
+                mode: "mps".to_owned(),
+                gpus_milli,
+                memory_mib: 2048,
+                ..wire::DeviceShare::default()
+            }],
+            ..script(text)
+        }
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.agent.state().join("mps").join(&self.uuid)
+    }
+
+    fn daemon(&self) -> i64 {
+        let text = fs::read(self.folder().join("daemon.json")).expect("a daemon");
+        let daemon: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+        daemon["pid"].as_i64().expect("a pid")
+    }
+
+    /// Gives the daemon a command, as its user.
+    fn tell(&self, command: &str) {
+        let mut control = Command::new(Path::new(AGENT).with_file_name("nvml-sim-mps-control"));
+        control
+            .env("CUDA_MPS_PIPE_DIRECTORY", self.folder().join("pipe"))
+            .stdin(Stdio::piped());
+        let mut control = control.spawn().expect("the stand-in runs");
+        let mut input = control.stdin.take().expect("a pipe");
+        std::io::Write::write_all(&mut input, command.as_bytes()).expect("written");
+        drop(input);
+        assert!(control.wait().expect("it ends").success());
+    }
+}
+
+#[tokio::test]
+async fn jobs_of_a_team_share_a_device_by_one_daemon_that_goes_with_the_last() {
+    let mut shared = Shared::start().await;
+    let told = shared.agent.server.inner().hellos[0].inventory.clone();
+    let told = told.expect("an inventory");
+    assert_eq!(told.sharing, ["exclusive", "time_slice", "mps"]);
+    let words = "echo $CUDA_VISIBLE_DEVICES $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE \
+                 $CUDA_MPS_PINNED_DEVICE_MEM_LIMIT; test -S $CUDA_MPS_PIPE_DIRECTORY/control && echo reached";
+    let first = shared.job(250, &format!("{words}; sleep 1000"));
+    let second = shared.job(500, "sleep 1000");
+    let server = &shared.agent.server;
+    server.desire(&[first.clone(), second.clone()]).await;
+    server.started(&first.id).await;
+    server.started(&second.id).await;
+    let pid = shared.daemon();
+    let log = server.read_log(&first.id, false).await.expect("a log");
+    assert_eq!(log, format!("{} 25 0=2048M\nreached\n", shared.uuid));
+    if is_root() {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+        assert!(status.contains(&format!("Uid:\t{UID}\t")), "{status}");
+    }
+    server.desire(&[stopped(&first, 0), second.clone()]).await;
+    server.released(&first.id).await;
+
+    // It outlives the agent, too.
+    shared.agent.kill();
+    shared.agent.start().await;
+    let server = &shared.agent.server;
+    assert!(crate::rig::alive(pid) && shared.daemon() == pid);
+    server.desire(&[stopped(&second, 0)]).await;
+    server.released(&second.id).await;
+    assert!(!crate::rig::alive(pid));
+    assert!(!shared.folder().exists(), "nothing of it is left");
+}
+
+#[tokio::test]
+async fn a_device_is_shared_by_one_team() {
+    if !is_root() {
+        return;
+    }
+    let shared = Shared::start().await;
+    let server = &shared.agent.server;
+    let ours = shared.job(250, "sleep 1000");
+    let theirs = wire::Assignment {
+        uid: UID + 16,
+        ..shared.job(250, "true")
+    };
+    server.desire(std::slice::from_ref(&ours)).await;
+    server.started(&ours.id).await;
+    server.desire(&[ours.clone(), theirs.clone()]).await;
+    let refused = server.refused(&theirs.id).await;
+    assert!(
+        refused.message.contains("another team"),
+        "{}",
+        refused.message
+    );
+    server.desire(&[stopped(&ours, 0)]).await;
+    server.released(&ours.id).await;
+    let again = wire::Assignment {
+        id: domain::ids::AssignmentId::new().to_string(),
+        ..theirs
+    };
+    server.desire(std::slice::from_ref(&again)).await;
+    server.released(&again.id).await;
+    assert_eq!(
+        server.story(&again.id),
+        ["accepted", "started", "exited", "released"]
+    );
+}
+
+#[tokio::test]
+async fn a_fault_that_takes_all_down_is_told_as_that() {
+    let shared = Shared::start().await;
+    let server = &shared.agent.server;
+    let job = shared.job(250, "while ! test -e $HOME/go; do sleep 0.02; done; exit 3");
+    server.desire(std::slice::from_ref(&job)).await;
+    server.started(&job.id).await;
+    shared.tell("sim_fault\n");
+    let home = shared.agent.state().join("jobs").join(&job.id);
+    let work = eventually_folder(&home).await;
+    fs::write(work.join("go"), "").expect("written");
+    let exited = server.exited(&job.id).await;
+    assert_eq!(exited.code, Some(3));
+    assert!(
+        exited.message.contains("does not keep faults apart"),
+        "{}",
+        exited.message
+    );
+}
+
+/// The folder that a job has for itself.
+async fn eventually_folder(home: &Path) -> PathBuf {
+    until("its folder is there", || home.is_dir()).await;
+    let work = home.join("work");
+    if work.is_dir() { work } else { home.to_owned() }
+}
+
+#[tokio::test]
+async fn a_daemon_that_nobody_needs_any_more_goes_with_the_next_agent() {
+    let mut shared = Shared::start().await;
+    let job = shared.job(250, "sleep 1000");
+    shared.agent.server.desire(std::slice::from_ref(&job)).await;
+    shared.agent.server.started(&job.id).await;
+    let pid = shared.daemon();
+    shared.agent.kill();
+    // As after a restart of the machine that spared the daemon alone.
+    let journal = shared.agent.state().join("journal");
+    let kept = journal.with_extension("aside");
+    fs::rename(&journal, &kept).expect("put aside");
+    shared.agent.start().await;
+    until("its end", || !crate::rig::alive(pid)).await;
+}
