@@ -46,6 +46,14 @@ pub fn cause(code: &Value) -> String {
     said("waiting_short", code)
 }
 
+/// Why work waits, in a few words: `bound` has the cause with what binds.
+pub fn short(bound: &Value) -> String {
+    match bound["code"].as_str() {
+        Some(_) => Wait::told(bound).short(&words()).plain(),
+        None => "–".to_owned(),
+    }
+}
+
 /// What binds.
 pub fn bound(text: &Value) -> String {
     let text = text.as_str().unwrap_or_default();
@@ -102,6 +110,14 @@ pub fn fate(fate: &Value) -> String {
         _ => said("preempted_by", reason),
     };
     format!("{outcome}: {why}")
+}
+
+/// By which rule work gave way; nothing where a code has no word.
+pub fn eviction_rule(rule: &Value) -> Option<String> {
+    let rule = rule.as_str()?;
+    let t = words();
+    t.knows("eviction_rule", rule)
+        .then(|| t.word("eviction_rule", rule).plain())
 }
 
 /// What was done to an object of policy.

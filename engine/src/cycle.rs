@@ -128,6 +128,8 @@ pub(crate) struct Cycle<'i, 'w> {
     pub explained: usize,
     /// Changes for which all was decided anew.
     pub proofs: usize,
+    /// Who starts by what is known to change later; once somebody has asked.
+    pub ahead: Option<verdict::Starts>,
     pub plan: Plan,
 }
 
@@ -192,6 +194,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
             places: FxHashMap::default(),
             explained: 0,
             proofs: 0,
+            ahead: None,
             plan: Plan {
                 now: index.world.now,
                 starts: Vec::new(),

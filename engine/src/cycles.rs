@@ -38,6 +38,64 @@ pub fn run(mut world: World, count: usize) -> Vec<Plan> {
     plans
 }
 
+/// A plan of several in a row, between which nothing happens but that those leave who make way.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stage {
+    /// When it can be made: now, or once all those have left who leave by the plans before it.
+    pub at: Timestamp,
+    /// The plan.
+    pub plan: Plan,
+}
+
+/// Most plans of [`until_left`]: who starts in the room of victims seldom displaces others in turn,
+/// and each plan takes as long as the first.
+pub const STAGES_MAX: usize = 4;
+
+/// Plans, and plans again once those have left who make way, until nobody does or so many plans are
+/// made. The clock stands still meanwhile, so that of two policies nothing but they themselves makes
+/// another outcome. Of those that leave already when it begins, these queue again.
+pub fn until_left(mut world: World, again: &BTreeSet<String>) -> Vec<Stage> {
+    let now = world.now;
+    let known: BTreeSet<String> = leaving(&world).map(|work| work.name.clone()).collect();
+    let mut at = now;
+    let mut stages = Vec::new();
+    loop {
+        let made = plan(&world);
+        apply(&mut world, &made);
+        stages.push(Stage { at, plan: made });
+        let last = leaving(&world)
+            .map(|work| work.leaves_at.unwrap_or(now))
+            .max();
+        let Some(last) = last.filter(|_| stages.len() < STAGES_MAX) else {
+            return stages;
+        };
+        // Each plan is made as if it were now; who leaves by it leaves that much later.
+        at += (last - now).max(TimeDelta::zero());
+        // Who moves has a place to go to.
+        let gone = |work: &Workload| {
+            known.contains(&work.name) && !again.contains(&work.name) && work.nominated.is_none()
+        };
+        leave(&mut world, gone);
+    }
+}
+
+/// All that leaves has left: what is gone for good is taken out, the rest waits again.
+fn leave(world: &mut World, gone: impl Fn(&Workload) -> bool) {
+    let left = |work: &Workload| work.state == WorkloadState::Leaving;
+    (world.workloads).retain(|work| !left(work) || !gone(work) && !work.name.contains(RELEASED));
+    for work in world.workloads.iter_mut().filter(|work| left(work)) {
+        work.state = WorkloadState::Waiting;
+        work.started = None;
+        work.leaves_at = None;
+        work.placed = Vec::new();
+    }
+}
+
+fn leaving(world: &World) -> impl Iterator<Item = &Workload> {
+    let all = world.workloads.iter();
+    all.filter(|work| work.state == WorkloadState::Leaving)
+}
+
 /// Does what a plan says.
 pub fn apply(world: &mut World, made: &Plan) {
     let now = world.now;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cycle::{plan, slice_changes};
+use crate::cycles;
 use crate::plan::{
     Migration, Nomination, Plan, Preemption, Reservation, SliceChange, Start, Waiting,
 };
@@ -18,7 +19,8 @@ pub enum DryRun {
         /// What would be changed on its devices.
         slices: Vec<SliceChange>,
     },
-    /// It would get its room once these have left.
+    /// It would get its room once these have left; nobody gives way to one that starts in what the
+    /// victims of others asked about leave over.
     Displaces {
         /// Where it would run.
         nomination: Nomination,
@@ -62,10 +64,43 @@ pub fn dry_runs(world: &World, workloads: Vec<Workload>) -> Vec<DryRun> {
     trial.workloads.extend(waiting);
     let plan = plan(&trial);
     let found = Found::of(&plan);
-    names
+    let mut outcomes: Vec<DryRun> = names
         .iter()
         .map(|name| found.outcome(&trial, name))
-        .collect()
+        .collect();
+    let displaces = |outcome: &DryRun| matches!(outcome, DryRun::Displaces { .. });
+    let waits = |outcome: &DryRun| matches!(outcome, DryRun::Waits { .. });
+    if outcomes.iter().any(displaces) && outcomes.iter().any(waits) {
+        follow(&trial, &names, &mut outcomes);
+    }
+    outcomes
+}
+
+/// Who waits and starts beside those whose victims have left.
+fn follow(trial: &World, names: &[String], outcomes: &mut [DryRun]) {
+    let stages = cycles::until_left(trial.clone(), &BTreeSet::new());
+    let later = stages.iter().skip(1);
+    let starts: BTreeMap<&str, &Start> = later
+        .flat_map(|stage| &stage.plan.starts)
+        .map(|start| (start.workload.as_str(), start))
+        .collect();
+    for (name, outcome) in names.iter().zip(outcomes) {
+        if let DryRun::Waits { waiting, .. } = outcome
+            && let Some(start) = starts.get(name.as_str())
+        {
+            *outcome = DryRun::Displaces {
+                nomination: Nomination {
+                    workload: name.clone(),
+                    placement: start.placement.clone(),
+                    waits_for: Vec::new(),
+                },
+                slices: slice_changes(trial, start),
+                victims: Vec::new(),
+                movers: Vec::new(),
+                waiting: waiting.clone(),
+            };
+        }
+    }
 }
 
 /// A plan by the names of workloads.

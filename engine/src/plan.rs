@@ -340,8 +340,31 @@ pub struct Waiting {
     /// When it would start by the ends that are known.
     #[serde(serialize_with = "optional_time")]
     pub expected_start: Option<Timestamp>,
+    /// What has come about by then that it waits for; nothing where no start is estimated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected_once: Option<Once>,
     /// Changes that would start it now.
     pub remedies: Vec<Remedy>,
+}
+
+/// What lets work start at the moment at which it is expected to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Once {
+    /// Enough of what runs has ended.
+    Ended,
+    /// Those have left who make room for it.
+    VictimsLeft,
+    /// It has waited for as long as it must before it may displace others.
+    DelayOver,
+    /// Those have run for long enough who are protected until then.
+    ProtectionOver,
+    /// A booking has begun.
+    BookingBegins,
+    /// A booking has ended that room is kept for.
+    BookingEnds,
+    /// Other quotas hold.
+    QuotasChange,
 }
 
 /// A change to a workload, and what it would do.

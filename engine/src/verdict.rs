@@ -1,11 +1,13 @@
 //! One verdict for every workload that waits: the binding cause, in the order of the contract.
 
+mod ahead;
 mod alone;
 mod counts;
 mod expected;
 mod remedies;
 mod words;
 
+pub(crate) use ahead::Starts;
 pub use alone::{Bound, alone};
 pub(crate) use counts::Counted;
 
@@ -206,6 +208,7 @@ fn one(cycle: &mut Cycle<'_, '_>, work: usize, ranks: &Ranks, memo: &mut Memo) -
     };
     cycle.explained += 1;
     let Verdict { code, scope, .. } = &told.verdict;
+    let expected = pool.and_then(|pool| expected::start_of(cycle, work, pool, *code));
     let words = told.words(cycle, work, pool);
     Waiting {
         workload: index.name(work).to_owned(),
@@ -217,7 +220,8 @@ fn one(cycle: &mut Cycle<'_, '_>, work: usize, ranks: &Ranks, memo: &mut Memo) -
         need_max: words.need_max,
         have: words.have,
         rank: pool.and_then(|pool| ranks.get(work, pool)),
-        expected_start: pool.and_then(|pool| expected::start_of(cycle, work, pool, *code)),
+        expected_start: expected.map(|expected| expected.at),
+        expected_once: expected.and_then(|expected| expected.once),
         remedies: pool
             .map(|pool| remedies::of(cycle, work, pool, *code))
             .unwrap_or_default(),

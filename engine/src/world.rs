@@ -41,6 +41,18 @@ pub struct World {
     /// What work used to ask for, for placement that keeps room for its like. Not part of
     /// scenario files: on paper the past is what has run since the first cycle.
     pub history: Vec<Past>,
+    /// Quotas that are known to hold later, the first first: for expected starts alone. Not part of
+    /// scenario files, which know no weekly windows.
+    pub ahead: Vec<QuotasAhead>,
+}
+
+/// The teams as they will be, with the quotas that hold from a moment on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct QuotasAhead {
+    /// From when.
+    pub from: Timestamp,
+    /// All teams.
+    pub teams: Vec<Team>,
 }
 
 impl World {
@@ -57,6 +69,7 @@ impl World {
             services: Vec::new(),
             bookings: Vec::new(),
             history: Vec::new(),
+            ahead: Vec::new(),
         }
     }
 

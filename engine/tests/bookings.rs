@@ -4,7 +4,7 @@ use chrono::TimeDelta;
 use domain::sharing::SharingMode;
 use domain::{MilliCpu, MilliGpu, Timestamp};
 use engine::cycles;
-use engine::plan::{Code, Plan, Reason};
+use engine::plan::{Code, Once, Plan, Reason};
 use engine::rig::{Rig, before, noon};
 use engine::world::{
     Backfill, Booking, Charge, Node, Pool, PreemptionPolicy, Quota, Reclaim, Team, Workload,
@@ -113,6 +113,24 @@ fn before_it_begins_only_what_may_be_preempted_or_ends_by_then_takes_what_is_boo
     assert_eq!(told.code, Code::HeldForReservation);
     assert_eq!(&*told.scope, "bookings of pool p");
     assert!(told.message.contains("booked"), "{}", told.message);
+    assert_eq!(told.expected_once, Some(Once::BookingEnds));
+}
+
+#[test]
+fn work_of_a_booking_is_told_to_start_when_it_begins_and_those_in_its_way_have_left() {
+    let rig = booked(4, 2).work(lent("loan", 0..8));
+    let told = |class: &str| {
+        let plan = rig.clone().work(job("talk", "demo", 4, class, 1)).plan();
+        let told = plan.waiting_for("talk").expect("it waits");
+        (told.expected_start, told.expected_once)
+    };
+    let begins = Some(hours(2) + TimeDelta::seconds(30));
+    for class in ["normal", "fixed"] {
+        assert_eq!(told(class), (begins, Some(Once::BookingBegins)), "{class}");
+    }
+    let other = rig.clone().work(job("other", "a", 4, "fixed", 1)).plan();
+    let other = other.waiting_for("other").expect("it waits");
+    assert_ne!(other.expected_once, Some(Once::BookingBegins));
 }
 
 #[test]

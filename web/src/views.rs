@@ -19,6 +19,7 @@ mod pool;
 mod queue;
 mod quotas;
 mod refusal;
+mod scope;
 mod signin;
 mod submit;
 mod team;
@@ -54,6 +55,7 @@ pub use pool::{FieldKind, PolicyField, PolicyGroup, PoolForm, PoolView};
 pub use queue::{Crowd, QueueRow, QueueView};
 pub use quotas::{QUOTA_KEYS, QuotaCell, QuotaInPlace, QuotaLine, QuotaPool, QuotasView};
 pub use refusal::Refusal;
+pub use scope::scope;
 pub use signin::SigninView;
 pub use submit::{
     Cause, ClassChoice, Displaced, DryRun, DryRunView, Outcome, PoolChoice, SliceLine, SubmitForm,
@@ -63,7 +65,7 @@ pub use team::{MemberForm, MemberRow, QuotaRow, SpendLine, TeamView, UserSpend};
 pub use teams::{TeamFigures, TeamForm, TeamRow, TeamsView};
 pub use users::{UserForm, UserRow, UsersView};
 pub use waits::{WaitCause, WaitHistory, WaitStretch};
-pub use why::{Accuracy, Holders, Remedy, Wait, Why, scope};
+pub use why::{Accuracy, Holders, Remedy, Wait, Why};
 pub use windows::{
     GridCell, GridDay, WeekGrid, WindowForm, WindowLine, WindowQuota, WindowRow, WindowsView,
 };

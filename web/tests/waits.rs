@@ -258,7 +258,7 @@ fn a_rule_that_binds_and_a_time_limit_that_helps_are_told_in_words() {
     }));
     let html = view.render().unwrap();
     for words in [
-        "preemption.max_per_day, preemption.reclaim of pool h100 keeps it from making room.",
+        "What keeps it from making room: Preemptions of a job in 24 hours, To a team that takes its guarantee back (policy of pool h100).",
         "<b>Time limit</b>: 1 h 12 min",
     ] {
         assert!(html.contains(words), "{words} in {html}");

@@ -58,9 +58,9 @@ impl Explain {
         let rows = |key: &str| waits[key].as_array().cloned().unwrap_or_default();
         let mut stretches = rows("items");
         for stretch in &mut stretches {
+            stretch["code"] = words::short(stretch).into();
             stretch["scope"] = words::bound(&stretch["scope"]).into();
         }
-        let stretches = in_words(stretches);
         let columns = [
             ("FROM", "from"),
             ("TO", "to"),
@@ -133,7 +133,9 @@ fn told(verdict: &Value) -> Vec<String> {
     lines.extend(facts(&said, &WAITING));
     lines.extend(words::counts(waiting));
     lines.extend(words::accuracy(&verdict["accuracy"]));
-    lines.push(format!("{:<10} {}", "GPUs", pairs(&verdict["holders"])));
+    if !verdict["holders"].is_null() {
+        lines.push(format!("{:<10} {}", "GPUs", pairs(&verdict["holders"])));
+    }
     lines
 }
 

@@ -9,6 +9,7 @@ use crate::client::{Client, part};
 use crate::failure::Failure;
 use crate::foreign::plain;
 use crate::table::{self, at, text};
+use crate::words;
 
 /// Most events of one job that are printed; a job with more has other worries.
 const EVENTS_MAX: usize = 10_000;
@@ -194,6 +195,9 @@ fn said_once(mut row: Value, state: &str) -> Value {
         });
         let said: Vec<String> = said.collect();
         row["reason"] = json!(format!("changed {}", said.join(", ")));
+    }
+    if let Some(rule) = words::eviction_rule(&row["data"]["rule"]) {
+        row["reason"] = json!(rule);
     }
     if row["reason"] == row[state] {
         row["reason"] = json!("");

@@ -121,6 +121,7 @@ impl Quota {
         let columns = [
             ("POOL", "pool"),
             ("GUARANTEED", "statement.guaranteed"),
+            ("WINDOW", "statement.window"),
             ("LIMIT", "statement.limit"),
             ("HELD", "statement.held"),
             ("BORROWED", "statement.borrowed"),

@@ -94,11 +94,11 @@ fn print(pool: &str, queue: &Value) -> Result<(), Failure> {
     for item in queue["items"].as_array().into_iter().flatten() {
         rows.extend(others(&item["others_before"]));
         let mut row = item.clone();
-        let code = match item["beyond_quota"].is_null() {
-            true => item["waiting"]["code"].clone(),
-            false => json!("beyond_quota"),
-        };
-        row["waiting"]["code"] = words::cause(&code).into();
+        row["waiting"]["code"] = match item["beyond_quota"].is_null() {
+            true => words::short(&item["waiting"]),
+            false => words::cause(&json!("beyond_quota")),
+        }
+        .into();
         row["gpus"] = needed(&item["waiting"]);
         rows.push(row);
     }

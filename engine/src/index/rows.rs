@@ -2,7 +2,7 @@
 
 use domain::Timestamp;
 
-use crate::world::{Booking, Class, Node, Past, Pool, Service, Team, Workload, World};
+use crate::world::{Booking, Class, Node, Past, Pool, QuotasAhead, Service, Team, Workload, World};
 
 /// What a cycle knows beside the rows that are numbered.
 #[derive(Debug, Clone, Copy)]
@@ -13,6 +13,7 @@ pub(crate) struct Moment<'w> {
     pub bookings: &'w [Booking],
     pub services: &'w [Service],
     pub history: &'w [Past],
+    pub ahead: &'w [QuotasAhead],
 }
 
 /// The rows of a world.
@@ -35,11 +36,38 @@ impl<'w> Rows<'w> {
                 bookings: &world.bookings,
                 services: &world.services,
                 history: &world.history,
+                ahead: &world.ahead,
             },
             pools: world.pools.iter().collect(),
             nodes: world.nodes.iter().collect(),
             teams: world.teams.iter().collect(),
             works: world.workloads.iter().collect(),
+        }
+    }
+
+    /// A world of copies of them.
+    pub fn to_world(&self) -> World {
+        let Moment {
+            now,
+            cycle_seconds,
+            classes,
+            bookings,
+            services,
+            history,
+            ahead,
+        } = self.moment;
+        World {
+            now,
+            cycle_seconds,
+            pools: self.pools.iter().copied().cloned().collect(),
+            nodes: self.nodes.iter().copied().cloned().collect(),
+            classes: classes.to_vec(),
+            teams: self.teams.iter().copied().cloned().collect(),
+            workloads: self.works.iter().copied().cloned().collect(),
+            services: services.to_vec(),
+            bookings: bookings.to_vec(),
+            history: history.to_vec(),
+            ahead: ahead.to_vec(),
         }
     }
 

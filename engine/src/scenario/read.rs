@@ -36,6 +36,7 @@ pub(super) fn world(root: &Tree) -> Read<World> {
         services: fields.or("services", Vec::new(), |f| f.list(WORKLOADS_MAX, service))?,
         bookings: fields.or("bookings", Vec::new(), |f| f.list(WORKLOADS_MAX, booking))?,
         history: Vec::new(),
+        ahead: Vec::new(),
     };
     fields.finish()?;
     Ok(world)

@@ -129,10 +129,6 @@ fn binding(
     let never = pool.map_or(String::new(), |pool| never(index, work, pool));
     let pool = pool.map_or("", |pool| index.pools[pool].row.name.as_str());
     let scope = &verdict.scope;
-    let rules = match scope.strip_prefix("pool ") {
-        Some(_) => "policy",
-        None => scope.as_ref(),
-    };
     match verdict.code {
         Code::Suspended => "it is suspended until somebody resumes it".to_owned(),
         Code::NotYet => format!("it is not to start before {scope}"),
@@ -150,7 +146,8 @@ fn binding(
         Code::NoSuchHardware => format!("pool {pool} has no node that offers {scope}"),
         Code::OverLimit if scope.starts_with(REPLICAS) => full(index, work, scope),
         Code::OverLimit | Code::AncestorOverLimit => {
-            format!("it needs {need}, and {scope} in pool {pool} leaves {have}{never}")
+            let limit = limit(scope);
+            format!("it needs {need}, and {limit} in pool {pool} leaves {have}{never}")
         }
         Code::NonPreemptibleOverGuarantee => format!(
             "it may not be preempted and so must fit in the guarantee: it needs {need}, {have} {} left of it{never}",
@@ -175,7 +172,8 @@ fn binding(
         }
         Code::PreemptionNotAllowed => {
             format!(
-                "it needs {need}, {are_free} in pool {pool}, and {rules} keeps it from making room"
+                "it needs {need}, {are_free} in pool {pool}, and policy keeps it from making room{}",
+                rules(scope)
             )
         }
         Code::InsufficientCapacity => {
@@ -187,6 +185,38 @@ fn binding(
         Code::HeldForReservation => format!("what is free in pool {pool} is kept for others"),
         Code::BehindInOrder => format!("what is free in pool {pool} goes to those before it"),
     }
+}
+
+/// A limit, in words.
+fn limit(scope: &str) -> String {
+    if let Some(team) = scope.strip_prefix("max_per_user of ") {
+        format!("what one user of {team} may hold")
+    } else if let Some(team) = scope.strip_prefix("lend_limit of ") {
+        format!("what {team} lends")
+    } else {
+        scope.to_owned()
+    }
+}
+
+/// The rules of policy that bind, in words, to be added to a sentence.
+fn rules(scope: &str) -> String {
+    let Some((keys, _)) = scope.split_once(" of pool ") else {
+        return String::new();
+    };
+    let rule = |key| match key {
+        "preemption.within_team" => "who gives way inside a team",
+        "preemption.reclaim" => "who gives way to a guarantee",
+        "preemption.across_borrowers" => "whether borrowers are evened out",
+        "preemption.delay_seconds" => "how long work waits before it may displace others",
+        "preemption.min_runtime_seconds" | "preemption.min_runtime_reclaim_seconds" => {
+            "how long work is protected after its start"
+        }
+        "preemption.max_per_day" => "how often a job may be preempted in 24 hours",
+        "preemption.max_per_team_hour" => "how many evictions a team may suffer in an hour",
+        other => other,
+    };
+    let said: Vec<&str> = keys.split(", ").map(rule).collect();
+    format!(" by {}", said.join(", and by "))
 }
 
 /// What is said of a replica whose service has as many as it may.

@@ -11,9 +11,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use domain::MilliGpu;
 use domain::Timestamp;
 use domain::ids::JobId;
+use domain::state::JobState;
+use engine::cycles::{self, Stage};
 use engine::plan::{Plan, Share};
 use engine::statement::{Starved, Statement, statements};
-use engine::world::{Team, World};
+use engine::world::{Team, WorkloadState, World};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -35,7 +37,8 @@ const CONFLICTS_MAX: usize = 100;
 /// What would come of changed policies, beside what comes of the present ones.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct PolicyDiff {
-    /// The moment of both plans.
+    /// The moment of both plans. Each is made anew once those have left who make way by it, as if
+    /// nothing else happened meanwhile.
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
     /// The moment by whose windows quotas were taken in both; null where that is the same.
@@ -45,7 +48,8 @@ pub struct PolicyDiff {
     pub jobs: Vec<JobDiff>,
     /// How many more there are.
     pub jobs_left_out: usize,
-    /// What each team would have, in pools where somebody's part changes.
+    /// What each team would have once those have left who make way, in pools where somebody's part
+    /// changes.
     pub shares: Vec<ShareDiff>,
     /// Teams that would hold more beyond their guarantee than they do now.
     pub cuts: Vec<Cut>,
@@ -81,6 +85,8 @@ pub struct JobDiff {
 pub enum Effect {
     /// It would start now.
     Starts,
+    /// It would start once those have left who make room for it.
+    StartsAfterVictims,
     /// It would be stopped.
     Stops,
     /// It would move.
@@ -106,7 +112,8 @@ pub struct Fate {
     pub outcome: Outcome,
     /// The rule by which it gives way, or the code of its waiting.
     pub reason: Option<String>,
-    /// When it starts by the ends that are known, while it waits.
+    /// When it starts: by the ends that are known while it waits, once those have left who make room
+    /// for it, or again after it was stopped.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expected_start: Option<Timestamp>,
     /// What of its quota can never admit it, while it waits; null where no quota is in its way for good.
@@ -119,6 +126,8 @@ pub struct Fate {
 pub enum Outcome {
     /// It starts.
     Starts,
+    /// It starts once those have left who make room for it.
+    StartsAfterVictims,
     /// It runs on.
     Runs,
     /// It is stopped, and queues again.
@@ -200,10 +209,30 @@ pub async fn diff(app: &App, asker: &Asker, draft: PolicyDraft) -> Result<Policy
     let both = (&mut present, &mut changed);
     let week = questions::week(app).await?;
     let known = draft.apply(app, asker, both).await?;
-    let compared = move || compare(&present, &changed, &week, known);
+    let again = queue_again(app, asker, &present).await?;
+    let compared = move || compare(&present, &changed, &week, known, &again);
     let mut diff = app.questions.ask("plan a draft", compared).await?;
     name_jobs(app, asker, &mut diff.jobs).await?;
     Ok(diff)
+}
+
+/// Who of those that leave already queues again once it has left.
+async fn queue_again(
+    app: &App,
+    asker: &Asker,
+    world: &World,
+) -> Result<BTreeSet<String>, AppError> {
+    let leaving = world.workloads.iter();
+    let leaving = leaving.filter(|work| work.state == WorkloadState::Leaving);
+    let ids: Vec<JobId> = leaving.filter_map(|work| work.name.parse().ok()).collect();
+    if ids.is_empty() {
+        return Ok(BTreeSet::new());
+    }
+    let mut tx = app.db.begin_person(&asker.scope()).await?;
+    let rows = store::jobs::find_all(&mut tx, &ids).await?;
+    tx.commit().await?;
+    let preempting = rows.iter().filter(|row| row.state == JobState::Preempting);
+    Ok(preempting.map(|row| row.id.to_string()).collect())
 }
 
 /// The planner knows jobs by their ids; people know them by their names.
@@ -222,8 +251,15 @@ async fn name_jobs(app: &App, asker: &Asker, jobs: &mut [JobDiff]) -> Result<(),
     Ok(())
 }
 
-fn compare(present: &World, changed: &World, week: &Week, known: Known) -> PolicyDiff {
-    let (before, after) = (engine::plan(present), engine::plan(changed));
+fn compare(
+    present: &World,
+    changed: &World,
+    week: &Week,
+    known: Known,
+    again: &BTreeSet<String>,
+) -> PolicyDiff {
+    let stages = |world: &World| cycles::until_left(world.clone(), again);
+    let (before, after) = (stages(present), stages(changed));
     let fates_before = fates(present, &before, || week.otherwise());
     let fates_after = fates(changed, &after, || known.at_other_times(changed, week));
     let mut jobs = jobs(present, &fates_before, &fates_after);
@@ -245,40 +281,67 @@ fn compare(present: &World, changed: &World, week: &Week, known: Known) -> Polic
     }
 }
 
-/// What a plan makes of the work that it does not leave as it is; with the quotas of the world's
+/// What plans in a row make of the work that they do not leave as it is; with the quotas of the world's
 /// teams at other times.
 fn fates<'p>(
     world: &World,
-    plan: &'p Plan,
+    stages: &'p [Stage],
     otherwise: impl FnOnce() -> Vec<Vec<Team>>,
 ) -> BTreeMap<&'p str, Fate> {
-    let fate = |outcome, reason| Fate {
-        outcome,
-        reason,
-        expected_start: None,
-        beyond_quota: None,
-    };
-    let asked = plan.waiting.iter();
+    let last = stages.last().map(|stage| &stage.plan.waiting);
+    let asked = last.into_iter().flatten();
     let asked = asked.filter(|waiting| jobs::may_be_beyond(waiting.code.as_str()));
     let works = asked.filter_map(|waiting| world.workload(&waiting.workload).cloned());
     let mut beyond = jobs::beyond_at_all_times(world, otherwise, works.collect());
     let mut fates = BTreeMap::new();
+    for (at, stage) in stages.iter().enumerate() {
+        tell(&mut fates, &stage.plan, (at > 0).then_some(stage.at));
+    }
+    let waits = fates.iter_mut();
+    for (name, fate) in waits.filter(|(_, fate)| fate.outcome == Outcome::Waits) {
+        fate.beyond_quota = beyond.remove(*name);
+    }
+    fates
+}
+
+/// Adds what a plan makes of work: `later` is when it is made, where others had to leave before.
+fn tell<'p>(fates: &mut BTreeMap<&'p str, Fate>, plan: &'p Plan, later: Option<Timestamp>) {
+    let fate = |outcome, reason: Option<&str>, expected_start| Fate {
+        outcome,
+        reason: reason.map(str::to_owned),
+        expected_start,
+        beyond_quota: None,
+    };
+    // What was decided stays; who was stopped is told when it starts again.
+    let mut put = |name: &'p str, told: Fate| match fates.get_mut(name) {
+        Some(known) if known.outcome == Outcome::Stops => {
+            known.expected_start = told.expected_start;
+        }
+        Some(known) if known.outcome != Outcome::Waits => {}
+        _ => {
+            fates.insert(name, told);
+        }
+    };
     for waiting in &plan.waiting {
-        let waits = Fate {
-            expected_start: waiting.expected_start,
-            beyond_quota: beyond.remove(&waiting.workload),
-            ..fate(Outcome::Waits, Some(waiting.code.as_str().to_owned()))
-        };
-        fates.insert(waiting.workload.as_str(), waits);
+        let code = Some(waiting.code.as_str());
+        let waits = fate(Outcome::Waits, code, waiting.expected_start);
+        put(waiting.workload.as_str(), waits);
     }
     for start in &plan.starts {
-        fates.insert(&start.workload, fate(Outcome::Starts, None));
+        let outcome = match later {
+            None => Outcome::Starts,
+            Some(_) => Outcome::StartsAfterVictims,
+        };
+        put(start.workload.as_str(), fate(outcome, None, later));
     }
     for resize in &plan.resizes {
-        fates.insert(&resize.workload, fate(Outcome::Resized, None));
+        put(resize.workload.as_str(), fate(Outcome::Resized, None, None));
     }
     for migration in &plan.migrations {
-        fates.insert(&migration.workload, fate(Outcome::Moves, None));
+        put(
+            migration.workload.as_str(),
+            fate(Outcome::Moves, None, None),
+        );
     }
     for preemption in &plan.preemptions {
         let outcome = if preemption.to_workers > 0 {
@@ -286,10 +349,9 @@ fn fates<'p>(
         } else {
             Outcome::Stops
         };
-        let rule = preemption.reason.as_str().to_owned();
-        fates.insert(&preemption.workload, fate(outcome, Some(rule)));
+        let rule = Some(preemption.reason.as_str());
+        put(preemption.workload.as_str(), fate(outcome, rule, None));
     }
-    fates
 }
 
 fn jobs(
@@ -342,6 +404,8 @@ fn effect(before: &Fate, after: &Fate) -> Option<Effect> {
         Outcome::Waits => Some(Effect::Delayed),
         _ if same => None,
         Outcome::Starts => Some(Effect::Starts),
+        Outcome::StartsAfterVictims if before.outcome == Outcome::Starts => Some(Effect::Delayed),
+        Outcome::StartsAfterVictims => Some(Effect::StartsAfterVictims),
         Outcome::Stops => Some(Effect::Stops),
         Outcome::Moves => Some(Effect::Moves),
         Outcome::Resized => Some(Effect::Resized),
@@ -349,9 +413,11 @@ fn effect(before: &Fate, after: &Fate) -> Option<Effect> {
     }
 }
 
-fn shares(before: &Plan, after: &Plan) -> Vec<ShareDiff> {
-    let of = |plan: &Plan| -> BTreeMap<(String, String), ShareView> {
-        let shares = plan.shares.iter();
+/// What teams have by the last plans, after which nobody leaves any more.
+fn shares(before: &[Stage], after: &[Stage]) -> Vec<ShareDiff> {
+    let of = |stages: &[Stage]| -> BTreeMap<(String, String), ShareView> {
+        let last = stages.last().map(|stage| &stage.plan.shares);
+        let shares = last.into_iter().flatten();
         shares
             .map(|s| ((s.pool.clone(), s.team.clone()), ShareView::from(s)))
             .collect()

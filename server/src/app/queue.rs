@@ -257,6 +257,7 @@ fn item(
     (others_before, beyond_quota): (Others, Option<BeyondQuota>),
 ) -> Queued {
     let told = discreet::verdict(world, &row.team, waiting);
+    let told = discreet::retried(told, &discreet::Tried::of(row));
     let mut told = serde_json::to_value(told).unwrap_or_default();
     if let Some(beyond) = &beyond_quota {
         beyond.mend(&mut told);
@@ -294,6 +295,7 @@ mod tests {
             counts: Arc::default(),
             rank,
             expected_start: None,
+            expected_once: None,
             remedies: Vec::new(),
         }
     }

@@ -6,15 +6,16 @@ use domain::name::Name;
 use domain::quantity::Weight;
 use domain::{MilliGpu, Timestamp};
 use engine::statement::{self, Party, Statement};
-use engine::world::{Booking, Team, World};
+use engine::world::{Booking, Team, WorkloadState, World};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::authorise::Action;
 use super::quotas::NewQuota;
 use super::{App, AppError, Asker, promises, questions, teams};
-use crate::scheduler::starved;
+use crate::scheduler::{starved, windows};
 use crate::store;
+use crate::store::windows::Window;
 
 /// What a team has of each pool, with all below it.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -39,6 +40,8 @@ pub struct StatementLine {
     /// Its guarantee as it was given, that of an open window in place of the kept one; without one
     /// of its own, that of the teams directly below it.
     pub promised: MilliGpu,
+    /// The open window that brings its quota in place of the kept one; null where none does.
+    pub window: Option<Name>,
     /// What is booked for it now, beyond that.
     pub booked: MilliGpu,
     /// How many devices of the pool are out: failed, or of nodes that do not answer. Where the rest
@@ -68,6 +71,9 @@ pub struct StatementLine {
     pub lends_to: Vec<OtherSide>,
     /// What of its guarantee nobody holds.
     pub idle: MilliGpu,
+    /// What of the whole pool work holds that is leaving it: it counts for nobody any more, and is free
+    /// once it has left.
+    pub leaving: MilliGpu,
     /// What of `lent` it could take back at once, by the rules of the pool, for work of the highest
     /// class that has waited long enough.
     pub reclaimable: MilliGpu,
@@ -112,6 +118,7 @@ pub async fn of_all(app: &App, asker: &Asker) -> Result<(Timestamp, Vec<Statemen
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let own = store::teams::names_of(&mut tx, &asker.scope().teams).await?;
     let known = starved::known(store::starved::all(&mut tx).await?);
+    let all_windows = store::windows::all(&mut tx, None).await?;
     tx.commit().await?;
     let world = questions::live(app).await?;
     let made = move || {
@@ -121,20 +128,29 @@ pub async fn of_all(app: &App, asker: &Asker) -> Result<(Timestamp, Vec<Statemen
     let (world, statements) = app.questions.ask("make statements of quota", made).await?;
     let sees_all = asker.platform_role.is_some();
     let seen = |team: &str| sees_all || own.iter().any(|name| name == team);
+    let open = windows::open_at(&all_windows, world.now);
     let lines = statements
         .into_iter()
         .filter(|statement| seen(&statement.team))
-        .map(|statement| line(&world, statement, &seen));
+        .map(|statement| line(&world, &open, statement, &seen));
     Ok((world.now, lines.collect()))
 }
 
-fn line(world: &World, statement: Statement, seen: &impl Fn(&str) -> bool) -> StatementLine {
+fn line(
+    world: &World,
+    open: &[&Window],
+    statement: Statement,
+    seen: &impl Fn(&str) -> bool,
+) -> StatementLine {
     let within = statement.held.saturating_sub(statement.borrowed);
     let kept = within + statement.lent;
     StatementLine {
         promised: promises::of_team(&world.teams, &statement.team, &statement.pool),
         booked: booked(world, &statement.team, &statement.pool),
         devices_out: promises::out(world, &statement.pool),
+        window: windows::holding(open, &statement.team, &statement.pool)
+            .map(|window| window.name.clone()),
+        leaving: leaving(world, &statement.pool),
         quota: quota(&world.teams, &statement.team, &statement.pool),
         guaranteed: statement.guaranteed,
         limit: statement.limit,
@@ -154,6 +170,20 @@ fn line(world: &World, statement: Statement, seen: &impl Fn(&str) -> bool) -> St
         team: statement.team,
         pool: statement.pool,
     }
+}
+
+/// What of a pool work holds that is leaving it.
+fn leaving(world: &World, pool: &str) -> MilliGpu {
+    let here = world.nodes.iter().filter(|node| node.pool == pool);
+    let here: BTreeSet<&str> = here.map(|node| node.name.as_str()).collect();
+    let leaving = world.workloads.iter();
+    leaving
+        .filter(|work| work.state == WorkloadState::Leaving)
+        .flat_map(|work| &work.placed)
+        .filter(|place| here.contains(place.node.as_str()))
+        .flat_map(|place| &place.devices)
+        .map(|device| device.gpus)
+        .sum()
 }
 
 /// What is booked in a pool now for a team and all below it.

@@ -193,8 +193,8 @@ impl WindowForm {
     }
 }
 
-/// Lists a pool's windows by name. When they are is for everybody to see, what they bring for
-/// those who belong to the team.
+/// Lists a pool's windows by name: to who does not see all teams those that bring something for a team
+/// of its own, as bookings are listed.
 pub async fn list(
     app: &App,
     asker: &Asker,
@@ -214,7 +214,10 @@ pub async fn list(
         BTreeMap::new()
     };
     tx.commit().await?;
-    let later = found.iter().filter(|row| Some(&row.name) > after.as_ref());
+    let sees = |row: &rows::Window| asker.scope().sees_all || !row.quotas.is_empty();
+    let later = found
+        .iter()
+        .filter(|row| sees(row) && Some(&row.name) > after.as_ref());
     let windows = later
         .map(|row| shown(row, now, warnings.remove(&row.name).unwrap_or_default()))
         .collect();

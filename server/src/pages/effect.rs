@@ -99,11 +99,13 @@ fn conflicts(told: &BookingConflicts, zone: Zone) -> EffectConflicts {
 /// The effects that people look for, always told; the others where they occur.
 fn counts(diff: &PolicyDiff) -> Vec<(&'static str, usize)> {
     use policy_diff::Effect::{
-        Delayed, Moves, NeverStarts, Resized, Sooner, Starts, Stays, Stops, WaitsOtherwise,
+        Delayed, Moves, NeverStarts, Resized, Sooner, Starts, StartsAfterVictims, Stays, Stops,
+        WaitsOtherwise,
     };
     let always = [Starts, Sooner, Stops, Delayed, Moves];
     let all = [
         Starts,
+        StartsAfterVictims,
         Sooner,
         Stays,
         Stops,
@@ -137,6 +139,7 @@ fn fate(fate: &policy_diff::Fate) -> Fate {
     Fate {
         outcome: match fate.outcome {
             Outcome::Starts => "starts",
+            Outcome::StartsAfterVictims => "starts_after_victims",
             Outcome::Runs => "runs",
             Outcome::Stops => "stops",
             Outcome::Moves => "moves",
@@ -153,6 +156,7 @@ fn effect_code(effect: policy_diff::Effect) -> &'static str {
     use policy_diff::Effect;
     match effect {
         Effect::Starts => "starts",
+        Effect::StartsAfterVictims => "starts_after_victims",
         Effect::Stops => "stops",
         Effect::Moves => "moves",
         Effect::Resized => "resized",

@@ -79,8 +79,12 @@ type Place = (Name, Name);
 /// A row as somebody fills it in.
 struct Line {
     texts: Texts,
-    /// What was read when the form was made.
+    /// What is kept, beside what is filled in.
     read: Read,
+    /// The version on which the form was made.
+    version: Option<i64>,
+    /// Whether the form asks for another quota than it was made with.
+    asked: bool,
     /// Whether somebody else has changed it since.
     stale: bool,
     errors: BTreeMap<&'static str, Refusal>,
@@ -133,6 +137,17 @@ impl Read {
 }
 
 impl Line {
+    /// Puts what is kept by now beside what was typed; what was not touched becomes that.
+    fn rebase(&mut self, present: Read) {
+        let typed = self.texts.iter_mut().zip(&self.read.texts);
+        for ((text, read), present) in typed.zip(&present.texts) {
+            if text == read {
+                text.clone_from(present);
+            }
+        }
+        self.read = present;
+    }
+
     fn changed(&self) -> bool {
         self.texts != self.read.texts
     }
@@ -144,7 +159,8 @@ impl Sheet {
         Self::filled(table, |_| None)
     }
 
-    /// The table as a form has it; what a form does not have is as it is kept.
+    /// The table as a form has it; what a form does not have, or has as it was read, is as it is kept by
+    /// now, so that a change of somebody else's is never undone by who did not touch it.
     fn typed(table: &QuotaTable, fields: &Fields) -> Self {
         Self::filled(table, |prefix| {
             let read = fields.text(&format!("{prefix}/read"));
@@ -161,12 +177,15 @@ impl Sheet {
                 let prefix = format!("{}/{}", team.name, pool.name);
                 let (texts, read) =
                     typed(&prefix).unwrap_or_else(|| (present.texts.clone(), present.clone()));
-                let line = Line {
+                let mut line = Line {
                     stale: texts != read.texts && read != present,
+                    version: read.version,
+                    asked: texts != read.texts,
                     texts,
                     read,
                     errors: BTreeMap::new(),
                 };
+                line.rebase(present);
                 lines.insert((team.name.clone(), pool.name.clone()), line);
             }
         }
@@ -181,14 +200,14 @@ impl Sheet {
             let Some(line) = self.lines.get_mut(&(team.clone(), pool.clone())) else {
                 continue;
             };
-            if !line.changed() {
+            if !line.asked {
                 continue;
             }
             match quota_fields::quota(&line.texts) {
                 Ok(quota) => rows.push(QuotaRow {
                     team,
                     pool,
-                    version: line.read.version,
+                    version: line.version,
                     quota,
                 }),
                 Err(refused) => line.errors.extend(refused),
@@ -201,7 +220,7 @@ impl Sheet {
     fn note_stale(&mut self) {
         for line in self.lines.values_mut().filter(|line| line.stale) {
             let refused = Refusal {
-                code: Some(RefusalCode::ChangedMeanwhile.as_str().to_owned()),
+                told: Some(Messages::english().say("quotas.changed_meanwhile")),
                 ..Refusal::default()
             };
             line.errors.insert(QUOTA_KEYS[0], refused);

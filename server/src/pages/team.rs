@@ -138,6 +138,8 @@ async fn quota_rows(app: &App, asker: &Asker, team: &Name) -> Result<Vec<QuotaRo
             promised: line.promised.milli(),
             booked: line.booked.milli(),
             devices_out: line.devices_out,
+            window: line.window.as_ref().map(Name::to_string),
+            leaving: line.leaving.milli(),
             reclaimable: line.reclaimable.milli(),
             starved_since: line.starved_since,
             lend_limit: quota

@@ -7,9 +7,19 @@ use engine::plan::{Code, Waiting};
 use engine::world::World;
 
 use super::{capable, translate};
+use crate::store::jobs::JobRow;
+use crate::store::world::LiveJob;
 
 /// What stands for a team whose name the reader may not know.
 const SOMEBODY: &str = "another team";
+
+/// What is said of an element that its array holds back.
+pub const HELD_BY_ARRAY: &str = "as many elements of its array run as may run at once: it waits for one of them to end, however that ends";
+
+/// What binds such an element.
+pub fn array_scope(array: JobId) -> String {
+    format!("array {array}")
+}
 
 /// The same verdict, on work of `team`, without the names of teams that are neither this one nor
 /// above it.
@@ -21,16 +31,63 @@ pub fn verdict(world: &World, team: &str, waiting: &Waiting) -> Waiting {
         told.message = why.into();
     }
     if let Some(array) = held_by_array(waiting) {
-        told.message =
-            "as many elements of its array run as at_most allows: it waits for one of them to end"
-                .into();
-        told.scope = format!("array {array}").into();
+        told.message = HELD_BY_ARRAY.into();
+        told.scope = array_scope(array).into();
         return told;
     }
     if let Some(words) = hidden(world, team, &waiting.scope) {
         told.message = told.message.replace(&words, SOMEBODY).into();
         told.scope = told.scope.replace(&words, SOMEBODY).into();
     }
+    told
+}
+
+/// What a job has tried so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tried {
+    /// Attempts that it had.
+    pub attempts: i32,
+    /// The exit code of the last one.
+    pub exit_code: Option<i32>,
+    /// The signal that ended it.
+    pub exit_signal: Option<i32>,
+}
+
+impl Tried {
+    /// By a job's row.
+    pub fn of(row: &JobRow) -> Self {
+        Self {
+            attempts: row.attempt,
+            exit_code: row.exit_code,
+            exit_signal: row.exit_signal,
+        }
+    }
+
+    /// By the row of one that has not ended.
+    pub fn of_live(row: &LiveJob) -> Self {
+        Self {
+            attempts: row.attempt,
+            exit_code: row.exit_code,
+            exit_signal: row.exit_signal,
+        }
+    }
+}
+
+/// The same verdict, where the job waits for its next attempt rather than for the earliest start that
+/// its spec asks for: a job that was started before has had that.
+pub fn retried(mut told: Waiting, tried: &Tried) -> Waiting {
+    if told.code != Code::NotYet || tried.attempts == 0 {
+        return told;
+    }
+    let next = i64::from(tried.attempts) + 1;
+    let attempt = match (tried.exit_code, tried.exit_signal) {
+        (Some(code), _) => format!("attempt {next} after exit code {code}"),
+        (None, Some(signal)) => format!("attempt {next} after signal {signal}"),
+        (None, None) => format!("attempt {next}"),
+    };
+    let until = &told.scope;
+    told.message = format!("it waits for {attempt}, which begins at {until} at the soonest").into();
+    told.scope = attempt.into();
     told
 }
 
@@ -102,6 +159,7 @@ mod tests {
             counts: Arc::default(),
             rank: None,
             expected_start: None,
+            expected_once: None,
             remedies: Vec::new(),
         };
         verdict(&world, "vision", &waiting)
@@ -112,6 +170,24 @@ mod tests {
         let verdict = told("lend_limit of team speech");
         assert_eq!(&*verdict.scope, "lend_limit of another team");
         assert!(!verdict.message.contains("speech"), "{}", verdict.message);
+    }
+
+    #[test]
+    fn who_waits_to_be_tried_again_is_told_so_and_not_of_an_earliest_start() {
+        let mut waits = told("2026-12-01T08:00:00Z");
+        waits.code = Code::NotYet;
+        let tried = |attempts, exit_code| Tried {
+            attempts,
+            exit_code,
+            exit_signal: None,
+        };
+        let again = retried(waits.clone(), &tried(1, Some(3)));
+        assert_eq!(&*again.scope, "attempt 2 after exit code 3");
+        assert_eq!(
+            &*again.message,
+            "it waits for attempt 2 after exit code 3, which begins at 2026-12-01T08:00:00Z at the soonest"
+        );
+        assert_eq!(retried(waits.clone(), &tried(0, None)), waits);
     }
 
     #[test]

@@ -10,9 +10,10 @@ use engine::plan::{Code, Plan, Waiting};
 use engine::world::{Workload, World};
 use serde_json::json;
 
+use super::discreet::{self, Tried};
+use super::translate;
 use super::week::Week;
 use super::world::{Mirror, Records};
-use super::{discreet, translate};
 use crate::app::jobs::{PLANNING_STOPPED, beyond_quotas, waits_for_quota};
 use crate::store::jobs::{self, Verdict};
 use crate::store::waits::{self, Cause};
@@ -75,6 +76,7 @@ impl Told {
                 continue;
             };
             let waiting = discreet::verdict(world, &job.row.team, waiting);
+            let waiting = discreet::retried(waiting, &Tried::of_live(&job.row));
             let version = job.row.version;
             let last = self
                 .verdicts

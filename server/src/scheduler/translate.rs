@@ -14,7 +14,7 @@ use domain::state::{AttemptState, DeviceHealth, JobState, NodeIntent, Reachabili
 use domain::{MilliCpu, MilliGpu, Timestamp};
 use engine::world::{
     Booking, Class, Node, NodeState, Nominated, Past, Placed, PlacedDevice, Pool, PoolPolicy,
-    PoolState, Workload, WorkloadState, World,
+    PoolState, QuotasAhead, Workload, WorkloadState, World,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -28,6 +28,7 @@ use super::world::{JobRecord, Memory, NodeRecord, Records};
 use crate::app::bookings;
 use crate::store;
 use crate::store::past::Gone;
+use crate::store::windows::Window;
 use crate::store::world::PoolRow;
 
 pub use teams::{set_quota, take_quota, teams};
@@ -78,6 +79,7 @@ pub fn world(records: &Records, now: Timestamp, memory: &Memory) -> World {
             })
             .collect();
     }
+    world.ahead = ahead(records, now);
     let roots = capable::roots(&world.nodes);
     let past = |gone| past(gone, &roots);
     world.history = memory.gone.iter().filter_map(past).collect();
@@ -99,6 +101,29 @@ pub fn world(records: &Records, now: Timestamp, memory: &Memory) -> World {
         })
         .collect();
     world
+}
+
+/// How far ahead quotas of weekly windows are told: a week has every opening once.
+const AHEAD: chrono::TimeDelta = chrono::TimeDelta::days(7);
+/// Most changes of quotas that are told ahead: a start behind so many is no estimate.
+const AHEAD_MAX: usize = 4;
+
+/// The quotas that windows bring by opening and closing, the first first.
+fn ahead(records: &Records, now: Timestamp) -> Vec<QuotasAhead> {
+    let all = &records.windows;
+    if all.is_empty() {
+        return Vec::new();
+    }
+    let steps = windows::timeline(all, now, now + AHEAD);
+    let later = steps.into_iter().filter(|(from, _)| *from > now);
+    let told = later.take(AHEAD_MAX).map(|(from, open)| {
+        let open: Vec<&Window> = open.into_iter().map(|index| &all[index]).collect();
+        QuotasAhead {
+            from,
+            teams: teams((&records.teams, &records.quotas), &open),
+        }
+    });
+    told.collect()
 }
 
 fn pool(row: &PoolRow) -> Pool {

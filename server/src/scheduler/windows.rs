@@ -36,6 +36,13 @@ pub fn lay_over<K: Ord>(
     }
 }
 
+/// Of windows that are open, in the order in which they opened, the one that holds for a team in a pool.
+pub fn holding<'w>(open: &[&'w Window], team: &str, pool: &str) -> Option<&'w Window> {
+    let names = |quota: &WindowQuota| quota.team.as_str() == team;
+    let mut last = open.iter().rev().copied();
+    last.find(|window| window.pool.as_str() == pool && window.quotas.iter().any(names))
+}
+
 /// What an open window brings in the place of a team's quota.
 #[derive(Debug)]
 pub struct InPlace<'w> {

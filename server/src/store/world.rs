@@ -262,6 +262,12 @@ pub struct LiveJob {
     pub nominated: Option<Value>,
     /// When it was submitted.
     pub created_at: Timestamp,
+    /// Attempts that it had.
+    pub attempt: i32,
+    /// The exit code of the last of them, while nothing else was done with it.
+    pub exit_code: Option<i32>,
+    /// The signal that ended it, likewise.
+    pub exit_signal: Option<i32>,
     /// Rises with each change.
     pub version: i64,
 }
@@ -272,7 +278,8 @@ pub async fn jobs(tx: &mut Tx, ids: Option<&[JobId]>) -> Result<Vec<LiveJob>, sq
         LiveJob,
         r#"SELECT j.id AS "id: JobId", t.name AS team, j.user_id AS "user_id: UserId",
                   COALESCE(j.spec, r.spec) AS "spec!",
-                  j.state AS "state: JobState", j.not_before, j.nominated, j.created_at, j.version
+                  j.state AS "state: JobState", j.not_before, j.nominated, j.created_at,
+                  j.attempt, j.exit_code, j.exit_signal, j.version
            FROM jobs AS j
            JOIN teams AS t ON t.id = j.team_id
            LEFT JOIN arrays AS r ON r.id = j.array_id

@@ -121,7 +121,27 @@ async fn what_at_most_holds_back_is_told_so_and_does_not_stand_in_the_way_of_oth
     assert_eq!(holding(&fleet, id).await, [0]);
     let held = fleet.job(element(id, 1)).await;
     assert_eq!(held.reason.as_deref(), Some("dependency"));
-    assert!(held.message.contains("at_most"), "{}", held.message);
+    assert!(
+        held.message.contains("as may run at once"),
+        "{}",
+        held.message
+    );
+    // One with which nothing was done yet is told the same, wherever it is asked about.
+    let far = element(id, 4);
+    let job = fleet.job(far).await;
+    assert_eq!((&job.reason, &job.message), (&held.reason, &held.message));
+    let ada = fleet.ada();
+    let told = server::app::planning::explain(&fleet.app, &ada, far).await;
+    let told = told.expect("explained");
+    assert_eq!(told.message, held.message);
+    for one in [element(id, 1), far] {
+        let waits = jobs::waits(&fleet.app, &fleet.ada(), one)
+            .await
+            .expect("waits");
+        let wait = waits.items.last().expect("a stretch");
+        assert_eq!(wait.scope, format!("array {id}"));
+        assert_eq!(wait.code, "dependency");
+    }
 }
 
 #[sqlx::test(migrations = "../migrations")]

@@ -231,6 +231,26 @@ async fn a_dry_run_says_whom_a_job_would_displace_without_saying_who(owner: PgPo
         (&json!(0), &json!(4))
     );
     assert_eq!(dry["placement"][0]["node"], "n1");
+    assert!(dry["expected_start"].is_string(), "{dry}");
+    assert_eq!(dry["waiting"]["expected_once"], "victims_left");
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn elements_that_start_in_what_one_victim_leaves_are_all_counted(owner: PgPool) {
+    let server = fleet(&owner).await;
+    submit(&server.client("speech-member"), "speech", 8).await;
+    crate::fleet::turn(&server.app).await;
+    let mut several = spec(json!(1));
+    several["array"] = json!({ "count": 8 });
+    let member = server.client("vision-member");
+    let dry = member.post("/teams/vision/jobs/dry-run", several).await;
+    let dry = dry.expect(StatusCode::OK);
+    // Those in the team's guarantee; the rest borrows, and what was stopped comes before it.
+    assert_eq!(dry["array"]["waits_for_victims"], 4, "{dry}");
+    assert_eq!(
+        dry["message"],
+        "0 of 8 elements would start at once, and 4 when 1 running job has made room"
+    );
 }
 
 #[sqlx::test(migrations = "../migrations")]

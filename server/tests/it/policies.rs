@@ -361,6 +361,49 @@ async fn a_draft_is_planned_beside_the_present_policies_and_nothing_is_written(o
 }
 
 #[sqlx::test(migrations = "../migrations")]
+async fn a_draft_tells_who_starts_once_victims_have_left_and_what_teams_hold_then(owner: PgPool) {
+    let fleet = Fleet::new(owner).await;
+    fleet.node("n1", 8).await;
+    fleet.running(8).await;
+    let spec = json!({ "name": "newcomer", "command": ["true"], "per_worker": { "gpus": 8 } });
+    let newcomer = fleet.submit_as(&fleet.root(), "speech", spec).await;
+    let newcomer = newcomer.expect("accepted").id.to_string();
+    fleet.settled().await;
+    let quota = |team: &str, guaranteed: i64| json!({"team": team, "pool": "h100", "quota": {"guaranteed": guaranteed}});
+    let draft = json!({"quotas": [quota("vision", 0), quota("speech", 8)]});
+    let draft = serde_json::from_value(draft).expect("a draft");
+    let diff = policy_diff::diff(&fleet.app, &fleet.root(), draft).await;
+    let diff = serde_json::to_value(diff.expect("planned")).expect("plain");
+    let jobs = diff["jobs"].as_array().expect("jobs");
+    let of = |newcomers: bool| {
+        let found = jobs
+            .iter()
+            .find(|job| (job["job"] == newcomer) == newcomers);
+        found.expect("it is told").clone()
+    };
+    let gains = of(true);
+    assert_eq!(gains["effect"], "starts_after_victims", "{diff}");
+    assert_eq!(gains["after"]["outcome"], "starts_after_victims");
+    assert!(gains["after"]["expected_start"].is_string(), "{gains}");
+    assert_eq!(of(false)["effect"], "stops", "{diff}");
+    let shares = diff["shares"].as_array().expect("shares").iter();
+    let share = |team: &str| {
+        let mut shares = shares.clone();
+        let share = shares.find(|share| share["team"] == team);
+        share.expect("it is told").clone()
+    };
+    let (speech, vision) = (share("speech"), share("vision"));
+    assert_eq!(
+        (&speech["before"]["used"], &speech["after"]["used"]),
+        (&json!(0), &json!(8))
+    );
+    assert_eq!(
+        (&vision["before"]["used"], &vision["after"]["used"]),
+        (&json!(8), &json!(0))
+    );
+}
+
+#[sqlx::test(migrations = "../migrations")]
 async fn a_quota_cut_under_what_is_held_says_what_becomes_borrowed(owner: PgPool) {
     let fleet = Fleet::new(owner).await;
     fleet.node("n1", 8).await;

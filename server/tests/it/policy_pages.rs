@@ -155,8 +155,17 @@ async fn a_row_that_somebody_else_changed_meanwhile_is_told_and_not_written_over
         .await;
     assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY);
     let told = part(&refused, "id=\"vision/h100/guaranteed-e\">", "</span>");
-    assert!(told.contains("it has changed meanwhile"), "{told}");
+    assert!(told.contains("It was changed meanwhile."), "{told}");
     assert_eq!(quota(&admin, "vision").await["guaranteed"], 3);
+    // What it is by now stands beside what was typed, rows of others are as they are kept, and the
+    // same form, sent again, goes on top of that.
+    assert!(refused.html.contains("was 3"), "{}", refused.html);
+    let again = Form::of(&refused, "/quotas");
+    assert_eq!(again.value("vision/h100/guaranteed"), "1");
+    assert_eq!(again.value("speech/h100/guaranteed"), "3");
+    let saved = again.send(&mut operator, "save").await;
+    saved.leads_to("/quotas?done=quotas_saved");
+    assert_eq!(quota(&admin, "vision").await["guaranteed"], 1);
 }
 
 #[sqlx::test(migrations = "../migrations")]

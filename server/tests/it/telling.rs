@@ -78,6 +78,16 @@ async fn the_costs_of_a_jobs_runs_stand_on_its_page_and_add_up_to_its_own(owner:
     fleet.run(job).await;
     clock.set("2026-10-01T01:00:00.001Z").await;
     fleet.exit(job, 1).await;
+    fleet.turn().await;
+    let again = fleet.job(job).await;
+    assert_eq!(again.reason.as_deref(), Some("not_yet"));
+    assert!(
+        again
+            .message
+            .contains("waits for attempt 2 after exit code 1"),
+        "{}",
+        again.message
+    );
     server::accounting::rating::rate_due(&fleet.app.db)
         .await
         .expect("rated");

@@ -125,7 +125,7 @@ impl Effect {
 /// The class of what an effect means to somebody's work.
 pub(crate) fn tone(effect: &str) -> &'static str {
     match effect {
-        "starts" | "stays" | "sooner" => "ok",
+        "starts" | "starts_after_victims" | "stays" | "sooner" => "ok",
         "stops" | "delayed" | "never_starts" => "warn",
         _ => "ink2",
     }

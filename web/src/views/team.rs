@@ -61,6 +61,10 @@ pub struct QuotaRow {
     pub booked: i64,
     /// Devices of the pool that are out.
     pub devices_out: i64,
+    /// The open window by which it is promised that.
+    pub window: Option<String>,
+    /// What of the pool work holds that is leaving it.
+    pub leaving: i64,
     /// What it could take back at once.
     pub reclaimable: i64,
     /// Since when it holds less than its guarantee while its work waits.

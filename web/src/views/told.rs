@@ -27,6 +27,7 @@ impl Wait {
             expected_start: waiting["expected_start"]
                 .as_str()
                 .and_then(|at| at.parse().ok()),
+            expected_once: text(&waiting["expected_once"]),
             beyond_quota: BeyondQuota::told(&waiting["beyond_quota"]),
             remedies: remedies.map(Remedy::told).collect(),
             ..Self::default()

@@ -43,9 +43,16 @@ pub struct WaitCause {
 
 impl WaitCause {
     /// Cause and duration, as the key of the drawing says them.
-    pub(super) fn say(&self, t: &Messages) -> Phrase {
+    pub(super) fn say(&self, t: &Messages, stretches: &[WaitStretch]) -> Phrase {
+        // Of stretches that what bound tells apart each has words of its own; the sum has those of
+        // the code.
+        let mut words = stretches.iter().filter(|one| one.wait.code == self.code);
+        let first = words.next().map(|one| one.wait.short(t));
+        let alike =
+            first.filter(|first| words.all(|one| one.wait.short(t).plain() == first.plain()));
+        let cause = alike.unwrap_or_else(|| t.word("waiting_short", &self.code));
         t.say("waits.cause")
-            .nest("cause", t.word("waiting_short", &self.code))
+            .nest("cause", cause)
             .nest("duration", t.duration(self.seconds))
     }
 
@@ -57,7 +64,7 @@ impl WaitCause {
 impl WaitStretch {
     /// The cause, and how often it held where that was more than once.
     pub(super) fn cause(&self, t: &Messages) -> Phrase {
-        let cause = t.word("waiting_short", &self.wait.code);
+        let cause = self.wait.short(t);
         if self.times < 2 {
             return cause;
         }
@@ -77,7 +84,10 @@ impl WaitHistory {
 
     /// The causes to scale in time.
     pub(super) fn drawing(&self, t: &Messages) -> Html {
-        let told = self.causes.iter().map(|cause| draw::plain(&cause.say(t)));
+        let told = self
+            .causes
+            .iter()
+            .map(|cause| draw::plain(&cause.say(t, &self.stretches)));
         let label = told.collect::<Vec<_>>().join(", ");
         let parts = self.stretches.iter().map(|stretch| {
             let class = draw::cause_class(&stretch.wait.code);

@@ -6,6 +6,7 @@ use crate::format::Size;
 use crate::messages::{Messages, Phrase};
 use crate::shell::Shell;
 
+use super::scope::{bookings, rules, scope};
 use super::submit::field_of;
 use super::{BeyondQuota, Ending};
 
@@ -39,6 +40,8 @@ pub struct Wait {
     pub rank: Option<i64>,
     /// When it starts at the soonest, by the ends that are known.
     pub expected_start: Option<DateTime<Utc>>,
+    /// What lets it start then, as a code.
+    pub expected_once: Option<String>,
     /// Changes that would start it.
     pub remedies: Vec<Remedy>,
     /// Who holds what it could use, where that was looked up.
@@ -160,7 +163,11 @@ impl Wait {
         if self.beyond_quota.is_some() && BY_QUOTA.contains(&self.code.as_str()) {
             return t.word("waiting", "beyond_quota");
         }
-        t.word("waiting", self.told_code())
+        let told = t.word("waiting", self.told_code());
+        match self.scope.as_deref().and_then(|text| scope(t, text)) {
+            Some(scope) => told.nest("scope", scope),
+            None => told,
+        }
     }
 
     /// What it needs, in words.
@@ -168,24 +175,19 @@ impl Wait {
         self.need.map(|need| t.size(need))
     }
 
-    /// The code, where its scope says that bookings are what room is kept for that of those.
+    /// The code, or where its scope says more than that, the one of words that say so, too.
     fn told_code(&self) -> &str {
-        let booked = self
-            .scope
-            .as_deref()
-            .is_some_and(|text| bookings(text).is_some());
-        let by_array = self.code == "dependency"
-            && self
-                .scope
-                .as_deref()
-                .is_some_and(|text| text.starts_with("array "));
-        if booked {
-            "held_for_booking"
-        } else if by_array {
-            "held_by_array"
-        } else {
-            self.host_binds().unwrap_or(&self.code)
-        }
+        let scope = self.scope.as_deref().unwrap_or_default();
+        let by_scope = match self.code.as_str() {
+            "dependency" if scope.starts_with("array ") => Some("held_by_array"),
+            NOT_YET if scope.starts_with("attempt ") => Some("retry"),
+            "over_limit" if scope.starts_with("max_per_user of ") => Some("over_user_limit"),
+            "over_limit" if scope.starts_with("lend_limit of ") => Some("over_lend_limit"),
+            _ if bookings(scope).is_some() => Some("held_for_booking"),
+            _ => None,
+        };
+        let told = by_scope.or_else(|| self.host_binds());
+        told.unwrap_or(&self.code)
     }
 
     /// The cause where too little else than GPUs is free on the nodes that could take it.
@@ -290,11 +292,29 @@ impl Wait {
             Some(at) => t
                 .say("why.expected")
                 .nest("at", moment(at))
-                .nest("spread", Accuracy::spread(self.accuracy.as_ref(), t)),
+                .nest("spread", Accuracy::spread(self.accuracy.as_ref(), t))
+                .nest("once", t.word("why_once", self.once(t))),
             None if t.knows("why_next", self.told_code()) => t.word("why_next", self.told_code()),
             None if t.knows("why_next", &self.code) => t.word("why_next", &self.code),
             None => t.say("why.no_estimate"),
         }
+    }
+
+    /// What lets it start when it is expected to; of a server that does not say, or says what is
+    /// not known here, that enough has ended.
+    fn once(&self, t: &Messages) -> &str {
+        let told = self.expected_once.as_deref();
+        let known = told.filter(|code| t.knows("why_once", code));
+        known.unwrap_or("ended")
+    }
+
+    /// The cause in a few words, for a cell of a table.
+    pub fn short(&self, t: &Messages) -> Phrase {
+        let told = self.told_code();
+        if t.knows("waiting_short", told) {
+            return t.word("waiting_short", told);
+        }
+        t.word("waiting_short", &self.code)
     }
 
     /// Whether there is anything to show for the cause beside what its sentences say.
@@ -325,45 +345,6 @@ impl Wait {
             Ok(at) => Some(shell.moment(&at)),
             Err(_) => scope(&shell.t, text),
         }
-    }
-}
-
-/// Limits that the engine names with the team or the service whose they are.
-const LIMITS: [&str; 3] = ["lend_limit", "max_per_user", "max_replicas"];
-
-/// Rules of policy by their keys, and the pool whose they are, where such bind.
-fn rules(text: &str) -> Option<(&str, &str)> {
-    text.split_once(" of ")
-        .filter(|(keys, _)| keys.starts_with("preemption."))
-}
-
-/// The pool whose bookings bind, where such do.
-fn bookings(text: &str) -> Option<&str> {
-    text.strip_prefix("bookings of ")
-}
-
-/// What binds, in words; nothing where it is the job itself.
-pub fn scope(t: &Messages, text: &str) -> Option<Phrase> {
-    for limit in LIMITS {
-        let of = text
-            .strip_prefix(limit)
-            .and_then(|rest| rest.strip_prefix(" of "));
-        if let Some(team) = of {
-            return Some(t.word("scope", limit).nest("team", scope(t, team)?));
-        }
-    }
-    if let Some((keys, pool)) = rules(text) {
-        let named = t.word("scope", "rules").with("rules", keys);
-        return Some(named.nest("pool", scope(t, pool)?));
-    }
-    if let Some(pool) = bookings(text) {
-        return Some(t.word("scope", "bookings").nest("pool", scope(t, pool)?));
-    }
-    let (kind, name) = text.split_once(' ').unwrap_or((text, ""));
-    match (kind, name) {
-        ("workload", "") => None,
-        _ if t.knows("scope", kind) => Some(t.word("scope", kind).with("name", name)),
-        _ => Some(Phrase::literal(text)),
     }
 }
 

@@ -24,6 +24,8 @@ pub fn team_page() -> TeamView {
         },
         booked: 0,
         devices_out: 2,
+        window: (pool == "h100").then(|| "nights".to_owned()),
+        leaving: 0,
         reclaimable: lent,
         starved_since: (pool == "a100").then(|| minutes_ago(40)),
         lend_limit: None,

@@ -6,6 +6,7 @@ use domain::ids::JobId;
 use domain::spec::JobSpec;
 use domain::state::{ElementCounts, JobState};
 use domain::words;
+use engine::plan::Code;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::ToSchema;
@@ -15,6 +16,7 @@ use super::{allowed, find as find_allowed};
 use crate::app::authorise::Action;
 use crate::app::page::{self, Page, PageAsk};
 use crate::app::{App, AppError, Asker};
+use crate::scheduler::discreet;
 use crate::store::Tx;
 use crate::store::arrays::{self, ArrayFilter, ArrayRow, Birth, Tally};
 use crate::store::events::Actor;
@@ -45,8 +47,23 @@ pub(super) async fn find(tx: &mut Tx, id: JobId) -> Result<Option<JobRow>, sqlx:
         Some(row) => Ok(Some(row)),
         None => Ok(arrays::find(tx, array)
             .await?
-            .and_then(|array| array.untouched(id))),
+            .and_then(|array| untouched(&array, id))),
     }
+}
+
+/// An element with which nothing was done yet, with why it waits: where only so many run at once, those
+/// that are looked at come first.
+fn untouched(array: &ArrayRow, id: JobId) -> Option<JobRow> {
+    let mut row = array.untouched(id)?;
+    if row.state == JobState::Queued && array.at_most.is_some() {
+        let code = Code::Dependency.as_str();
+        let scope = discreet::array_scope(array.id);
+        let message = discreet::HELD_BY_ARRAY;
+        row.reason = Some(code.to_owned());
+        row.message = message.to_owned();
+        row.waiting = Some(json!({ "code": code, "scope": scope, "message": message }));
+    }
+    Some(row)
 }
 
 /// The jobs and arrays of these ids, in this order, as far as the transaction may see them.
@@ -298,7 +315,7 @@ pub async fn elements(
         .collect();
     let rows = shown
         .into_iter()
-        .filter_map(|id| brought.remove(&id).or_else(|| array.untouched(id)));
+        .filter_map(|id| brought.remove(&id).or_else(|| untouched(&array, id)));
     let jobs = view::show(&mut tx, rows.collect()).await?;
     tx.commit().await?;
     Ok(page::cut(ask, "element", jobs, |job: &Job| job.id.index()))

@@ -9,6 +9,7 @@ use super::find;
 use crate::app::authorise::Action;
 use crate::app::{App, AppError, Asker};
 use crate::store;
+use crate::store::jobs::JobRow;
 use crate::store::waits::{self, WaitRow};
 
 /// What a job has waited for.
@@ -66,7 +67,42 @@ pub async fn waits(app: &App, asker: &Asker, id: JobId) -> Result<Waits, AppErro
     let rows = waits::of_job(&mut tx, job.team_id, id).await?;
     let now = store::clock(&mut tx).await?;
     tx.commit().await?;
-    Ok(told(rows, now))
+    let mut told = told(rows, now);
+    told.begin(&job, now);
+    Ok(told)
+}
+
+impl Waits {
+    /// Of an element that its array has held back ever since, of which nothing is written yet: that.
+    fn begin(&mut self, job: &JobRow, now: Timestamp) {
+        let scope = job.waiting.as_ref().and_then(|told| told["scope"].as_str());
+        let scope = scope.filter(|_| self.items.is_empty() && job.id.index().is_some());
+        let (Some(scope), Some(code)) = (scope, &job.reason) else {
+            return;
+        };
+        let each = job
+            .spec()
+            .map(|spec| (spec.per_worker.gpus().milli(), spec.workers));
+        let need = each.map_or(0, |(milli, workers)| milli * i64::from(workers));
+        let seconds = (now.timestamp() - job.queued_at.timestamp()).max(0);
+        self.items.push(Wait {
+            code: code.clone(),
+            scope: scope.to_owned(),
+            message: job.message.clone(),
+            need: MilliGpu::from_milli(need),
+            have: MilliGpu::ZERO,
+            from: job.queued_at,
+            to: None,
+            stretches: 1,
+            seconds,
+        });
+        self.causes.push(WaitCause {
+            code: code.clone(),
+            stretches: 1,
+            seconds,
+        });
+        self.waited_seconds = seconds;
+    }
 }
 
 fn told(rows: Vec<WaitRow>, now: Timestamp) -> Waits {

@@ -167,6 +167,18 @@ pub struct Displaced {
     pub lost_gpu_seconds: i64,
 }
 
+impl Displaced {
+    /// When that is so for which all of them leave.
+    fn made_room(&self) -> String {
+        let leaving = u64::from(self.jobs + self.moved_jobs);
+        format!(
+            "when {} {} made room",
+            words::counted(leaving, "running job"),
+            words::form(leaving, words::HAS)
+        )
+    }
+}
+
 /// Says what would happen to a job that was submitted now; changes nothing.
 pub async fn dry_run(
     app: &App,
@@ -263,12 +275,7 @@ fn answer(
             answer.verdict = DryRunVerdict::WaitsForVictims;
             answer.displaces = displaced(world, &victims, own_teams);
             answer.displaces.moved_jobs = u32::try_from(movers.len()).unwrap_or(u32::MAX);
-            let leaving = u64::from(answer.displaces.jobs + answer.displaces.moved_jobs);
-            answer.message = format!(
-                "it would start when {} {} made room",
-                words::counted(leaving, "running job"),
-                words::form(leaving, words::HAS)
-            );
+            answer.message = format!("it would start {}", answer.displaces.made_room());
             answer.placement = places(&nomination.placement);
             answer.slices = changes(slices);
             waiting

@@ -14,6 +14,7 @@ use crate::app::authorise::Action;
 use crate::app::jobs::{self, BeyondQuota, Job, PLANNING_STOPPED, PlacedWorker};
 use crate::app::questions::{self, live};
 use crate::app::{App, AppError, Asker, promises};
+use crate::scheduler::discreet::Tried;
 use crate::scheduler::{discreet, translate};
 use crate::store;
 use crate::store::jobs::JobRow;
@@ -36,8 +37,8 @@ pub struct Explanation {
     pub message: String,
     /// How far expected starts in its pool were out of late, where one is told and such are known.
     pub accuracy: Option<Accuracy>,
-    /// Who holds what it could use, in aggregate.
-    pub holders: Holders,
+    /// Who holds what it could use, in aggregate; null of a job that does not wait.
+    pub holders: Option<Holders>,
     /// Of an array how many elements stand where; null of any other job.
     pub elements: Option<ElementCounts>,
     /// When this was so.
@@ -100,12 +101,19 @@ pub async fn explain(app: &App, asker: &Asker, id: JobId) -> Result<Explanation,
     let elements = jobs::counts(&mut tx, id).await?;
     tx.commit().await?;
     if job.reason.as_deref() == Some(PLANNING_STOPPED) {
-        return stopped(app, job, elements).await;
+        return as_told(app, job, elements).await;
     }
     let thought = match job.state {
         JobState::Queued | JobState::Suspended => Some(questions::think(app).await?),
         _ => None,
     };
+    // An element with which nothing was done yet is no work of the world: its array holds it back.
+    let held_back = thought.as_ref().is_some_and(|thought| {
+        id.index().is_some() && thought.world.workload(&id.to_string()).is_none()
+    });
+    if held_back && job.waiting.is_some() {
+        return as_told(app, job, elements).await;
+    }
     let asked = thought
         .as_ref()
         .and_then(|thought| Some((thought, asked_of(&thought.world, id)?)));
@@ -115,7 +123,11 @@ pub async fn explain(app: &App, asker: &Asker, id: JobId) -> Result<Explanation,
     let waiting = thought
         .plan
         .waiting_for(&asked.name)
-        .map(|w| discreet::verdict(&thought.world, &asked.team, w));
+        .map(|w| discreet::verdict(&thought.world, &asked.team, w))
+        .map(|told| match asked.name == id.to_string() {
+            true => discreet::retried(told, &Tried::of(&job)),
+            false => told,
+        });
     let beyond_quota = match &waiting {
         Some(waiting) if jobs::may_be_beyond(waiting.code.as_str()) => {
             beyond_quota(app, asked).await?
@@ -144,15 +156,15 @@ pub async fn explain(app: &App, asker: &Asker, id: JobId) -> Result<Explanation,
         beyond_quota,
         ended: None,
         message,
-        holders: holders(&thought.world, asked),
+        holders: Some(holders(&thought.world, asked)),
         elements,
         at: thought.world.now,
     })
 }
 
-/// What there is to say of a job while nothing is planned. The engine is not asked: what it says is
-/// what fails, or what is refused.
-async fn stopped(
+/// What there is to say of a job of which the engine is not asked: while nothing is planned what it says
+/// is what fails, or what is refused; and of what it does not know yet it says nothing.
+async fn as_told(
     app: &App,
     job: JobRow,
     elements: Option<ElementCounts>,
@@ -167,9 +179,7 @@ async fn stopped(
         ended: None,
         message: job.message,
         accuracy: None,
-        holders: asked
-            .map(|asked| holders(&world, asked))
-            .unwrap_or_default(),
+        holders: asked.map(|asked| holders(&world, asked)),
         elements,
         at: world.now,
     })
@@ -195,7 +205,7 @@ async fn not_waiting(app: &App, asker: &Asker, id: JobId) -> Result<Explanation,
         message,
         ended: Ended::of(job),
         accuracy: None,
-        holders: Holders::default(),
+        holders: None,
         elements,
         at,
     })

@@ -192,8 +192,8 @@ impl BeyondQuota {
         let whose = team.map_or_else(|| "another team".to_owned(), |team| format!("team {team}"));
         let number = match self.bound {
             QuotaBound::Limit => format!("the limit of {whose}"),
-            QuotaBound::LendLimit => format!("the lend_limit of {whose}"),
-            QuotaBound::MaxPerUser => format!("the max_per_user of {whose}"),
+            QuotaBound::LendLimit => format!("what {whose} lends"),
+            QuotaBound::MaxPerUser => format!("what one user of {whose} may hold"),
             QuotaBound::Guarantee => "its team's guarantee".to_owned(),
         };
         format!("{number} in pool {}", self.pool)

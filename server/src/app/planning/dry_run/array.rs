@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use domain::MilliGpu;
 use domain::money::Money;
 use domain::spec::Array;
+use domain::words;
 use engine::plan::Preemption;
 use engine::world::{Workload, World};
 use serde::{Deserialize, Serialize};
@@ -160,17 +161,11 @@ impl DryRunArray {
     /// Puts it into the answer, which is told of its first element so far.
     pub(super) fn tell(mut self, answer: &mut DryRun) {
         if answer.verdict != DryRunVerdict::Waits {
+            let elements = words::counted(self.count.into(), "element");
+            let at_once = format!("{} of {elements} would start at once", self.starts);
             answer.message = match self.waits_for_victims {
-                0 => format!(
-                    "{} of {} elements would start at once",
-                    self.starts, self.count
-                ),
-                more => format!(
-                    "{} of {} elements would start at once, and {more} when {} running jobs have made room",
-                    self.starts,
-                    self.count,
-                    self.displaces.jobs + self.displaces.moved_jobs
-                ),
+                0 => at_once,
+                more => format!("{at_once}, and {more} {}", self.displaces.made_room()),
             };
         }
         answer.displaces = std::mem::take(&mut self.displaces);
