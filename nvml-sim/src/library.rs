@@ -89,6 +89,9 @@ pub(crate) fn current() -> Answer<MutexGuard<'static, Library>> {
     Ok(library)
 }
 
+/// A process, and the ids of the GPU and the compute instance that it is on, if on one.
+pub(crate) type On = (Process, Option<(u32, u32)>);
+
 impl Library {
     /// Counts one more user, and reads the machine for the first.
     pub(crate) fn open(&mut self) -> Answer<()> {
@@ -242,10 +245,7 @@ impl Library {
     }
 
     /// The processes on a device, with the instance that they are on.
-    pub(crate) fn processes_on(
-        &mut self,
-        uuid: &str,
-    ) -> Answer<Vec<(Process, Option<(u32, u32)>)>> {
+    pub(crate) fn processes_on(&mut self, uuid: &str) -> Answer<Vec<On>> {
         let all = self.processes()?;
         let cuts = self.cuts()?;
         let found = all.into_iter().filter_map(|process| {

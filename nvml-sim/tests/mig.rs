@@ -33,7 +33,10 @@ fn handle(device: &Device<'_>) -> sys::nvmlDevice_t {
 }
 
 fn set_mode(simulated: &Simulated, at: u32, on: bool) -> (u32, u32) {
-    let device = simulated.nvml.device_by_index(at).unwrap();
+    let device = simulated
+        .nvml
+        .device_by_index(at)
+        .expect("the machine has it");
     let mut status = 999;
     let answer = raw!(
         simulated,
@@ -48,7 +51,10 @@ fn create(
     start: u32,
     size: u32,
 ) -> Result<sys::nvmlGpuInstance_t, u32> {
-    let device = simulated.nvml.device_by_index(0).unwrap();
+    let device = simulated
+        .nvml
+        .device_by_index(0)
+        .expect("the machine has it");
     let place = sys::nvmlGpuInstancePlacement_t { start, size };
     let mut made = std::ptr::null_mut();
     match raw!(
@@ -76,7 +82,7 @@ fn create_compute(simulated: &Simulated, of: sys::nvmlGpuInstance_t, profile: u3
     // SAFETY: the handle came from this library.
     unsafe { Device::new(info.device, &simulated.nvml) }
         .uuid()
-        .unwrap()
+        .expect("an instance that was made has a name")
 }
 
 #[test]

@@ -6,15 +6,12 @@ use nvml_wrapper_sys::bindings as sys;
 use sys::nvmlDevice_t;
 
 use crate::border::{Answer, put_list};
-use crate::library::{Target, current};
-use crate::machine::{Process, ProcessKind};
+use crate::library::{On, Target, current};
+use crate::machine::ProcessKind;
 
 /// The instance number of a process that runs on a whole device.
 const NO_INSTANCE: c_uint = c_uint::MAX;
 const MIB: u64 = 1024 * 1024;
-
-/// A process, and the instance that it is on.
-type On = (Process, Option<(u32, u32)>);
 
 fn list<T>(device: nvmlDevice_t, kind: ProcessKind, entry: impl Fn(&On) -> T) -> Answer<Vec<T>> {
     let mut library = current()?;

@@ -13,11 +13,8 @@ use crate::refusals::resolved;
 
 /// Bodies in which an array stands where an object is taken, each with the path of that object.
 fn arrays_for_objects(document: &Value, schema: &Value) -> Vec<(String, Value)> {
-    let one_of = schema["oneOf"].as_array().into_iter().flatten();
-    let schema = one_of
-        .filter(|one| one["type"] != "null")
-        .next_back()
-        .unwrap_or(schema);
+    let mut one_of = schema["oneOf"].as_array().into_iter().flatten();
+    let schema = one_of.rfind(|one| one["type"] != "null").unwrap_or(schema);
     let schema = resolved(document, schema);
     let mut found = Vec::new();
     if schema["items"].is_object() {

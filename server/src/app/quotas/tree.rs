@@ -39,15 +39,13 @@ pub struct Excess {
 impl Excess {
     /// Refuses what was sent that asks for it.
     pub fn refused(
-        self: Box<Self>,
+        mut self: Box<Self>,
         field: impl Into<String>,
         value: impl std::fmt::Display,
     ) -> AppError {
-        AppError::Exceeded(Box::new(Self {
-            field: field.into(),
-            value: value.to_string(),
-            ..*self
-        }))
+        self.field = field.into();
+        self.value = value.to_string();
+        AppError::Exceeded(self)
     }
 
     /// The same as a refused value.
