@@ -377,7 +377,7 @@ async fn every_refusal_says_what_it_can_of_field_value_and_remedy(owner: PgPool)
             403,
             "operation",
             "create_pool",
-            "the platform role admin",
+            "the platform role admin or operator",
         ),
         (
             admin.ask(Method::GET, "/jobs?user=nope"),

@@ -155,10 +155,7 @@ async fn refusals_are_sentences_about_what_was_sent(owner: PgPool) {
         .expect(StatusCode::CREATED);
     let path = format!("/jobs/{}/logs", id(&job));
     let problem = member.get(&path).await.problem(StatusCode::NOT_FOUND);
-    assert_eq!(
-        problem["detail"],
-        "there is no log yet: no attempt of the job has begun"
-    );
+    assert_eq!(problem["detail"], "no attempt of the job has begun");
 
     // A whole device in time slices is told what is true of both.
     let mut sliced = spec(json!(1));
