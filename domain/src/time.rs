@@ -13,18 +13,20 @@ pub fn format(time: Timestamp) -> String {
     time.to_rfc3339_opts(chrono::SecondsFormat::AutoSi, true)
 }
 
-/// Reads a time that somebody gave, or none, with `deserialize_with`: one that can be written as
-/// RFC 3339 in UTC again, which knows the years 0000 to 9999 alone.
+/// The years that a time may lie in that somebody gives: differences between them fit in microseconds.
+pub const YEARS: std::ops::RangeInclusive<i32> = 1970..=2200;
+
+/// Reads a time that somebody gave, or none, with `deserialize_with`: one of [`YEARS`].
 pub fn read<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: Deserialize<'de> + Into<Option<Timestamp>> + Copy,
     D: Deserializer<'de>,
 {
     const REMEDY: &str =
-        "a time in RFC 3339 of the years 0000 to 9999, in UTC, such as 2026-10-01T00:00:00Z";
+        "a time in RFC 3339 of the years 1970 to 2200, in UTC, such as 2026-10-01T00:00:00Z";
     let time = T::deserialize(deserializer)?;
     match time.into() {
-        Some(given) if !(0..=9999).contains(&given.year()) => {
+        Some(given) if !YEARS.contains(&given.year()) => {
             Err(de::Error::custom(FieldError::new("time", given, REMEDY)))
         }
         _ => Ok(time),

@@ -5,14 +5,12 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use domain::error::{printable, quote};
+use domain::time::YEARS;
 use domain::{MilliCpu, MilliGpu, Timestamp};
 
 use super::ScenarioError;
 use super::amounts::{CPUS_MAX, TEXT_CHARS_MAX};
 use super::tree::{Node, Value};
-
-/// The years that a time may lie in: differences between them fit in microseconds.
-const YEARS: std::ops::RangeInclusive<i32> = 1970..=2200;
 
 /// A map that is being read, with its path.
 pub(super) struct Fields<'a> {

@@ -51,6 +51,7 @@ async fn every_wrong_value_is_named_with_its_remedy(owner: PgPool) {
         ((Method::POST, "/prices", r#"{"pool": "h100", "mode": "exclusive", "per_gpu_hour": {"amount": "1", "currency": "CNY"}, "effective_from": "+10000-01-01T00:00:00Z"}"#.into()), 422, "effective_from"),
         ((Method::POST, "/prices", r#"{"pool": "h100", "mode": "exclusive", "per_gpu_hour": {"amount": "1", "currency": "CNY"}, "effective_from": "9999-12-31T23:30:00-01:00"}"#.into()), 422, "effective_from"),
         ((Method::POST, "/teams/vision/jobs", r#"{"name": "f", "command": ["true"], "not_before": "-0001-01-01T00:00:00Z"}"#.into()), 422, "not_before"),
+        ((Method::POST, "/teams/vision/jobs", r#"{"name": "f", "command": ["true"], "not_before": "9999-12-31T00:00:00Z"}"#.into()), 422, "not_before"),
         ((Method::GET, "/teams/vision/usage?from=%2B10000-01-01T00:00:00Z&to=%2B10000-01-02T00:00:00Z", String::new()), 422, "from"),
         ((Method::GET, "/usage/capacity?pool=h100&from=2026-01-01T00:00:00Z&to=%2B10000-01-02T00:00:00Z", String::new()), 422, "to"),
         ((Method::GET, "/audit?object=%00", String::new()), 422, "object"),
