@@ -5,8 +5,8 @@ mod fit;
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 
-use domain::MilliGpu;
 use domain::money::Money;
+use domain::{MilliGpu, Timestamp};
 use serde::{Deserialize as _, Serialize};
 use serde_json::Value;
 
@@ -72,7 +72,7 @@ pub fn shown(row: &Value, path: &str) -> String {
         || path.ends_with("expected_start");
     match value
         .as_str()
-        .filter(|_| moment)
+        .filter(|text| moment && text.parse::<Timestamp>().is_ok())
         .and_then(|time| time.split_once('.'))
     {
         Some((seconds, _)) => format!("{}Z", plain(seconds)),
@@ -146,6 +146,8 @@ mod tests {
         assert_eq!(shown(&row, "created_at"), "2026-11-30T13:16:27Z");
         assert_eq!(shown(&row, "name"), "a.b");
         assert_eq!(shown(&row, "ended_at"), "–");
+        let limit = json!({"key": "limit", "from": "1", "to": "1.5"});
+        assert_eq!(shown(&limit, "to"), "1.5");
     }
 
     #[test]
