@@ -14,13 +14,14 @@ use crate::up::{binary, said};
 /// A whole start with one agent, on a machine that is busy with other tests.
 const BOUND: Duration = Duration::from_secs(180);
 /// What a product on one machine is made of.
-const PROGRAMS: [&str; 6] = [
+const PROGRAMS: [&str; 7] = [
     "allot",
     "allotment-agent",
     "allotment-rig",
     "allotment-server",
     "libnvml_sim.so",
     "nvml-sim-machine",
+    "nvml-sim-mps-control",
 ];
 
 /// A home with a checkout in it, of a user who may do nothing.
