@@ -300,29 +300,6 @@ fn in_a_team_lower_work_makes_way_where_nothing_passes_a_blocked_head() {
 }
 
 #[test]
-fn in_a_team_nothing_starts_to_make_way_at_once_for_work_of_higher_priority() {
-    let policy = PreemptionPolicy {
-        within_team: WithinTeam::LowerPriority,
-        ..PreemptionPolicy::default()
-    };
-    let rig = Rig::new()
-        .pool(pool(Backfill::Easy, policy))
-        .nodes(1, 2)
-        .team("a", 2)
-        .work(one("l", "a", "n1", 0, 50).class("low"))
-        .work(Workload::waiting("h", "a", 2, before(5)).class("high"))
-        .work(Workload {
-            time_limit_seconds: Some(60),
-            ..Workload::waiting("s", "a", 1, before(60))
-        });
-    let plan = rig.plan();
-    // In the place of `l` it is in the guarantee, too, and comes before `s`.
-    assert_eq!(evicted(&plan), ["l"]);
-    assert_eq!(plan.nominations[0].workload, "h");
-    assert!(plan.starts.is_empty());
-}
-
-#[test]
 fn what_may_pass_a_start_that_is_kept_is_found_beside_it_on_the_same_node() {
     let ends = |work: Workload, seconds: i64| Workload {
         time_limit_seconds: Some(seconds),

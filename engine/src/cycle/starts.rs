@@ -67,22 +67,7 @@ impl Cycle<'_, '_> {
                 given_back.extend(rest);
                 break;
             }
-            let inside = picker.next_inside(&self.ledger);
-            if makes_room
-                && !strict
-                && let Some(work) = inside
-                && let Some(ahead) = self.make_room_ahead(work, pool, &picker)
-            {
-                picker.leave_out(self.index, &[ahead]);
-                self.passed[pool].push(ahead);
-                let slots = self.ledger.slots(ahead).to_vec();
-                let team = self.index.works[ahead].team;
-                hints.taken(team, ahead);
-                self.age(&mut hints, &mut dead, (team, pool), &slots);
-                hints.start_anew();
-                starts += 1;
-            }
-            let next = inside.or_else(|| {
+            let next = picker.next_inside(&self.ledger).or_else(|| {
                 // Who can start something matters to the shares of borrowers alone.
                 self.find_stuck(&mut picker, &mut hints, &mut dead, pool);
                 picker.next_borrower(&self.ledger)

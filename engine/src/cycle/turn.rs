@@ -7,14 +7,11 @@
 use rustc_hash::FxHashSet;
 
 use super::Cycle;
-use crate::index::{Amount, Index};
+use crate::index::Index;
 use crate::ledger::Standing;
 use crate::order::Picker;
-use crate::preempt::{Rules, Victim};
-use crate::world::{Backfill, WithinTeam};
-
-/// Most work of a team that is looked at before one of it starts: each costs a search for victims.
-const AHEAD_MAX: usize = 16;
+use crate::preempt::Rules;
+use crate::world::Backfill;
 
 /// How room is made in a pool: by what rules, and for whom it was sought in vain.
 pub(crate) struct Making {
@@ -65,9 +62,14 @@ impl Cycle<'_, '_> {
         making
     }
 
-    /// Gives work that found no room to start the room that it may have by moves, else by victims.
+    /// Gives work that found no room to start the room that it may have by moves, else by victims. Work that
+    /// may not be preempted must be in the guarantee when they have left, too, in which what starts
+    /// meanwhile counts: its turn is after that.
     pub(super) fn make_room(&mut self, work: usize, pool: usize) -> bool {
-        if !self.makes_room(pool) || self.starts_elsewhere(work, pool) {
+        if !self.makes_room(pool)
+            || !self.is_strict(pool) && !self.index.works[work].preemptible
+            || self.starts_elsewhere(work, pool)
+        {
             return false;
         }
         let mut making = self.making(pool);
@@ -75,56 +77,6 @@ impl Cycle<'_, '_> {
             || self.displaces(pool) && self.displace_for(work, pool, &mut making);
         self.making[pool] = Some(making);
         made
-    }
-
-    /// Before work of a team that is in its guarantee, gives room to what comes before it in the team's
-    /// own order and would be in the guarantee, too, in the place of lower work of the team: what
-    /// starts now would be taken for it a moment after.
-    pub(super) fn make_room_ahead(
-        &mut self,
-        work: usize,
-        pool: usize,
-        picker: &Picker,
-    ) -> Option<usize> {
-        let facts = &self.index.works[work];
-        let policy = &self.index.pools[pool].row.preemption;
-        if policy.within_team == WithinTeam::Never || !facts.preemptible {
-            return None;
-        }
-        let ahead: Vec<usize> = (picker.pending(facts.team))
-            .take(AHEAD_MAX)
-            .take_while(|&other| self.index.works[other].priority > facts.priority)
-            .collect();
-        let mut making = self.making(pool);
-        let found = (ahead.into_iter()).find(|&other| self.comes_inside(other, pool, &mut making));
-        self.making[pool] = Some(making);
-        found
-    }
-
-    fn comes_inside(&mut self, work: usize, pool: usize, making: &mut Making) -> bool {
-        let team = self.index.works[work].team;
-        let guaranteed = self.index.pools[pool].rows[team].guaranteed;
-        let least = Amount::from(self.index.works[work].row.workers_least());
-        let asked = self.index.charge_least(work, pool) * least;
-        let key = making.asks(self.index, work);
-        if asked > guaranteed
-            || making.hopeless.contains(&key)
-            || !self.formable(work, pool)
-            || self.starts_elsewhere(work, pool)
-        {
-            return false;
-        }
-        let Some((room, None)) = self.room_for(work, pool, &making.rules) else {
-            return false;
-        };
-        let own = |v: &&Victim| self.index.works[v.work].team == team;
-        let gone = (room.victims.iter())
-            .filter(own)
-            .flat_map(|v| &self.ledger.slots(v.work)[v.keep..]);
-        let gone: Amount = gone.map(|slot| slot.amount).sum();
-        let gains: Amount = room.slots.iter().map(|slot| slot.amount).sum();
-        let inside = gone > 0 && self.ledger.held(pool, team).gpu - gone + gains <= guaranteed;
-        inside && self.displace_into(work, pool, (room, None), making)
     }
 
     /// Whether a workload may start in a pool in which it is tried after this one.
