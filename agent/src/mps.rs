@@ -31,6 +31,12 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(15);
 /// How often that is looked at.
 const CHANGE_CHECK: Duration = Duration::from_millis(50);
+/// Digits of a device's UUID that tell it from all others of a node.
+const PIPE_DIGITS: usize = 16;
+/// The kernel's bound on a socket's path, less its final zero byte.
+const SOCKET_PATH_MAX: usize = 107;
+/// The socket of a daemon in its pipe folder.
+const SOCKET_NAME: &str = "control";
 /// Names a client's daemon.
 pub const PIPE_VARIABLE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 /// Where daemon and servers write.
@@ -67,6 +73,7 @@ struct Daemon {
 pub struct Mps {
     program: Option<PathBuf>,
     root: PathBuf,
+    pipes: PathBuf,
     locks: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
@@ -84,6 +91,7 @@ impl Mps {
         let program = program.unwrap_or(Path::new(PROGRAM));
         Self {
             program: program.is_file().then(|| program.to_owned()),
+            pipes: root.with_extension("pipes"),
             root,
             locks: Mutex::default(),
         }
@@ -94,9 +102,11 @@ impl Mps {
         self.program.is_some()
     }
 
-    /// The pipe folder of a device.
+    /// The pipe folder of a device, whose name is as short as it can be: the path of a socket is bounded.
     pub fn pipe(&self, uuid: &str) -> PathBuf {
-        self.root.join(uuid).join("pipe")
+        let digits = uuid.chars().filter(char::is_ascii_hexdigit);
+        self.pipes
+            .join(digits.take(PIPE_DIGITS).collect::<String>())
     }
 
     /// The devices that have, or had, a daemon.
@@ -184,14 +194,24 @@ impl Turn<'_> {
                 tokio::time::sleep(CHANGE_CHECK).await;
             }
         }
-        match std::fs::remove_dir_all(self.folder()) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
+        for folder in [self.mps.pipe(&self.uuid), self.folder()] {
+            match std::fs::remove_dir_all(folder) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
         }
+        Ok(())
     }
 
     async fn begin(&self, uid: Option<u32>) -> io::Result<()> {
+        let socket = self.mps.pipe(&self.uuid).join(SOCKET_NAME);
+        if socket.as_os_str().len() > SOCKET_PATH_MAX {
+            let remedy = format!("at most {SOCKET_PATH_MAX} bytes: set a shorter state_dir");
+            let words = format!("its socket {} is refused: {remedy}", socket.display());
+            return Err(io::Error::other(words));
+        }
         files::ensure_folder(&self.mps.root, 0o711)?;
+        files::ensure_folder(&self.mps.pipes, 0o711)?;
         files::ensure_folder(&self.folder(), 0o711)?;
         for folder in [self.mps.pipe(&self.uuid), self.log()] {
             files::ensure_folder(&folder, 0o700)?;

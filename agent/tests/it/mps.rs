@@ -51,6 +51,12 @@ impl Shared {
         self.agent.state().join("mps").join(&self.uuid)
     }
 
+    fn pipe(&self) -> PathBuf {
+        let digits = self.uuid.chars().filter(char::is_ascii_hexdigit).take(16);
+        let pipes = self.agent.state().join("mps.pipes");
+        pipes.join(digits.collect::<String>())
+    }
+
     fn daemon(&self) -> i64 {
         let text = fs::read(self.folder().join("daemon.json")).expect("a daemon");
         let daemon: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
@@ -61,7 +67,7 @@ impl Shared {
     fn tell(&self, command: &str) {
         let mut control = Command::new(Path::new(AGENT).with_file_name("nvml-sim-mps-control"));
         control
-            .env("CUDA_MPS_PIPE_DIRECTORY", self.folder().join("pipe"))
+            .env("CUDA_MPS_PIPE_DIRECTORY", self.pipe())
             .stdin(Stdio::piped());
         let mut control = control.spawn().expect("the stand-in runs");
         let mut input = control.stdin.take().expect("a pipe");
@@ -104,6 +110,7 @@ async fn jobs_of_a_team_share_a_device_by_one_daemon_that_goes_with_the_last() {
     server.released(&second.id).await;
     assert!(!crate::rig::alive(pid));
     assert!(!shared.folder().exists(), "nothing of it is left");
+    assert!(!shared.pipe().exists(), "nor of its pipe");
 }
 
 #[tokio::test]
