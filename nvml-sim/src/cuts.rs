@@ -34,6 +34,10 @@ pub(crate) struct Cut {
     pub pending: bool,
     #[serde(default)]
     pub instances: Vec<Instance>,
+    /// Which programs may compute on it at once, as NVML counts the modes. It is no cut, and kept
+    /// here since it is, like them, for all programs and gone with a restart of the machine.
+    #[serde(default)]
+    pub compute_mode: u32,
 }
 
 /// A GPU instance.
@@ -75,6 +79,7 @@ impl Cuts {
             on: false,
             pending: false,
             instances: Vec::new(),
+            compute_mode: 0,
         };
         self.devices.get(uuid).unwrap_or(&UNCUT)
     }
@@ -109,7 +114,18 @@ impl Cuts {
             cut.instances.clear();
             cut.on = kept && cut.pending;
             cut.pending = cut.on;
+            cut.compute_mode = 0;
         }
+    }
+
+    /// Sets which programs may compute on a device at once; one that is cut takes no other mode.
+    pub fn set_compute_mode(&mut self, device: &Device, mode: u32) -> Answer<()> {
+        let cut = self.devices.entry(device.uuid.clone()).or_default();
+        if cut.on {
+            return Err(Refusal::NotSupported);
+        }
+        cut.compute_mode = mode;
+        Ok(())
     }
 
     /// Asks for a mode. What it answers is what the driver calls the activation's status.

@@ -23,6 +23,8 @@ pub(crate) struct Library {
     /// stays good over `nvmlShutdown` and over its device's absence.
     known: Vec<String>,
     pub(crate) event_sets: BTreeMap<usize, crate::calls::events::EventSet>,
+    /// Samples of load that were asked for, by the number of their handle.
+    pub(crate) samples: BTreeMap<usize, crate::calls::gpm::Sample>,
     energy: BTreeMap<String, Energy>,
     workers: Workers,
 }
@@ -62,6 +64,7 @@ static LIBRARY: Mutex<Library> = Mutex::new(Library {
     loaded: None,
     known: Vec::new(),
     event_sets: BTreeMap::new(),
+    samples: BTreeMap::new(),
     energy: BTreeMap::new(),
     workers: Workers::new(),
 });
@@ -137,6 +140,7 @@ impl Library {
         self.users = self.users.checked_sub(1).ok_or(Refusal::Uninitialized)?;
         if self.users == 0 {
             self.event_sets.clear();
+            self.samples.clear();
         }
         Ok(())
     }
@@ -262,6 +266,27 @@ impl Library {
         Ok(found.collect())
     }
 
+    /// The share of time with a kernel running on a device, in percent: what the file says, or else
+    /// what its processes make of it.
+    pub(crate) fn load_percent(&mut self, uuid: &str) -> Answer<u32> {
+        let devices = &self.machine()?.devices;
+        let device = devices.iter().find(|device| device.uuid == uuid);
+        let told = device.map_or(0, |device| device.telemetry.utilization_gpu_percent);
+        if told > 0 {
+            return Ok(told);
+        }
+        let on = self.processes_on(uuid)?;
+        let load: u32 = on.iter().map(|(process, _)| process.load_percent).sum();
+        Ok(load.min(100))
+    }
+
+    /// The power that a device draws.
+    pub(crate) fn power_mw(&mut self, handle: nvmlDevice_t) -> Answer<u32> {
+        let uuid = self.device(handle)?.uuid.clone();
+        let load = self.load_percent(&uuid)?;
+        Ok(power_mw(self.device(handle)?, load))
+    }
+
     pub(crate) fn machine(&self) -> Answer<&Machine> {
         self.loaded
             .as_ref()
@@ -375,26 +400,34 @@ impl Library {
     /// Adds what each device used since last time at the power it has had since then.
     fn settle_energy(&mut self) {
         let Some(loaded) = &self.loaded else { return };
+        let uuids: Vec<String> = loaded
+            .machine
+            .devices
+            .iter()
+            .map(|d| d.uuid.clone())
+            .collect();
+        let loads = uuids.iter().map(|uuid| self.load_percent(uuid));
+        let loads: Vec<u32> = loads.map(Answer::unwrap_or_default).collect();
+        let Some(loaded) = &self.loaded else { return };
         let now = Instant::now();
-        for device in &loaded.machine.devices {
+        for (device, load) in loaded.machine.devices.iter().zip(loads) {
             let energy = self.energy.entry(device.uuid.clone()).or_insert(Energy {
                 used_uj: 0,
                 until: now,
             });
             let elapsed_ms = now.duration_since(energy.until).as_millis();
-            energy.used_uj += elapsed_ms * u128::from(power_mw(device));
+            energy.used_uj += elapsed_ms * u128::from(power_mw(device, load));
             energy.until +=
                 std::time::Duration::from_millis(u64::try_from(elapsed_ms).unwrap_or(0));
         }
     }
 }
 
-/// The power that a device draws.
-pub(crate) fn power_mw(device: &Device) -> u32 {
-    device
-        .telemetry
-        .power_mw
-        .unwrap_or(device.power_limit_mw / 10)
+/// The power that a device draws at a load: idle a tenth of its limit, and at full load all of it.
+pub(crate) fn power_mw(device: &Device, load_percent: u32) -> u32 {
+    let idle = device.power_limit_mw / 10;
+    let more = (device.power_limit_mw - idle) / 100 * load_percent;
+    device.telemetry.power_mw.unwrap_or(idle + more)
 }
 
 fn check_fault(device: &Device) -> Answer<()> {

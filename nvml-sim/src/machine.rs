@@ -184,6 +184,12 @@ pub struct Telemetry {
     pub recovery_action: u32,
     /// Energy in millijoules that was used before the library was loaded.
     pub energy_mj: u64,
+    /// Why the clocks are as they are, as NVML's mask; idle or nothing, by the load, when absent.
+    pub clocks_event_reasons: Option<u64>,
+    /// The PCIe generation in use; the chip's own when absent.
+    pub pcie_generation: Option<u32>,
+    /// The PCIe lanes in use; all of them when absent.
+    pub pcie_width: Option<u32>,
 }
 
 /// Memory errors, since the driver was loaded and ever.
@@ -257,6 +263,9 @@ pub struct Process {
     /// The memory it holds in MiB.
     #[serde(default)]
     pub memory_used_mib: u64,
+    /// The share of time in which a kernel of it runs, in percent.
+    #[serde(default, skip_serializing_if = "idle")]
+    pub load_percent: u32,
 }
 
 /// Which of NVML's lists shows a process.
@@ -446,6 +455,10 @@ fn printable(text: &str) -> bool {
 
 fn nothing(number: &u64) -> bool {
     *number == 0
+}
+
+fn idle(percent: &u32) -> bool {
+    *percent == 0
 }
 
 fn permitted() -> bool {

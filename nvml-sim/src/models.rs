@@ -1,8 +1,13 @@
 //! The named machines: how each is built, from its cards to its buses and links.
 
+mod products;
+
 use crate::machine::{
-    Architecture, Clocks, ComputeCapability, CpuList, Device, Fabric, Machine, NvlinkEnd,
-    NvlinkGroup, PciAddress, Telemetry,
+    Architecture, CpuList, Device, Fabric, Machine, NvlinkEnd, NvlinkGroup, PciAddress, Telemetry,
+};
+use products::{
+    A30, A100_PCIE_80GB, A100_SXM4_80GB, GB200, H100_80GB, H200, L40S, Product, RTX_4090,
+    V100_SXM3_32GB,
 };
 
 /// The driver that a generated machine claims: it knows all of these cards, and it is
@@ -12,7 +17,7 @@ pub const DRIVER_VERSION: &str = "570.133.20";
 pub const CUDA_VERSION: i32 = 12_080;
 
 /// The names that [`machine`] knows.
-pub const MODELS: [&str; 7] = [
+pub const MODELS: [&str; 11] = [
     "dgx-a100",
     "dgx-h100",
     "dgx-h200",
@@ -20,107 +25,11 @@ pub const MODELS: [&str; 7] = [
     "l40s-8",
     "a100-pcie-8",
     "a30-4",
+    "dgx-2",
+    "gb200-4",
+    "h100-sxm-4",
+    "rtx4090-4",
 ];
-
-/// A card as its data sheet has it.
-struct Product {
-    name: &'static str,
-    memory_mib: u64,
-    memory_reserved_mib: u64,
-    pci_device_id: &'static str,
-    architecture: Architecture,
-    compute_capability: ComputeCapability,
-    mig_instances_max: u32,
-    power_limit_mw: u32,
-    clocks_max_mhz: Clocks,
-    nvlink_version: Option<u32>,
-}
-
-const A100_SXM4_80GB: Product = Product {
-    name: "NVIDIA A100-SXM4-80GB",
-    memory_mib: 81_920,
-    memory_reserved_mib: 600,
-    pci_device_id: "20B2",
-    architecture: Architecture::Ampere,
-    compute_capability: ComputeCapability { major: 8, minor: 0 },
-    mig_instances_max: 7,
-    power_limit_mw: 400_000,
-    clocks_max_mhz: Clocks {
-        graphics: 1_410,
-        memory: 1_593,
-    },
-    nvlink_version: Some(3),
-};
-
-const A100_PCIE_80GB: Product = Product {
-    name: "NVIDIA A100 80GB PCIe",
-    pci_device_id: "20B5",
-    power_limit_mw: 300_000,
-    clocks_max_mhz: Clocks {
-        graphics: 1_410,
-        memory: 1_512,
-    },
-    ..A100_SXM4_80GB
-};
-
-const H100_80GB: Product = Product {
-    name: "NVIDIA H100 80GB HBM3",
-    memory_mib: 81_559,
-    memory_reserved_mib: 551,
-    pci_device_id: "2330",
-    architecture: Architecture::Hopper,
-    compute_capability: ComputeCapability { major: 9, minor: 0 },
-    mig_instances_max: 7,
-    power_limit_mw: 700_000,
-    clocks_max_mhz: Clocks {
-        graphics: 1_980,
-        memory: 2_619,
-    },
-    nvlink_version: Some(4),
-};
-
-const H200: Product = Product {
-    name: "NVIDIA H200",
-    memory_mib: 143_771,
-    pci_device_id: "2335",
-    clocks_max_mhz: Clocks {
-        graphics: 1_980,
-        memory: 3_201,
-    },
-    ..H100_80GB
-};
-
-const L40S: Product = Product {
-    name: "NVIDIA L40S",
-    memory_mib: 46_068,
-    memory_reserved_mib: 499,
-    pci_device_id: "26B9",
-    architecture: Architecture::Ada,
-    compute_capability: ComputeCapability { major: 8, minor: 9 },
-    mig_instances_max: 0,
-    power_limit_mw: 350_000,
-    clocks_max_mhz: Clocks {
-        graphics: 2_520,
-        memory: 9_001,
-    },
-    nvlink_version: None,
-};
-
-const A30: Product = Product {
-    name: "NVIDIA A30",
-    memory_mib: 24_576,
-    memory_reserved_mib: 512,
-    pci_device_id: "20B7",
-    architecture: Architecture::Ampere,
-    compute_capability: ComputeCapability { major: 8, minor: 0 },
-    mig_instances_max: 4,
-    power_limit_mw: 165_000,
-    clocks_max_mhz: Clocks {
-        graphics: 1_440,
-        memory: 1_215,
-    },
-    nvlink_version: Some(3),
-};
 
 /// Where one card sits: bus, memory node and the switches above it.
 struct Slot {
@@ -137,6 +46,8 @@ enum Links {
     Switches(&'static [(u8, u32)]),
     /// Cards 0-1, 2-3 and so on with so many links between them.
     BridgedPairs(u32),
+    /// Each card with so many links to every other.
+    Mesh(u32),
     None,
 }
 
@@ -175,6 +86,14 @@ pub fn machine(model: &str, seed: &str) -> Option<Machine> {
             pcie_slots(&[0x17, 0x31], &[0xB1, 0xCA]),
             Links::BridgedPairs(4),
         ),
+        "dgx-2" => (&V100_SXM3_32GB, dgx_2_slots(), DGX_2_LINKS),
+        "gb200-4" => (&GB200, gb200_slots(), GB200_LINKS),
+        "h100-sxm-4" => (
+            &H100_80GB,
+            pcie_slots(&[0x1A, 0x4A], &[0x8A, 0xCA]),
+            Links::Mesh(6),
+        ),
+        "rtx4090-4" => (&RTX_4090, desktop_slots(), Links::None),
         _ => return None,
     };
     let addresses: Vec<PciAddress> = slots.iter().map(|slot| address(slot.bus)).collect();
@@ -197,6 +116,63 @@ pub fn machine(model: &str, seed: &str) -> Option<Machine> {
 
 /// Four NVSwitches, 18 links of each card: NV18 between any two.
 const DGX_H100_LINKS: Links = Links::Switches(&[(0x05, 5), (0x06, 4), (0x07, 4), (0x08, 5)]);
+
+/// Six NVSwitches of a board, one link of each card to every one: NV6 between any two.
+const DGX_2_LINKS: Links = Links::Switches(&[
+    (0xF0, 1),
+    (0xF1, 1),
+    (0xF2, 1),
+    (0xF3, 1),
+    (0xF4, 1),
+    (0xF5, 1),
+]);
+
+/// The nine trays of switches of a rack: NV18 between any two of its cards.
+const GB200_LINKS: Links = Links::Switches(&[
+    (0xE0, 2),
+    (0xE1, 2),
+    (0xE2, 2),
+    (0xE3, 2),
+    (0xE4, 2),
+    (0xE5, 2),
+    (0xE6, 2),
+    (0xE7, 2),
+    (0xE8, 2),
+]);
+
+/// The rack whose links all trays of the model share.
+const GB200_CLUSTER: &str = "6f1ac6e2-72c0-4a0b-9d5e-0c1b2a394857";
+
+/// Eight cards on each of two sockets, two below a switch.
+fn dgx_2_slots() -> Vec<Slot> {
+    paired_pcie_slots(
+        &[0x34, 0x36, 0x39, 0x3B, 0x57, 0x59, 0x5C, 0x5E],
+        &[0xB7, 0xB9, 0xBC, 0xBE, 0xC7, 0xC9, 0xCC, 0xCE],
+    )
+}
+
+/// A tray of two processors with two cards each, which hang on links of their own.
+fn gb200_slots() -> Vec<Slot> {
+    let cpus = ["0-71", "72-143"];
+    let mut slots = pcie_slots(&[0x0A, 0x0B], &[0x4A, 0x4B]);
+    for slot in &mut slots {
+        slot.cpus = cpus[slot.numa as usize];
+    }
+    slots
+}
+
+/// Cards of a desktop machine, all below the one host bridge.
+fn desktop_slots() -> Vec<Slot> {
+    [0x01, 0x21, 0x41, 0x61]
+        .map(|bus| Slot {
+            bus,
+            numa: 0,
+            cpus: "0-31",
+            host_bridge: "desktop".to_owned(),
+            pcie_switches: Vec::new(),
+        })
+        .into()
+}
 
 /// Two cards on a memory node (NPS4), two nodes in another order than the buses.
 fn dgx_a100_slots() -> Vec<Slot> {
@@ -309,15 +285,28 @@ fn device(
             })
             .into_iter()
             .collect(),
+        Links::Mesh(count) => {
+            let others = (0..).zip(addresses).filter(|(at, _)| *at != index);
+            let group = |(_, &pci): (usize, &PciAddress)| NvlinkGroup {
+                to: NvlinkEnd::Gpu,
+                pci,
+                count: *count,
+            };
+            others.map(group).collect()
+        }
         Links::None => Vec::new(),
     };
-    // Hopper's switches form a fabric that the cards join; within one machine its UUID is zero.
-    let fabric = (matches!(links, Links::Switches(_))
-        && product.architecture == Architecture::Hopper)
-        .then(|| Fabric {
-            cluster_uuid: "00000000-0000-0000-0000-000000000000".to_owned(),
-            clique: 0,
-        });
+    // Switches from Hopper's on form a fabric that the cards join; within one machine its UUID is zero.
+    let cluster = match product.architecture {
+        Architecture::Hopper => Some("00000000-0000-0000-0000-000000000000"),
+        Architecture::Blackwell => Some(GB200_CLUSTER),
+        _ => None,
+    };
+    let cluster = cluster.filter(|_| matches!(links, Links::Switches(_)));
+    let fabric = cluster.map(|cluster| Fabric {
+        cluster_uuid: cluster.to_owned(),
+        clique: 0,
+    });
     Device {
         uuid: uuid("GPU", &place),
         name: product.name.to_owned(),

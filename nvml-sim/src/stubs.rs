@@ -139,13 +139,11 @@ not_supported! {
     nvmlDeviceGetRetiredPagesPendingStatus
     nvmlDeviceGetRowRemapperHistogram
     nvmlDeviceGetClkMonStatus
-    nvmlDeviceGetProcessUtilization
     nvmlDeviceGetProcessesUtilizationInfo
     nvmlDeviceGetPlatformInfo
     nvmlDeviceGetPdi
     nvmlUnitSetLedState
     nvmlDeviceSetPersistenceMode
-    nvmlDeviceSetComputeMode
     nvmlDeviceSetEccMode
     nvmlDeviceClearEccErrorCounts
     nvmlDeviceSetDriverModel
@@ -268,12 +266,6 @@ not_supported! {
     nvmlVgpuInstanceGetLicenseInfo_v2
     nvmlGetExcludedDeviceInfoByIndex
     nvmlDeviceReadWritePRM_v1
-    nvmlGpmMetricsGet
-    nvmlGpmSampleFree
-    nvmlGpmSampleAlloc
-    nvmlGpmSampleGet
-    nvmlGpmMigSampleGet
-    nvmlGpmQueryDeviceSupport
     nvmlGpmQueryIfStreamingEnabled
     nvmlGpmSetStreamingEnabled
     nvmlDeviceGetCapabilities

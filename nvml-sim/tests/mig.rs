@@ -158,6 +158,7 @@ fn what_has_clients_or_parts_is_in_use() {
         uuid: uuid.to_owned(),
         kind: ProcessKind::Compute,
         memory_used_mib: 100,
+        load_percent: 0,
     };
     simulated.change(|machine| machine.processes.push(on(&uuid)));
     assert_eq!(

@@ -76,6 +76,7 @@ fn memory_v2_tells_reserved_from_used_and_follows_the_processes() {
             uuid,
             kind: ProcessKind::Compute,
             memory_used_mib: 1_000,
+            load_percent: 0,
         });
     });
     let device = simulated.nvml.device_by_index(3).unwrap();
@@ -399,4 +400,34 @@ fn without_a_machine_the_driver_is_not_loaded() {
         std::env::set_var(nvml_sim::MACHINE_FILE_VARIABLE, before);
         assert_eq!(init(), 0);
     }
+}
+
+#[test]
+fn what_a_device_suffers_from_is_told_as_the_file_has_it_and_is_over_with_it() {
+    let mut simulated = Simulated::start("dgx-h100");
+    let seen = |simulated: &Simulated| {
+        let device = simulated.nvml.device_by_index(2).unwrap();
+        let ecc = |kind, counter| device.total_ecc_errors(kind, counter).unwrap();
+        let width = device.current_pcie_link_width().unwrap();
+        let generation = device.current_pcie_link_gen().unwrap();
+        (
+            device.current_throttle_reasons().unwrap().bits(),
+            (width, generation),
+            ecc(MemoryError::Uncorrected, EccCounter::Aggregate),
+            ecc(MemoryError::Corrected, EccCounter::Volatile),
+        )
+    };
+    let well = seen(&simulated);
+    assert_eq!(well, (1, (16, 5), 0, 0));
+    simulated.change(|machine| {
+        let telemetry = &mut machine.devices[2].telemetry;
+        telemetry.clocks_event_reasons = Some(0x48);
+        telemetry.pcie_width = Some(8);
+        telemetry.pcie_generation = Some(3);
+        telemetry.ecc.uncorrected_aggregate = 2;
+        telemetry.ecc.corrected_volatile = 7;
+    });
+    assert_eq!(seen(&simulated), (0x48, (8, 3), 2, 7));
+    simulated.change(|machine| machine.devices[2].telemetry = Default::default());
+    assert_eq!(seen(&simulated), well);
 }

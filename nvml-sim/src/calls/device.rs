@@ -244,7 +244,9 @@ nvml_calls! {
 
     /// The PCIe generation in use.
     fn nvmlDeviceGetCurrPcieLinkGeneration(device: nvmlDevice_t, to: *mut c_uint) {
-        put(to, pcie_generation(current()?.device(device)?))
+        let library = current()?;
+        let device = library.device(device)?;
+        put(to, device.telemetry.pcie_generation.unwrap_or_else(|| pcie_generation(device)))
     }
 
     /// The greatest number of lanes.
@@ -255,8 +257,8 @@ nvml_calls! {
 
     /// The lanes in use.
     fn nvmlDeviceGetCurrPcieLinkWidth(device: nvmlDevice_t, to: *mut c_uint) {
-        current()?.device(device)?;
-        put(to, PCIE_LANES)
+        let library = current()?;
+        put(to, library.device(device)?.telemetry.pcie_width.unwrap_or(PCIE_LANES))
     }
 
     /// Memory, with what the driver keeps counted as used.
@@ -290,8 +292,22 @@ nvml_calls! {
 
     /// Whether processes may share the device: by default they may.
     fn nvmlDeviceGetComputeMode(device: nvmlDevice_t, to: *mut sys::nvmlComputeMode_t) {
-        current()?.device(device)?;
-        put(to, sys::nvmlComputeMode_enum_NVML_COMPUTEMODE_DEFAULT)
+        let library = current()?;
+        let uuid = &library.device(device)?.uuid;
+        put(to, library.cuts()?.of(uuid).compute_mode)
+    }
+
+    /// Sets which programs may compute on the device at once.
+    fn nvmlDeviceSetComputeMode(device: nvmlDevice_t, mode: sys::nvmlComputeMode_t) {
+        if mode > sys::nvmlComputeMode_enum_NVML_COMPUTEMODE_EXCLUSIVE_PROCESS {
+            return Err(Refusal::InvalidArgument);
+        }
+        let mut library = current()?;
+        let uuid = library.device(device)?.uuid.clone();
+        library.change("nvmlDeviceSetComputeMode", |machine, cuts| {
+            let device = machine.devices.iter().find(|d| d.uuid == uuid);
+            cuts.set_compute_mode(device.ok_or(Refusal::GpuIsLost)?, mode)
+        })
     }
 
     /// Whether the driver stays loaded without users.

@@ -8,7 +8,7 @@ use sys::field_id::*;
 use sys::nvmlDevice_t;
 
 use crate::border::{Answer, Refusal};
-use crate::library::{Library, current, power_mw};
+use crate::library::{Library, current};
 use crate::machine::Architecture;
 use crate::topology::link_count;
 
@@ -34,6 +34,9 @@ fn link_mbps(version: u32) -> Option<c_uint> {
 fn read(library: &mut Library, handle: nvmlDevice_t, field: c_uint) -> Answer<Reading> {
     if field == NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION {
         return library.energy_mj(handle).map(Reading::Counter);
+    }
+    if matches!(field, NVML_FI_DEV_POWER_AVERAGE | NVML_FI_DEV_POWER_INSTANT) {
+        return library.power_mw(handle).map(Reading::Number);
     }
     let device = library.device(handle)?;
     let telemetry = &device.telemetry;
@@ -63,7 +66,6 @@ fn read(library: &mut Library, handle: nvmlDevice_t, field: c_uint) -> Answer<Re
                 Architecture::Hopper | Architecture::Blackwell
             )))
         }
-        NVML_FI_DEV_POWER_AVERAGE | NVML_FI_DEV_POWER_INSTANT => Reading::Number(power_mw(device)),
         NVML_FI_DEV_POWER_MAX_LIMIT
         | NVML_FI_DEV_POWER_DEFAULT_LIMIT
         | NVML_FI_DEV_POWER_CURRENT_LIMIT

@@ -121,6 +121,10 @@ nvml_calls! {
         if one.uuid == other.uuid {
             return Err(Refusal::InvalidArgument);
         }
+        if one.name.contains("GeForce") && !linked(one, other) {
+            // The driver keeps such cards from reading each other's memory.
+            return put(to, sys::nvmlGpuP2PStatus_enum_NVML_P2P_STATUS_GPU_NOT_SUPPORTED);
+        }
         let reached = match ability {
             sys::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_READ
             | sys::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_WRITE => {

@@ -4,6 +4,7 @@ pub(crate) mod compute;
 pub(crate) mod device;
 pub(crate) mod events;
 pub(crate) mod fields;
+pub(crate) mod gpm;
 pub(crate) mod links;
 pub(crate) mod mig;
 pub(crate) mod processes;

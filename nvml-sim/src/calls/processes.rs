@@ -1,11 +1,12 @@
 //! The processes on a device: those that the machine file lists, and those that say so themselves.
 
-use std::ffi::c_uint;
+use std::ffi::{c_uint, c_ulonglong};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use nvml_wrapper_sys::bindings as sys;
 use sys::nvmlDevice_t;
 
-use crate::border::{Answer, put_list};
+use crate::border::{Answer, Refusal, put_list};
 use crate::library::{On, Target, current};
 use crate::machine::ProcessKind;
 
@@ -60,6 +61,47 @@ macro_rules! process_lists {
             }
         )*}
     };
+}
+
+/// The processes that compute, each with its share of the device's time. No samples are kept: what is
+/// told is as it is now.
+fn utilization(device: nvmlDevice_t) -> Answer<Vec<sys::nvmlProcessUtilizationSample_t>> {
+    let mut library = current()?;
+    let uuid = library.device(device)?.uuid.clone();
+    if library.cuts()?.of(&uuid).on {
+        return Err(Refusal::NotSupported);
+    }
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
+    let all = library.processes_on(&uuid)?;
+    let busy = all.iter().filter(|(process, _)| process.load_percent > 0);
+    let sample = |(process, _): &On| sys::nvmlProcessUtilizationSample_t {
+        pid: process.pid,
+        timeStamp: now,
+        smUtil: process.load_percent.min(100),
+        memUtil: 0,
+        encUtil: 0,
+        decUtil: 0,
+    };
+    let samples: Vec<_> = busy.map(sample).collect();
+    if samples.is_empty() {
+        return Err(Refusal::NotFound);
+    }
+    Ok(samples)
+}
+
+nvml_calls! {
+    /// How much of the device's time each process takes.
+    fn nvmlDeviceGetProcessUtilization(
+        device: nvmlDevice_t,
+        to: *mut sys::nvmlProcessUtilizationSample_t,
+        count: *mut c_uint,
+        _since: c_ulonglong,
+    ) {
+        put_list(to, count, utilization(device)?)
+    }
 }
 
 process_lists! {

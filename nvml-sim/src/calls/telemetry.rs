@@ -6,7 +6,7 @@ use nvml_wrapper_sys::bindings as sys;
 use sys::{nvmlDevice_t, nvmlPstates_t};
 
 use crate::border::{Answer, Refusal, check_version, put, version_word};
-use crate::library::{current, power_mw};
+use crate::library::current;
 use crate::machine::Device;
 
 /// An idle card in a cooled room.
@@ -50,23 +50,22 @@ fn clock(device: &Device, kind: sys::nvmlClockType_t) -> Answer<c_uint> {
 const PERFORMANCE_STATE: nvmlPstates_t = sys::nvmlPStates_enum_NVML_PSTATE_0;
 
 fn clocks_event_reasons(device: &Device) -> c_ulonglong {
-    c_ulonglong::from(!busy(device))
+    let reasons = device.telemetry.clocks_event_reasons;
+    reasons.unwrap_or_else(|| c_ulonglong::from(!busy(device)))
 }
 
 nvml_calls! {
     /// The share of time with a kernel running, and with memory in use.
     fn nvmlDeviceGetUtilizationRates(device: nvmlDevice_t, to: *mut sys::nvmlUtilization_t) {
-        let library = current()?;
+        let mut library = current()?;
         let device = library.device(device)?;
         if library.cuts()?.of(&device.uuid).on {
             // A device that is cut tells of no load.
             return Err(Refusal::NotSupported);
         }
-        let telemetry = &device.telemetry;
-        put(to, sys::nvmlUtilization_t {
-            gpu: telemetry.utilization_gpu_percent,
-            memory: telemetry.utilization_memory_percent,
-        })
+        let (uuid, memory) = (device.uuid.clone(), device.telemetry.utilization_memory_percent);
+        let gpu = library.load_percent(&uuid)?;
+        put(to, sys::nvmlUtilization_t { gpu, memory })
     }
 
     /// The chip's temperature.
@@ -103,7 +102,7 @@ nvml_calls! {
 
     /// The power drawn.
     fn nvmlDeviceGetPowerUsage(device: nvmlDevice_t, to: *mut c_uint) {
-        put(to, power_mw(current()?.device(device)?))
+        put(to, current()?.power_mw(device)?)
     }
 
     /// Whether power is managed: it is.
