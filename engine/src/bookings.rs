@@ -1,14 +1,14 @@
-//! Capacity booked ahead: what it adds to guarantees while it lasts, and what must not start before it begins.
+//! Capacity booked ahead: what it adds to guarantees while it lasts, and what must not start on it.
 //!
-//! A booking is a count of GPUs in a pool, not a set of devices: until it begins everything
-//! may be lent, as long as enough can be had by then. Work that may be preempted leaves when
-//! it is in the way, so that only other work is counted here.
+//! A booking is a count of GPUs in a pool, not a set of devices: everything may be lent, as long as enough
+//! can be had once it has begun and its team has work. Work that may be preempted leaves when it is in
+//! the way, so that only other work is counted here.
 
 use domain::Timestamp;
 use domain::quantity::MILLI;
 
 use crate::backfill::{NEVER, end_of_running};
-use crate::index::{Index, Moment, Need, TeamFacts};
+use crate::index::{Amount, Index, Moment, Need, TeamFacts};
 use crate::ledger::{Ledger, Slot, Standing};
 use crate::world::{Booking, Pool};
 
@@ -33,6 +33,16 @@ pub(crate) fn lasting<'w>(index: &Index<'w>, pool: usize) -> Vec<(&'w Booking, u
     of_pool(index, pool, |b| lasts(b, index.world.now))
 }
 
+/// What of a team's guarantee is booked now and is over by then.
+pub(crate) fn over_by(index: &Index<'_>, pool: usize, team: usize, then: Timestamp) -> Amount {
+    let booked = lasting(index, pool);
+    let over = booked
+        .iter()
+        .filter(|(b, of)| b.to <= then && index.teams[*of].path.contains(&team));
+    let over = over.map(|(b, _)| Amount::from(b.gpus.milli()));
+    over.sum::<Amount>() * index.pools[pool].unit
+}
+
 fn of_pool<'w>(
     index: &Index<'w>,
     pool: usize,
@@ -53,27 +63,29 @@ fn of_pool<'w>(
     all
 }
 
-/// A booking that has not begun.
-struct Ahead {
+/// A booking that is not over.
+struct Open {
     from: Timestamp,
     to: Timestamp,
     team: usize,
-    /// What work that may not be preempted can still take beyond its beginning, in thousandths.
+    /// What its team may yet use of it, in thousandths.
+    need: i64,
+    /// What work that may not be preempted can still take while it lasts, in thousandths.
     spare: i64,
 }
 
-/// The bookings ahead of a cycle, by pool.
+/// The bookings that last in a cycle or are ahead of it, by pool.
 pub(crate) struct Bookings {
-    ahead: Vec<Vec<Ahead>>,
+    open: Vec<Vec<Open>>,
 }
 
 impl Bookings {
-    /// What is booked ahead, and what the work that runs leaves of it.
+    /// What is booked, and what the work that runs leaves of it.
     pub fn of(ledger: &Ledger<'_, '_>) -> Self {
         let index = ledger.index;
         let pools = 0..index.pools.len();
         Self {
-            ahead: pools.map(|pool| ahead(ledger, pool)).collect(),
+            open: pools.map(|pool| open(ledger, pool)).collect(),
         }
     }
 
@@ -90,7 +102,7 @@ impl Bookings {
         let facts = &index.works[work];
         facts.preemptible
             || milli == 0
-            || self.ahead[pool].iter().all(|b| {
+            || self.open[pool].iter().all(|b| {
                 let own = begin >= b.from && index.teams[facts.team].path.contains(&b.team);
                 begin >= b.to || end <= b.from || own || milli <= b.spare
             })
@@ -108,14 +120,20 @@ impl Bookings {
         if index.works[work].preemptible {
             return;
         }
-        for booking in self.ahead[pool].iter_mut().filter(|b| b.from < end) {
-            booking.spare -= milli;
+        let team = index.works[work].team;
+        for booking in self.open[pool].iter_mut().filter(|b| b.from < end) {
+            let own =
+                booking.from <= index.world.now && index.teams[team].path.contains(&booking.team);
+            // What its team uses of it is not kept for it any more.
+            let used = if own { milli.min(booking.need) } else { 0 };
+            booking.need -= used;
+            booking.spare -= milli - used;
         }
     }
 
-    /// Whether anything is booked ahead in a pool.
+    /// Whether anything is booked in a pool.
     pub fn any(&self, pool: usize) -> bool {
-        !self.ahead[pool].is_empty()
+        !self.open[pool].is_empty()
     }
 
     /// The moments at which bookings of a pool begin or end, where they bind a workload.
@@ -123,14 +141,16 @@ impl Bookings {
         if index.works[work].preemptible || index.works[work].need == Need::Nothing {
             return Vec::new();
         }
-        let ahead = self.ahead[pool].iter();
-        ahead.flat_map(|b| [b.from, b.to]).collect()
+        let open = self.open[pool].iter();
+        let edges = open.flat_map(|b| [b.from, b.to]);
+        edges.filter(|edge| *edge > index.world.now).collect()
     }
 }
 
-fn ahead(ledger: &Ledger<'_, '_>, pool: usize) -> Vec<Ahead> {
+fn open(ledger: &Ledger<'_, '_>, pool: usize) -> Vec<Open> {
     let index = ledger.index;
-    let bookings = of_pool(index, pool, |b| b.from > index.world.now);
+    let now = index.world.now;
+    let bookings = of_pool(index, pool, |b| b.to > now);
     if bookings.is_empty() {
         return Vec::new();
     }
@@ -162,13 +182,15 @@ fn ahead(ledger: &Ledger<'_, '_>, pool: usize) -> Vec<Ahead> {
         (b.gpus.milli() - has).max(0)
     };
     let made = bookings.iter().map(|&(b, team)| {
-        let beside = all.iter().filter(|(other, _)| lasts(other, b.from));
-        let booked: i64 = beside.map(|&(b, team)| needed(b, team, b.from)).sum();
-        Ahead {
+        let at = b.from.max(now);
+        let beside = all.iter().filter(|(other, _)| lasts(other, at));
+        let booked: i64 = beside.map(|&(b, team)| needed(b, team, at)).sum();
+        Open {
             from: b.from,
             to: b.to,
             team,
-            spare: facts.milli(facts.capacity) - staying(b.from, None) - booked,
+            need: needed(b, team, at),
+            spare: facts.milli(facts.capacity) - staying(at, None) - booked,
         }
     });
     made.collect()

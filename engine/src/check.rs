@@ -36,7 +36,7 @@ pub fn violations(world: &World, plan: &Plan) -> Vec<String> {
     }
     faults.extend(told_once(&facts, plan));
     faults.extend(placement::faults(&facts, plan));
-    faults.extend(space::faults(&facts));
+    faults.extend(space::faults(&facts, plan));
     faults.extend(mig::faults(&facts, plan));
     faults.extend(quota::faults(&facts, plan));
     faults.extend(victims::faults(&facts, plan));

@@ -324,7 +324,8 @@ impl Search {
         let mut movers = Vec::with_capacity(from.len());
         for (at, slots) in from {
             let work = self.movable[at].work;
-            let there = start::room_elsewhere(ledger, work, self.pool, &slots).ok_or(Some(at))?;
+            let there = start::room_elsewhere(ledger, work, self.pool, &slots, Sight::Later)
+                .ok_or(Some(at))?;
             ledger.nominate(work, there.clone());
             movers.push(Mover { work, there });
         }

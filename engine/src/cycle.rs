@@ -1,9 +1,12 @@
 //! One cycle, for each workload from harmless to harmful: kept room, starts, drains, room made by victims, growth, verdicts.
 
+mod begun;
 mod booked;
 mod coming;
 mod dead;
+mod firm;
 mod grow;
+mod higher;
 mod kept;
 mod moves;
 mod reserve;
@@ -116,6 +119,12 @@ pub(crate) struct Cycle<'i, 'w> {
     making: Vec<Option<turn::Making>>,
     /// Work that waited and was given room, for now or for later.
     engaged: Vec<usize>,
+    /// Pools and teams in which room is kept for work that starts in the guarantee alone.
+    firm: FxHashSet<(usize, usize)>,
+    /// Higher work of teams that had no room before lower work: while work only starts, it has none later.
+    unserved: FxHashSet<usize>,
+    /// Teams that lost something to others, of whom limits may let more start since.
+    lost: Vec<usize>,
     /// Whether the rest of a line is passed over once nothing of it can start: nobody asks for
     /// the order in which it would have been looked at.
     cuts: bool,
@@ -188,6 +197,9 @@ impl<'i, 'w> Cycle<'i, 'w> {
             heads: vec![None; index.pools.len()],
             making: index.pools.iter().map(|_| None).collect(),
             engaged: Vec::new(),
+            firm: FxHashSet::default(),
+            unserved: FxHashSet::default(),
+            lost: Vec::new(),
             cuts: false,
             cut: vec![false; index.pools.len()],
             counted: verdict::Counted::default(),
@@ -256,7 +268,6 @@ impl<'i, 'w> Cycle<'i, 'w> {
             self.in_pools(Self::displace_in);
         }
         self.reserve_postponed();
-        self.clear_booked();
         self.look_again();
         self.start_again();
         self.reserve_postponed();
@@ -300,7 +311,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
     /// Whether a pool's nodes, whatever their state, could ever hold a workload.
     pub fn formable(&mut self, work: usize, pool: usize) -> bool {
         let facts = &self.index.works[work];
-        let least = facts.row.workers_least();
+        let least = facts.stint.least;
         // Replicas keep apart from one another.
         let service = facts.service.map_or(0, |service| 1 + service);
         let key = (pool, facts.frame, service, least);

@@ -50,7 +50,8 @@ pub(crate) struct Index<'w> {
     pub elastic: BTreeSet<usize>,
     pub nominated: BTreeSet<usize>,
     pub services: Vec<ServiceFacts<'w>>,
-    pub by_name: FxHashMap<&'w str, usize>,
+    /// How many workloads there are.
+    count: usize,
     /// For each label that a gang names: the domain of each node.
     pub domains: FxHashMap<&'w str, Vec<Option<usize>>>,
     numbers: Numbers<'w>,
@@ -202,10 +203,7 @@ impl<'w> Index<'w> {
             elastic: BTreeSet::new(),
             nominated: BTreeSet::new(),
             services: services.into_values().collect(),
-            by_name: FxHashMap::with_capacity_and_hasher(
-                rows.works.len(),
-                rustc_hash::FxBuildHasher,
-            ),
+            count: 0,
             domains: FxHashMap::default(),
             numbers,
         };
@@ -337,7 +335,7 @@ impl<'w> Index<'w> {
         let come = || {
             let mut after = facts.row.after.iter();
             facts.row.not_before.is_none_or(|t| t <= self.world.now)
-                && !after.any(|name| self.by_name.contains_key(name.as_str()))
+                && !after.any(|name| self.work(name).is_some())
         };
         facts.wait.state == WorkloadState::Waiting && (!facts.wait.bound || come())
     }

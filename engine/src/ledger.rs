@@ -159,8 +159,7 @@ impl<'i, 'w> Ledger<'i, 'w> {
     /// The state at the beginning of a cycle.
     pub fn of(index: &'i Index<'w>) -> Self {
         let mut ledger = Self::without_work(index, false);
-        (0..index.works.len()).for_each(|work| ledger.seat(work));
-        (0..index.nodes.len()).for_each(|node| ledger.fill(node));
+        ledger.seat_all();
         ledger
     }
 

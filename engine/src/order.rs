@@ -1,5 +1,6 @@
 //! The order in which waiting work is looked at: the cycle and the queue page use this one comparator.
 
+mod begun;
 mod buckets;
 mod line;
 
@@ -31,6 +32,8 @@ pub(crate) struct Picker {
     left: Vec<usize>,
     /// How much is left in all.
     total: usize,
+    /// By team and place: what was put back, and where it would have its other workers.
+    begun: BTreeMap<(usize, usize), Vec<Rc<Slot>>>,
     /// Teams whose work has been seen to fit nowhere.
     stuck: Vec<bool>,
     /// The team and the bucket of what was taken last.
@@ -78,6 +81,7 @@ impl Picker {
             amounts: vec![None; teams],
             left: line.left.clone(),
             total: line.total,
+            begun: BTreeMap::new(),
             stuck: vec![false; teams],
             last: (0, 0),
             inside: Inside::default(),
@@ -221,13 +225,16 @@ impl Picker {
         while done.get(self.first[team]).is_some_and(|done| *done) {
             self.first[team] += 1;
         }
-        let amounts = &mut self.amounts[team];
-        let amounts = amounts.get_or_insert_with(|| self.line.amounts[team].clone());
-        let amount = queue[at].amount;
-        if let Some(count) = amounts.get_mut(&amount) {
-            *count -= 1;
-            if *count == 0 {
-                amounts.remove(&amount);
+        // What was put back asks for nothing in the guarantee any more.
+        if !self.begun.contains_key(&(team, at)) {
+            let amounts = &mut self.amounts[team];
+            let amounts = amounts.get_or_insert_with(|| self.line.amounts[team].clone());
+            let amount = queue[at].amount;
+            if let Some(count) = amounts.get_mut(&amount) {
+                *count -= 1;
+                if *count == 0 {
+                    amounts.remove(&amount);
+                }
             }
         }
         for &above in &index.teams[team].path {
@@ -346,7 +353,8 @@ impl Picker {
         let slack = row.guaranteed - ledger.held(self.pool, team).gpu;
         let (before, found) = self.inside.found[team];
         let queue = &self.line.queues[team];
-        let still = found.is_some_and(|at| !self.is_done(team, at));
+        let out = |at: usize| self.is_done(team, at) || self.begun.contains_key(&(team, at));
+        let still = found.is_some_and(|at| !out(at));
         if slack == before && (still || found.is_none()) {
             return;
         }
@@ -361,7 +369,7 @@ impl Picker {
         };
         let at = |from: usize| {
             let mut later = queue.iter().enumerate().skip(from);
-            later.find(|(at, e)| e.amount > 0 && e.amount <= slack && !self.is_done(team, *at))
+            later.find(|(at, e)| e.amount > 0 && e.amount <= slack && !out(*at))
         };
         let now = fits.then(|| at(from)).flatten().map(|(at, _)| at);
         self.inside.found[team] = (slack, now);

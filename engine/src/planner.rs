@@ -68,7 +68,7 @@ impl<'w> Planner<'w> {
     fn numbering(rows: Rows<'w>) -> Self {
         let index = Index::numbering(rows, VACANT_EACH);
         let state = Some(Ledger::of(&index).pause());
-        let learns_at = index.by_name.len() + 1;
+        let learns_at = index.count() + 1;
         Self {
             state,
             bare: None,
@@ -92,8 +92,8 @@ impl<'w> Planner<'w> {
             self.end(&row.name);
             return false;
         }
-        let (work, left) = match self.index.by_name.get(row.name.as_str()) {
-            Some(&work) => (work, self.unseat(work)),
+        let (work, left) = match self.index.work(&row.name) {
+            Some(work) => (work, self.unseat(work)),
             None => match self.number(row) {
                 Some(work) => (work, Vec::new()),
                 None => return true,
@@ -138,7 +138,7 @@ impl<'w> Planner<'w> {
 
     /// A workload is over, or was never there: what it held is free.
     pub fn end(&mut self, name: &str) {
-        let Some(&work) = self.index.by_name.get(name) else {
+        let Some(work) = self.index.work(name) else {
             return;
         };
         let left = self.unseat(work);
@@ -294,8 +294,8 @@ impl<'w> Planner<'w> {
     /// Starts a workload in the best of its pools that has room within its limits, if one has:
     /// one placement, without a look at who waits beside it.
     pub fn start(&mut self, name: &str) -> Option<Start> {
-        let &work = self.index.by_name.get(name)?;
-        let known = self.index.by_name.len();
+        let work = self.index.work(name)?;
+        let known = self.index.count();
         if known >= self.learns_at {
             self.learns_at = known + 1 + known / LEARNED_ANEW;
             if self.learns() {
@@ -343,7 +343,7 @@ impl<'w> Planner<'w> {
         *self = Self::numbering(rows);
         self.renewed = renewed;
         for (name, slots) in started {
-            if let Some(&work) = self.index.by_name.get(name) {
+            if let Some(work) = self.index.work(name) {
                 self.with(|ledger| {
                     ledger.start(work, slots);
                     ledger.keep_seat(work);

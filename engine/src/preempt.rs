@@ -55,8 +55,8 @@ pub(crate) struct Victim {
 }
 
 impl Victim {
-    /// The word of the plan. What is shrunk is told so, but for the rule between
-    /// borrowers, which stands whatever is taken.
+    /// The word of the plan. What is shrunk is told so, but for the rule between borrowers and for
+    /// what a booking takes back, which stand whatever is taken.
     pub fn reason(&self) -> Reason {
         match self.right {
             Right::Share => Reason::Share,

@@ -105,8 +105,9 @@ fn shrink(rows: &mut [Row], teams: &[TeamFacts<'_>], capacity: Amount, unit: Amo
     let nominal: Vec<Amount> = rows.iter().map(|r| r.guaranteed / unit).collect();
     let part = |team: usize| nominal[team] * have / asked;
     let over = |team: usize| nominal[team] * have % asked;
-    let deal = |rows: &mut [Row], siblings: &[usize], all: Amount| {
-        let mut rest = all;
+    let below = teams.iter().map(|team| &team.children[..]);
+    for siblings in below.chain([&roots[..]]) {
+        let mut rest = siblings.iter().map(|&t| nominal[t]).sum::<Amount>() * have / asked;
         for &team in siblings {
             rows[team].guaranteed = part(team) * unit;
             rest -= part(team);
@@ -117,20 +118,6 @@ fn shrink(rows: &mut [Row], teams: &[TeamFacts<'_>], capacity: Amount, unit: Amo
         for &team in largest.iter().take(usize::try_from(rest).unwrap_or(0)) {
             rows[team].guaranteed += unit;
         }
-    };
-    let sum = |siblings: &[usize]| siblings.iter().map(|&t| nominal[t]).sum::<Amount>();
-    deal(rows, &roots, sum(&roots) * have / asked);
-    let mut parents: Vec<usize> = (0..teams.len()).collect();
-    parents.sort_by_key(|&t| teams[t].path.len());
-    for parent in parents {
-        let below = &teams[parent].children;
-        // Children whose guarantees are all of their parent's have all that is left of it.
-        let all = if sum(below) == nominal[parent] {
-            rows[parent].guaranteed / unit
-        } else {
-            sum(below) * have / asked
-        };
-        deal(rows, below, all);
     }
 }
 

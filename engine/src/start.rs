@@ -89,13 +89,14 @@ pub(crate) fn room_elsewhere(
     work: usize,
     pool: usize,
     from: &[Rc<Slot>],
+    sight: Sight,
 ) -> Option<Vec<Rc<Slot>>> {
     let index = ledger.index;
     let amount = |slots: &[Rc<Slot>]| slots.iter().map(|s| s.amount).sum::<Amount>();
     let before = amount(from);
     let query = Query::start(index, work, pool)
         .workers(from.len() as u32)
-        .sight(Sight::Later);
+        .sight(sight);
     let there = place(ledger, query)?;
     if amount(&there) <= before || quota::allowed(ledger, work, pool, amount(&there)).is_ok() {
         return Some(there);

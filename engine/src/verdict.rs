@@ -4,15 +4,15 @@ mod ahead;
 mod alone;
 mod counts;
 mod expected;
+mod kept;
 mod remedies;
+mod told;
 mod words;
 
 pub(crate) use ahead::Starts;
 pub use alone::{Bound, alone};
 pub(crate) use counts::Counted;
 
-use std::cell::OnceCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -28,6 +28,8 @@ use crate::plan::{Code, Waiting};
 use crate::preempt::{self, Rules};
 use crate::quota::{self, Block};
 use crate::world::{PoolState, WorkloadState};
+
+use told::{Memo, Told};
 
 /// Begins the scope of what is kept for bookings rather than for a start; the pool follows.
 const BOOKINGS: &str = "bookings of";
@@ -46,26 +48,30 @@ pub(crate) struct Verdict {
 /// The verdicts on all work that waits after a cycle's decisions, in the order in which it was looked at.
 pub(crate) fn all(cycle: &mut Cycle<'_, '_>) -> Vec<Waiting> {
     let index = cycle.index;
-    let mut ranks = Ranks::of(index.works.len());
-    let mut order: Vec<usize> = Vec::new();
+    let mut ranks = Ranks::default();
+    let mut order: Vec<(usize, Option<Rank>)> = Vec::new();
+    let kept = kept::first(cycle);
     for (pool, passed) in cycle.passed.iter().enumerate() {
         let mut rank = 0;
-        for &work in passed {
+        let kept = kept.iter().filter(|(_, there)| *there == pool);
+        for &work in kept.map(|(work, _)| work).chain(passed) {
             if cycle.ledger.standing(work) == Standing::Idle
                 || cycle.ledger.standing(work) == Standing::Nominated
             {
                 rank += 1;
-                ranks.insert(work, pool, rank);
-                order.push(work);
+                order.push((work, Some((pool, rank))));
+                if index.works[work].pools.len() > 1 {
+                    ranks.entry((work, pool)).or_insert(rank);
+                }
             }
         }
     }
     let looked_at = order.len();
-    order.extend(0..index.works.len());
     let mut seen = vec![false; index.works.len()];
-    let mut memo = FxHashMap::default();
+    let mut memo = Memo::default();
     let mut waiting = Vec::with_capacity(looked_at);
-    for work in order {
+    let rest = (0..index.works.len()).map(|work| (work, None));
+    for (work, rank) in order.into_iter().chain(rest) {
         // Whoever runs is told so without a look at its row.
         let idle = matches!(
             cycle.ledger.standing(work),
@@ -78,103 +84,26 @@ pub(crate) fn all(cycle: &mut Cycle<'_, '_>) -> Vec<Waiting> {
             )
         };
         if idle && !std::mem::replace(&mut seen[work], true) && waits() {
-            waiting.push(one(cycle, work, &ranks, &mut memo));
+            waiting.push(one(cycle, work, rank, &ranks, &mut memo));
         }
     }
     waiting
 }
 
-/// Where in the order of each pool work was looked at.
-struct Ranks {
-    /// By work: the first pool in which it was, and where.
-    first: Vec<Option<(usize, u64)>>,
-    /// Where it was in others.
-    others: FxHashMap<(usize, usize), u64>,
-}
+/// A pool, and where in its order work was looked at.
+type Rank = (usize, u64);
 
-impl Ranks {
-    fn of(works: usize) -> Self {
-        Self {
-            first: vec![None; works],
-            others: FxHashMap::default(),
-        }
-    }
+/// Where in the order of each pool work was looked at that may start in several.
+type Ranks = FxHashMap<(usize, usize), u64>;
 
-    /// Where a workload is in a pool, unless it was there before.
-    fn insert(&mut self, work: usize, pool: usize, rank: u64) {
-        match &self.first[work] {
-            None => self.first[work] = Some((pool, rank)),
-            Some((first, _)) if *first == pool => {}
-            Some(_) => {
-                self.others.entry((work, pool)).or_insert(rank);
-            }
-        }
-    }
-
-    fn get(&self, work: usize, pool: usize) -> Option<u64> {
-        match self.first[work] {
-            Some((first, rank)) if first == pool => Some(rank),
-            _ => self.others.get(&(work, pool)).copied(),
-        }
-    }
-}
-
-/// What makes verdicts equal: team, shape, priority, whether it has not waited for long enough to
-/// displace others, and pool.
-type Key = (usize, usize, i64, bool, usize);
-
-/// Verdicts by what makes them equal.
-type Memo = FxHashMap<Key, Rc<Told>>;
-
-/// What is told of equal work.
-struct Told {
-    verdict: Verdict,
-    /// The rest of it, once it is told in that pool.
-    words: OnceCell<Words>,
-}
-
-struct Words {
-    pool: Option<Arc<str>>,
-    message: Arc<str>,
-    need: MilliGpu,
-    need_max: Option<MilliGpu>,
-    have: MilliGpu,
-    counts: Arc<BTreeMap<String, u64>>,
-}
-
-impl From<Verdict> for Told {
-    fn from(verdict: Verdict) -> Self {
-        Self {
-            verdict,
-            words: OnceCell::new(),
-        }
-    }
-}
-
-impl Told {
-    fn words(&self, cycle: &mut Cycle<'_, '_>, work: usize, pool: Option<usize>) -> &Words {
-        self.words.get_or_init(|| {
-            let (index, verdict) = (cycle.index, &self.verdict);
-            let need = need(index, work, pool);
-            let most = need_of(index, work, pool, index.works[work].row.workers);
-            let have = pool.map_or(0, |pool| index.pools[pool].milli(verdict.have.max(0)));
-            let have = MilliGpu::from_milli(have);
-            let counts = pool.map(|pool| counts::of(cycle, work, pool, verdict.code));
-            let counts = counts.unwrap_or_default();
-            let message = words::message(cycle, work, pool, verdict, (need, most), have, &counts);
-            Words {
-                pool: pool.map(|pool| index.pools[pool].row.name.as_str().into()),
-                message: message.into(),
-                need,
-                need_max: (most > need).then_some(most),
-                have,
-                counts,
-            }
-        })
-    }
-}
-
-fn one(cycle: &mut Cycle<'_, '_>, work: usize, ranks: &Ranks, memo: &mut Memo) -> Waiting {
+/// The verdict on a workload, that comes with where it was first looked at.
+fn one(
+    cycle: &mut Cycle<'_, '_>,
+    work: usize,
+    first: Option<Rank>,
+    ranks: &Ranks,
+    memo: &mut Memo,
+) -> Waiting {
     let index = cycle.index;
     let facts = &index.works[work];
     let (pool, told) = match before_pools(cycle, work) {
@@ -219,7 +148,10 @@ fn one(cycle: &mut Cycle<'_, '_>, work: usize, ranks: &Ranks, memo: &mut Memo) -
         need: words.need,
         need_max: words.need_max,
         have: words.have,
-        rank: pool.and_then(|pool| ranks.get(work, pool)),
+        rank: pool.and_then(|pool| match first {
+            Some((there, rank)) if there == pool => Some(rank),
+            _ => ranks.get(&(work, pool)).copied(),
+        }),
         expected_start: expected.map(|expected| expected.at),
         expected_once: expected.and_then(|expected| expected.once),
         remedies: pool
@@ -235,11 +167,6 @@ fn plain(code: Code, scope: impl Into<Arc<str>>) -> Verdict {
         scope: scope.into(),
         have: 0,
     }
-}
-
-/// The GPUs that work needs at the least.
-fn need(index: &Index<'_>, work: usize, pool: Option<usize>) -> MilliGpu {
-    need_of(index, work, pool, index.works[work].row.workers_least())
 }
 
 /// The GPUs that so many workers need.
@@ -267,6 +194,9 @@ fn before_pools(cycle: &Cycle<'_, '_>, work: usize) -> Option<Verdict> {
             format!("pool {}", index.pools[pool].row.name),
         ));
     }
+    if let Some(pool) = kept::in_closed(index, work) {
+        return Some(plain(Code::WaitingForVictims, format!("pool {pool}")));
+    }
     if facts.wait.state == WorkloadState::Suspended {
         return Some(plain(Code::Suspended, "workload"));
     }
@@ -277,10 +207,7 @@ fn before_pools(cycle: &Cycle<'_, '_>, work: usize) -> Option<Verdict> {
     if let Some(at) = row.not_before.filter(|at| *at > index.world.now) {
         return Some(plain(Code::NotYet, domain::time::format(at)));
     }
-    let first = row
-        .after
-        .iter()
-        .find(|name| index.by_name.contains_key(name.as_str()));
+    let first = row.after.iter().find(|name| index.work(name).is_some());
     first.map(|name| plain(Code::Dependency, format!("workload {name}")))
 }
 
@@ -304,7 +231,7 @@ fn judge(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize, head: bool) -> Ver
     let index = cycle.index;
     let facts = &index.works[work];
     let pool_row = index.pools[pool].row;
-    let scope: Arc<str> = format!("pool {}", pool_row.name).into();
+    let scope = scope_of(cycle, pool);
     if pool_row.state == PoolState::Closed {
         return plain(Code::PoolClosed, scope);
     }
@@ -321,7 +248,7 @@ fn judge(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize, head: bool) -> Ver
     if let Some(scope) = hardware {
         return plain(Code::NoSuchHardware, scope);
     }
-    let least = facts.row.workers_least();
+    let least = facts.stint.least;
     let amount = index.charge_least(work, pool) * Amount::from(least);
     if let Err(block) = quota::allowed(&cycle.ledger, work, pool, amount) {
         return blocked(index, block);
@@ -378,6 +305,13 @@ fn judge(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize, head: bool) -> Ver
         return here(Code::HeldForReservation);
     }
     here(Code::InsufficientCapacity)
+}
+
+/// A pool as what binds.
+fn scope_of(cycle: &mut Cycle<'_, '_>, pool: usize) -> Arc<str> {
+    let name = &cycle.index.pools[pool].row.name;
+    let scope = cycle.counted.scopes.entry(pool);
+    Arc::clone(scope.or_insert_with(|| format!("pool {name}").into()))
 }
 
 /// The rules of a pool that keep a workload from making room, for those that are told more of.

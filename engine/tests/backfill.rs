@@ -270,12 +270,12 @@ fn work_in_its_guarantee_is_not_held_back_by_a_borrower() {
             .tenant(Team::new("b").quota("p", row))
             .with(|w| w.workloads.iter_mut().for_each(|w| w.team = "b".to_owned()))
             .work(job("head", 8, 60, 1))
-            // With both workers it borrows, and so comes after the head; with one it does not.
             .work(own.workers(2))
     };
     assert_eq!(starts(&rig(9).plan()), ["own"]);
-    assert_eq!(rig(9).plan().starts[0].workers, 1);
-    // The head waits for the two that end at ten.
+    // With one worker it is in the guarantee, and the head waits until that ends; with the other it
+    // borrows, and the head waits no longer for it.
+    assert_eq!(rig(9).plan().starts[0].workers, 2);
     assert_eq!(reserved(&rig(9).plan()), [("head", hours(6))]);
     assert_eq!(starts(&rig(0).plan()), [""; 0]);
 }

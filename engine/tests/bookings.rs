@@ -1,15 +1,11 @@
-//! Bookings: capacity booked ahead, lent until it begins, and taken back when it does.
+//! Bookings: capacity booked ahead, lent while its team has no work for it, and taken back when it has.
 
 use chrono::TimeDelta;
-use domain::sharing::SharingMode;
-use domain::{MilliCpu, MilliGpu, Timestamp};
+use domain::{MilliGpu, Timestamp};
 use engine::cycles;
 use engine::plan::{Code, Once, Plan, Reason};
 use engine::rig::{Rig, before, noon};
-use engine::world::{
-    Backfill, Booking, Charge, Node, Pool, PreemptionPolicy, Quota, Reclaim, Team, Workload,
-    WorkloadState,
-};
+use engine::world::{Backfill, Booking, Pool, PreemptionPolicy, Quota, Reclaim, Team, Workload};
 
 fn hours(hours: i64) -> Timestamp {
     noon() + TimeDelta::hours(hours)
@@ -142,32 +138,43 @@ fn two_jobs_together_do_not_take_what_one_alone_would_leave() {
     assert_eq!(starts(&plan), ["one"]);
 }
 
-#[test]
-fn when_it_begins_lent_work_leaves_for_it_whatever_the_policy_protects() {
-    let plan = booked(4, 0)
-        .work(lent("low", 0..4).class("low"))
-        .work(lent("old", 4..8))
-        .plan();
-    // Team `a` has a guarantee of four: only what it borrows leaves, the lowest first.
-    assert_eq!(victims(&plan), [("low", Reason::Reservation, Some("show"))]);
-    assert!(
-        booked(4, 1)
-            .work(lent("all", 0..8))
-            .plan()
-            .preemptions
-            .is_empty()
-    );
+/// Work of the booked team that waits for so many devices.
+fn talk(gpus: i64) -> Workload {
+    job("talk", "demo", gpus, "normal", 0)
 }
 
 #[test]
-fn no_more_leaves_than_the_booking_needs() {
-    let rig = booked(2, 0)
+fn when_it_begins_lent_work_leaves_for_its_team_whatever_the_policy_protects() {
+    let lent = |from| {
+        booked(4, from)
+            .work(lent("low", 0..4).class("low"))
+            .work(lent("old", 4..8))
+            .work(talk(4))
+    };
+    // Team `a` has a guarantee of four: only what it borrows leaves, the lowest first.
+    let gone = [("low", Reason::Reservation, Some("show"))];
+    assert_eq!(victims(&lent(0).plan()), gone);
+    assert!(lent(1).plan().preemptions.is_empty());
+}
+
+#[test]
+fn nobody_leaves_for_what_its_team_has_no_work_for() {
+    let rig = booked(4, 0).work(lent("one", 0..4)).work(lent("two", 4..8));
+    assert_eq!(rig.settles(60).evictions(), 0);
+    let two = rig.work(talk(2)).settles(60);
+    assert_eq!(two.evictions(), 1);
+    assert_eq!(two.running("talk"), 1);
+}
+
+#[test]
+fn no_more_leaves_than_its_work_needs() {
+    let rig = booked(4, 0)
         .work(lent("one", 0..4))
         .work(lent("two", 4..5))
         .work(lent("three", 5..6));
     // Two are free already.
-    assert!(rig.plan().preemptions.is_empty());
-    let plan = rig.work(lent("four", 6..7)).plan();
+    assert!(rig.clone().work(talk(2)).plan().preemptions.is_empty());
+    let plan = rig.work(lent("four", 6..7)).work(talk(2)).plan();
     assert_eq!(plan.preemptions.len(), 1);
     assert_ne!(plan.preemptions[0].workload, "one");
 }
@@ -185,133 +192,57 @@ fn elastic(workers: u32) -> Workload {
 
 #[test]
 fn elastic_work_is_shrunk_for_a_booking_before_it_is_stopped() {
-    let plan = booked(4, 0).work(elastic(8)).plan();
+    let plan = booked(4, 0).work(elastic(8)).work(talk(4)).plan();
     assert_eq!(plan.preemptions[0].to_workers, 4);
     assert_eq!(plan.preemptions[0].released, [4, 5, 6, 7]);
 }
 
 #[test]
 fn what_was_shrunk_for_a_booking_does_not_grow_back_onto_it() {
-    let rest = booked(4, 0).work(elastic(8)).settles(60);
+    let rest = booked(4, 0).work(elastic(8)).work(talk(4)).settles(120);
     assert_eq!(rest.evictions(), 1);
     assert_eq!(rest.world.workloads[0].placed.len(), 4);
 }
 
-/// Team `demo`, guaranteed four, has a job on four devices; the rest is lent.
-fn beside_its_own() -> Rig {
-    let mut own = lent("own", 4..8);
-    own.team = "demo".to_owned();
-    let rig = booked(4, 0).work(own).with(|w| {
-        let row = Quota::guaranteed(MilliGpu::whole(4));
-        w.teams[1].quotas.insert("p".to_owned(), row);
-        w.teams[0].quotas.clear();
-        let none = Quota::guaranteed(MilliGpu::ZERO);
-        w.teams[0].quotas.insert("p".to_owned(), none);
-    });
-    (0..4).fold(rig, |rig, i| rig.work(lent(&format!("lent{i}"), i..i + 1)))
-}
-
 #[test]
-fn nothing_leaves_for_what_limits_do_not_let_the_team_hold() {
-    let limited = |team: usize, limit| {
-        let rig = beside_its_own().with(|w| {
-            w.teams.push(Team::new("org"));
-            w.teams[1].parent = Some("org".to_owned());
-            let row = Quota::guaranteed(MilliGpu::whole(4));
-            let row = row.limited(MilliGpu::whole(limit));
-            w.teams[team].quotas.insert("p".to_owned(), row);
+fn nothing_leaves_for_what_a_limit_does_not_let_the_team_hold() {
+    let limited = |limit| {
+        let rig = booked(4, 0).work(lent("all", 0..8)).work(talk(4));
+        let rig = rig.with(|w| {
+            let row = Quota::guaranteed(MilliGpu::ZERO).limited(MilliGpu::whole(limit));
+            w.teams[1].quotas.insert("p".to_owned(), row);
         });
         rig.plan().preemptions.len()
     };
-    assert_eq!(beside_its_own().plan().preemptions.len(), 4);
-    for team in [1, 2] {
-        assert_eq!(limited(team, 8), 4);
-        assert_eq!(limited(team, 6), 2);
-        assert_eq!(limited(team, 4), 0);
-    }
+    assert_eq!((limited(4), limited(3)), (1, 0));
 }
 
 #[test]
-fn nothing_leaves_for_less_than_a_device_where_no_part_of_one_is_given_out() {
-    // By its cores the job of its own counts for four and a half of eight.
-    let heavy = |sharing: &[SharingMode]| {
-        let sharing = sharing.to_vec();
-        let rig = beside_its_own().with(|w| {
-            w.pools[0].sharing = sharing;
-            w.pools[0].charge = Charge::Dominant;
-            let cpus = w.nodes[0].cpus.milli();
-            w.workloads[0].per_worker.cpus = MilliCpu::from_milli(cpus * 9 / 16);
-        });
-        rig.plan().preemptions.len()
-    };
-    assert_eq!(heavy(&[SharingMode::Exclusive]), 3);
-    assert_eq!(heavy(&[SharingMode::Exclusive, SharingMode::TimeSlice]), 4);
-}
-
-#[test]
-fn two_bookings_of_a_team_take_back_no_more_than_it_may_hold_with_both() {
-    let second = |w: &mut engine::world::World| {
-        let mut second = w.bookings[0].clone();
-        second.name = "talk".to_owned();
-        w.bookings.push(second);
-    };
-    // Four of twelve are used, and the pool has eight.
-    assert_eq!(beside_its_own().with(second).plan().preemptions.len(), 4);
-    let more = |w: &mut engine::world::World| {
-        w.nodes.push(Node::new("n2", "p", 8));
-        let mut big = lent("big", 0..6);
-        big.team = "demo".to_owned();
-        big.placed[0].node = "n2".to_owned();
-        w.workloads.push(big);
-        for i in 6..8 {
-            let mut other = lent(&format!("other{i}"), i..i + 1);
-            other.placed[0].node = "n2".to_owned();
-            w.workloads.push(other);
-        }
-    };
-    // Ten of twelve are.
-    assert_eq!(
-        beside_its_own()
-            .with(second)
-            .with(more)
-            .plan()
-            .preemptions
-            .len(),
-        2
-    );
-}
-
-#[test]
-fn two_bookings_that_begin_at_once_do_not_take_from_one_job_twice_in_a_plan() {
-    let rig = booked(2, 0).work(elastic(8)).with(|w| {
-        let mut second = w.bookings[0].clone();
-        second.name = "talk".to_owned();
-        w.bookings.push(second);
-    });
-    assert_eq!(rig.plan().preemptions.len(), 1);
-    // Both have their room in the end.
-    let rest = rig.settles(120);
-    assert_eq!(rest.world.workloads[0].placed.len(), 4);
-}
-
-#[test]
-fn work_grows_onto_what_no_booking_is_owed() {
+fn work_grows_onto_what_no_work_of_the_booked_team_waits_for() {
     let placed = |rig: Rig| {
         let rest = rig.settles(60);
         assert_eq!(rest.evictions(), 0);
         rest.world.workloads[0].placed.len()
     };
-    // Eight devices, of which four are owed: two of the six that are free may be had.
-    assert_eq!(placed(booked(4, 0).work(elastic(2))), 4);
-    // What is in its team's own guarantee grows whatever is booked.
-    let mut fixed = lent("fixed", 6..8).class("fixed");
-    fixed.team = "b".to_owned();
-    let beside = booked(4, 0).team("b", 0).work(elastic(2)).work(fixed);
-    assert_eq!(placed(beside), 4);
-    // So does what is lent since the booking began.
-    let mut since = elastic(2);
-    since.started = Some(noon());
-    assert_eq!(placed(booked(4, 0).work(since)), 8);
+    assert_eq!(placed(booked(4, 0).work(elastic(2))), 8);
+    assert_eq!(placed(booked(4, 0).work(elastic(2)).work(talk(4))), 4);
+}
+
+#[test]
+fn work_that_may_not_be_preempted_borrows_nothing_of_a_booking_that_lasts() {
+    let rig = |from, hours| {
+        let rig = booked(4, from).with(|w| w.pools[0].non_preemptible_borrowing = true);
+        rig.work(job("firm", "b", 5, "fixed", hours)).team("b", 0)
+    };
+    assert!(starts(&rig(0, 0).plan()).is_empty());
+    assert!(starts(&rig(0, 9).plan()).is_empty());
+    // Beside it, or of what is in its own guarantee, it starts as ever.
+    assert_eq!(starts(&rig(-2, 0).plan()), ["firm"]);
+    let beside = booked(4, 0).work(job("firm", "a", 4, "fixed", 0));
+    assert_eq!(starts(&beside.plan()), ["firm"]);
+    // It is told to start when the booking is over.
+    let waits = rig(0, 0).plan();
+    assert_eq!(waits.waiting[0].expected_start, Some(hours(1)));
 }
 
 #[test]
@@ -328,15 +259,16 @@ fn work_of_the_booked_team_gets_the_room_and_what_it_leaves_is_lent_again() {
         .clone();
     let plans = cycles::run(world, 40);
     let evicted: Vec<_> = plans.iter().flat_map(victims).collect();
-    // Once for the booking, and once for what the team then has of it.
-    assert_eq!(evicted[0], ("all", Reason::Reservation, Some("show")));
+    assert_eq!(evicted, [("all", Reason::Reservation, Some("show"))]);
     let at = |name: &str| {
         let plan = plans.iter().find(|p| p.start_of(name).is_some());
         plan.unwrap_or_else(|| panic!("{name} starts")).now
     };
-    assert!(at("more") >= hours(1), "the eight were lent until then");
-    assert!(at("more") < hours(1) + TimeDelta::minutes(2));
     let talk = at("talk");
+    assert!(
+        at("more") >= hours(1) + TimeDelta::minutes(10),
+        "the eight were lent until then"
+    );
     assert!(talk >= hours(1) + TimeDelta::minutes(10));
     assert!(talk <= hours(1) + TimeDelta::minutes(11));
 }
@@ -352,16 +284,6 @@ fn work_of_the_booked_team_displaces_by_the_booking_when_policy_would_not() {
 }
 
 #[test]
-fn what_leaves_for_a_booking_does_not_come_back_to_leave_again() {
-    let rig = booked(4, 0).work(lent("one", 0..4)).work(lent("two", 4..8));
-    let rest = rig.settles(60);
-    assert_eq!(rest.evictions(), 1);
-    assert_eq!(rest.running(""), 2);
-    let waits = |w: &Workload| w.state == WorkloadState::Waiting;
-    assert!(!rest.world.workloads.iter().any(waits));
-}
-
-#[test]
 fn a_booking_holds_in_a_pool_that_does_not_backfill() {
     let rig = booked(6, 2)
         .with(|w| w.pools[0].backfill = Backfill::None)
@@ -370,4 +292,17 @@ fn a_booking_holds_in_a_pool_that_does_not_backfill() {
     let plan = rig.plan();
     assert_eq!(starts(&plan), ["short"]);
     assert!(plan.reservations.is_empty());
+}
+
+#[test]
+fn nobody_leaves_for_work_whose_booking_is_over_before_they_have_left() {
+    let ends_after = |seconds: i64| {
+        booked(1, 0).with(|w| {
+            w.bookings[0].to = noon() + TimeDelta::seconds(seconds);
+            w.workloads.push(lent("x", 0..8));
+            w.workloads.push(job("w", "demo", 1, "fixed", 0));
+        })
+    };
+    assert_eq!(victims(&ends_after(30).plan()), []);
+    assert_eq!(victims(&ends_after(31).plan()).len(), 1);
 }

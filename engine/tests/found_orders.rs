@@ -323,24 +323,6 @@ fn in_a_team_nobody_leaves_for_higher_work_that_can_start_beside_the_lower() {
 }
 
 #[test]
-fn who_must_be_in_the_guarantee_takes_nobody_back_while_its_team_starts_more() {
-    let policy = PreemptionPolicy {
-        within_team: WithinTeam::LowerPriority,
-        grace_seconds: 0,
-        ..PreemptionPolicy::default()
-    };
-    let rig = Rig::new()
-        .pool(pool(Backfill::Easy, policy))
-        .nodes(1, 2)
-        .team("a", 1)
-        .work(one("r", "a", "n1", 0, 10))
-        .work(Workload::waiting("w", "a", 1, before(60)).class("fixed"))
-        .work(Workload::waiting("x", "a", 1, before(50)));
-    // What was evicted for `w` beside the start of `x` was evicted in vain: `x` counts before it.
-    assert!(evicted(&rig.plan()).is_empty());
-}
-
-#[test]
 fn what_may_pass_a_start_that_is_kept_is_found_beside_it_on_the_same_node() {
     let ends = |work: Workload, seconds: i64| Workload {
         time_limit_seconds: Some(seconds),

@@ -2,7 +2,7 @@
 
 use engine::plan::Plan;
 use engine::rig::{Rig, before, eager};
-use engine::world::{Node, Pool, PreemptionPolicy, Workload};
+use engine::world::{Node, Placed, PlacedDevice, Pool, PreemptionPolicy, Workload};
 
 /// A pool that consolidates and displaces nobody, with so many nodes of so many devices.
 fn rig(nodes: usize, gpus: u32) -> Rig {
@@ -208,4 +208,49 @@ fn the_last_place_beside_an_emptied_node_is_for_who_is_the_last_to_give_way() {
     };
     assert_eq!(moved(&rig("a")), ["a to n2"]);
     assert_eq!(moved(&rig("b")), ["b to n2"]);
+}
+
+#[test]
+fn what_leaves_an_emptied_node_goes_where_nobody_stands() {
+    let emptied = |name: &str| Node::new(name, "p", 2).state(engine::world::NodeState::Draining);
+    let place = |node: &str, devices: [u32; 2]| Placed {
+        node: node.to_owned(),
+        devices: devices.map(PlacedDevice::whole).to_vec(),
+    };
+    let gang = |place: [Placed; 2]| {
+        let mut gang = running("gang", "n2", &[0, 1], 100).workers(2);
+        gang.placed = place.to_vec();
+        gang
+    };
+    let policy = PreemptionPolicy {
+        grace_seconds: 5,
+        ..eager()
+    };
+    let rig = Rig::new()
+        .pool(Pool::new("p").preemption(policy))
+        .node(emptied("n1"))
+        .node(emptied("n2"))
+        .node(Node::new("n3", "p", 2))
+        .team("t", 100);
+    let plan = rig
+        .work(running("a", "n1", &[0, 1], 10))
+        .work(gang([place("n2", [0, 1]), place("n3", [0, 1])]))
+        .plan();
+    // The gang leaves for nobody, and until it has left stands on all there is.
+    assert_eq!(moved(&plan), Vec::<String>::new());
+    let left: Vec<&str> = plan
+        .preemptions
+        .iter()
+        .map(|p| p.workload.as_str())
+        .collect();
+    assert_eq!(left, ["gang", "a"]);
+    // What it has itself is free for it.
+    let plan = Rig::new()
+        .node(emptied("n2"))
+        .node(Node::new("n1", "p", 2))
+        .node(Node::new("n3", "p", 2))
+        .team("t", 100)
+        .work(gang([place("n2", [0, 1]), place("n3", [0, 1])]))
+        .plan();
+    assert_eq!(moved(&plan).len(), 1);
 }

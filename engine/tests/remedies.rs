@@ -150,7 +150,7 @@ fn who_may_borrow_and_would_change_the_order_is_not_told_to_start() {
         work.fraction(SharingMode::TimeSlice, MilliGpu::from_milli(milli), memory)
     };
     let mut first = slice("j00", "t2", 100, Some(23_000)).workers(2);
-    (first.min_workers, first.predicted_seconds) = (Some(1), Some(2400));
+    first.predicted_seconds = Some(2400);
     let mut short = slice("j02", "t5", 250, None);
     short.time_limit_seconds = Some(300);
     let mut firm = slice("j03", "t2", 250, None).workers(2);

@@ -7,7 +7,7 @@ use domain::Timestamp;
 use domain::sharing::SharingMode;
 use rustc_hash::FxHashMap;
 
-use super::timeline::{Claim, Key, Slots, Timeline};
+use super::timeline::{Claim, Key, Keys, Slots, Timeline};
 use super::{NEVER, soon};
 use crate::index::{Index, Need};
 use crate::ledger::{Ledger, Paused, Slot, View};
@@ -47,7 +47,7 @@ pub(crate) struct PausedTimeline<'w> {
     pool: usize,
     scratch: Paused<'w>,
     claims: BTreeMap<Key, Claim>,
-    of_work: FxHashMap<usize, Vec<Key>>,
+    of_work: FxHashMap<usize, Keys>,
     turned: Option<Key>,
     free: i64,
     serial: usize,
@@ -192,16 +192,16 @@ impl<'i, 'w> Timeline<'i, 'w> {
 
     /// Whether nobody knows when a workload ends that stands there.
     fn endless(&self, work: usize) -> bool {
-        let mut keys = self.of_work.get(&work).into_iter().flatten();
-        keys.any(|key| key.0 == NEVER)
+        let keys = self.of_work.get(&work).map_or(&[][..], Keys::as_slice);
+        keys.iter().any(|key| key.0 == NEVER)
     }
 
     /// A node itself is another.
     pub fn remake(&mut self, ledger: &Ledger<'_, '_>, node: usize) {
         self.scratch.remake(node);
         for work in ledger.seated(node) {
-            let keys = self.of_work.get(work).into_iter().flatten();
-            let standing = keys.filter(|key| Some(**key) > self.turned);
+            let keys = self.of_work.get(work).map_or(&[][..], Keys::as_slice);
+            let standing = keys.iter().filter(|key| Some(**key) > self.turned);
             let slots = standing.filter_map(|key| self.claims.get(key));
             for slot in slots.flat_map(|claim| claim.slots.iter()) {
                 if slot.node == node {
@@ -226,8 +226,8 @@ impl<'i, 'w> Timeline<'i, 'w> {
             self.vacate(claim.work, &claim.slots);
         }
         if let Some(keys) = self.of_work.get_mut(&claim.work) {
-            keys.retain(|there| *there != key);
-            if keys.is_empty() {
+            keys.remove(key);
+            if keys.as_slice().is_empty() {
                 self.of_work.remove(&claim.work);
             }
         }

@@ -1,5 +1,6 @@
 //! What stands in one pool until when, turned to any moment; and the starts that are reserved in it.
 
+mod keys;
 mod reserved;
 
 use std::collections::BTreeMap;
@@ -17,6 +18,7 @@ use crate::place::{devices_free, stands_free};
 use crate::whole::Promise;
 use crate::world::{NodeState, Placed, WorkloadState};
 
+pub(super) use keys::Keys;
 pub(crate) use reserved::Reserved;
 pub(super) use reserved::devices;
 
@@ -38,7 +40,7 @@ pub(crate) struct Timeline<'i, 'w> {
     /// What stands at the moment to which the timeline is turned, in the later view.
     pub(super) scratch: Ledger<'i, 'w>,
     pub(super) claims: BTreeMap<Key, Claim>,
-    pub(super) of_work: FxHashMap<usize, Vec<Key>>,
+    pub(super) of_work: FxHashMap<usize, Keys>,
     /// Claims up to here have ended in the scratch.
     pub(super) turned: Option<Key>,
     /// Whole devices that nothing stands on there, on nodes where work starts.
@@ -74,12 +76,10 @@ impl<'i, 'w> Timeline<'i, 'w> {
         let index = ledger.index;
         let mut timeline = Self::without_claims(index, pool, Ledger::empty(index));
         let mut works: Vec<usize> = (0..index.works.len()).collect();
-        works.retain(|&work| {
-            let row = index.works[work].row;
-            !ledger.slots(work).is_empty() || !row.placed.is_empty()
-        });
+        works.retain(|&work| !ledger.slots(work).is_empty() || index.works[work].stint.placed > 0);
         works.sort_by_cached_key(|&work| Self::turn_of(index, work));
         timeline.counts = false;
+        timeline.of_work.reserve(works.len());
         works
             .into_iter()
             .for_each(|work| timeline.claim(ledger, work));
@@ -122,8 +122,9 @@ impl<'i, 'w> Timeline<'i, 'w> {
 
     /// Of ends that nobody knows that of who began first is taken to be first.
     pub(super) fn turn_of(index: &Index<'_>, work: usize) -> (Timestamp, Timestamp, usize) {
-        let row = index.works[work].row;
-        (row.started.unwrap_or(index.world.now), row.submitted, work)
+        let facts = &index.works[work];
+        let started = facts.stint.started.unwrap_or(index.world.now);
+        (started, facts.wait.submitted, work)
     }
 
     /// A workload stands where it does and will in the cycle's state, and where it leaves.
@@ -194,7 +195,7 @@ impl<'i, 'w> Timeline<'i, 'w> {
     /// Says that a workload stands on nothing; gives what it stood on, and until when.
     pub fn remove(&mut self, work: usize) -> Vec<(Timestamp, Vec<Rc<Slot>>)> {
         let keys = self.of_work.get(&work).cloned().unwrap_or_default();
-        let told = keys.into_iter().filter_map(|key| {
+        let told = keys.as_slice().iter().filter_map(|&key| {
             let claim = self.lift(key)?;
             self.undo.push(Undo::Lifted(key, claim.clone()));
             Some((key.0, claim.slots.to_vec()))

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use domain::sharing::SharingMode;
 
 use super::facts::{Facts, PlacedWork};
+use crate::plan::Plan;
 use crate::world::{Placed, PlacedDevice, Workload};
 
-pub(super) fn faults(facts: &Facts<'_>) -> Vec<String> {
+pub(super) fn faults(facts: &Facts<'_>, plan: &Plan) -> Vec<String> {
     let starts = facts.starts.iter().chain(&facts.growth);
     let starts: Vec<_> = starts.flat_map(|(_, workers)| workers).collect();
     let kept = facts.kept.iter().flat_map(|(_, workers)| workers);
@@ -20,7 +21,21 @@ pub(super) fn faults(facts: &Facts<'_>) -> Vec<String> {
     let mut faults = view(facts, &facts.now(), &starts, "now");
     let when = "once victims have left";
     faults.extend(view(facts, &facts.later(), &later, when));
+    faults.extend(moved_off(facts, plan));
     faults
+}
+
+/// Faults of what moves off nodes that are emptied: nothing else stands where it goes.
+fn moved_off(facts: &Facts<'_>, plan: &Plan) -> Vec<String> {
+    let movers = plan.migrations.iter().filter(|m| m.gainer.is_none());
+    let movers: BTreeSet<&str> = movers.map(|m| m.workload.as_str()).collect();
+    let moves = |(work, _): &&(&Workload, Vec<Placed>)| movers.contains(work.name.as_str());
+    let there: PlacedWork<'_> = facts.remaining.iter().filter(moves).cloned().collect();
+    let now = facts.now();
+    let mut standing: PlacedWork<'_> = now.iter().filter(|work| !moves(work)).cloned().collect();
+    let new: Vec<&Placed> = there.iter().flat_map(|(_, workers)| workers).collect();
+    standing.extend(there.iter().cloned());
+    view(facts, &standing, &new, "once it has moved")
 }
 
 /// Faults at a moment at which the plan has added some workers.

@@ -9,7 +9,7 @@ use crate::backfill;
 use crate::index::Amount;
 use crate::ledger::{Ledger, Sight, Slot};
 use crate::order::Line;
-use crate::place::{Query, stands_free};
+use crate::place::{Query, holds_one, place, stands_free};
 use crate::quota;
 use crate::world::Stopped;
 
@@ -24,6 +24,8 @@ pub(super) struct Dead {
     all: bool,
     /// By kin, where one of it could start when that was last looked for.
     spare: Vec<Option<Spare>>,
+    /// By kin: from this place in the pool's list of nodes on none takes one of it any more.
+    full_from: Vec<usize>,
 }
 
 /// Where something could start.
@@ -72,6 +74,7 @@ impl Dead {
             kins: line.buckets().each_kin().map(|_| false).collect(),
             all: false,
             spare: line.buckets().each_kin().map(|_| None).collect(),
+            full_from: line.buckets().each_kin().map(|_| usize::MAX).collect(),
             line: Rc::clone(line),
         }
     }
@@ -88,6 +91,14 @@ impl Dead {
         let over = bounds.refuse(amount, firm);
         self.buckets[bucket as usize] |= over;
         over
+    }
+
+    /// Says that limits may let teams have more again.
+    fn ease(&mut self, eased: impl Fn(usize) -> bool) {
+        let buckets = self.line.buckets();
+        for bucket in 0..buckets.len() {
+            self.buckets[bucket] &= !eased(buckets.team_of(bucket));
+        }
     }
 
     /// Whether there is no place for anything in the line.
@@ -113,6 +124,18 @@ impl Cycle<'_, '_> {
             none &= dead.kins[kin];
         }
         dead.all = none;
+    }
+
+    /// Forgets who found no start, where limits may let them have what victims leave.
+    pub(super) fn ease(&mut self, pool: usize, dead: &mut Dead) {
+        let lost = std::mem::take(&mut self.lost);
+        if lost.is_empty() {
+            return;
+        }
+        let root = |team: usize| self.index.teams[team].path.last();
+        let eased = |team: usize| lost.iter().any(|&other| root(other) == root(team));
+        (self.failed).retain(|&(there, team, _), _| there != pool || !eased(team));
+        dead.ease(eased);
     }
 
     /// Where a workload of a bucket would start now; keeps in mind where others of it would not either.
@@ -158,15 +181,16 @@ impl Cycle<'_, '_> {
         pool: usize,
     ) -> Option<(usize, Vec<Rc<Slot>>)> {
         let kin = dead.line.buckets().kin_of(bucket)?;
-        let slots = &dead.spare[kin].as_ref()?.slots;
         let facts = &self.index.works[work];
         // Elsewhere it may count for another amount, or meet what it does not meet here.
-        if facts.row.min_workers.is_some()
-            || !self.index.pools[pool].is_uniform()
-            || self.bookings.any(pool)
-        {
+        if facts.stint.elastic || !self.index.pools[pool].is_uniform() || self.bookings.any(pool) {
             return None;
         }
+        if dead.spare[kin].is_none() && facts.stint.workers == 1 {
+            let slots = self.last_place(work, pool, &mut dead.full_from[kin]);
+            dead.spare[kin] = slots.map(|slots| Spare { work, slots });
+        }
+        let slots = &dead.spare[kin].as_ref()?.slots;
         let end = backfill::end_from(self.index, work, self.index.world.now);
         let key = (pool, facts.team, facts.shape);
         let failed = self.failed.get(&key);
@@ -180,6 +204,31 @@ impl Cycle<'_, '_> {
             return None;
         }
         Some((kin, slots.clone()))
+    }
+
+    /// A place for one worker on the last node that takes it: what starts takes it last, where nodes are
+    /// filled one after another, so that it stays known for long.
+    fn last_place(
+        &mut self,
+        work: usize,
+        pool: usize,
+        full_from: &mut usize,
+    ) -> Option<Vec<Rc<Slot>>> {
+        let nodes = &self.index.pools[pool].nodes;
+        let query = Query::start(self.index, work, pool);
+        *full_from = (*full_from).min(nodes.len());
+        while let Some(at) = full_from.checked_sub(1) {
+            let last = [nodes[at]];
+            let found = match holds_one(&self.ledger, query, nodes[at]) {
+                true => place(&mut self.ledger, query.only(&last)),
+                false => None,
+            };
+            if found.is_some() {
+                return found;
+            }
+            *full_from = at;
+        }
+        None
     }
 
     /// The kin that cannot start any more where they were known to, now that something has on these

@@ -42,17 +42,7 @@ impl Cycle<'_, '_> {
     fn grow_one(&mut self, work: usize, pool: usize, inside: bool) {
         let from = self.ledger.slots(work).len() as u32;
         let row = self.index.works[work].row;
-        let mates: Vec<usize> = match &row.topology.require {
-            None => self.index.pools[pool].nodes.clone(),
-            Some(label) => {
-                let home = self.ledger.slots(work)[0].node;
-                let domains = place::domains_of(self.index, &self.index.pools[pool].nodes, label);
-                domains
-                    .into_iter()
-                    .find(|domain| domain.contains(&home))
-                    .unwrap_or_default()
-            }
-        };
+        let mates = self.mates(work, pool);
         let gains = place::gains(&self.ledger, work, pool, &mates);
         let gained = gains.largest(|more| {
             let slots = self.gain(work, pool, &mates, more)?;
@@ -80,6 +70,18 @@ impl Cycle<'_, '_> {
         }
     }
 
+    /// The nodes on which more workers may join those that work has.
+    pub(super) fn mates(&self, work: usize, pool: usize) -> Vec<usize> {
+        let nodes = &self.index.pools[pool].nodes;
+        let Some(label) = &self.index.works[work].row.topology.require else {
+            return nodes.clone();
+        };
+        let home = self.ledger.slots(work)[0].node;
+        let domains = place::domains_of(self.index, nodes, label);
+        let own = domains.into_iter().find(|domain| domain.contains(&home));
+        own.unwrap_or_default()
+    }
+
     /// Room for so many workers more on these nodes, within what limits, bookings and kept starts
     /// let work gain.
     fn gain(
@@ -93,8 +95,6 @@ impl Cycle<'_, '_> {
             .workers(more)
             .only(nodes);
         let slots = start::place_within(&mut self.ledger, query)?;
-        let lets =
-            self.growth_owes_nothing(work, pool, &slots) && self.growth_holds(work, pool, &slots);
-        lets.then_some(slots)
+        self.growth_holds(work, pool, &slots).then_some(slots)
     }
 }

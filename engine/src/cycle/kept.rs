@@ -8,7 +8,7 @@ use domain::sharing::SharingMode;
 use super::Cycle;
 use crate::cycles::told_name;
 use crate::index::{Amount, Need};
-use crate::ledger::{Part, Sight, Slot, Standing};
+use crate::ledger::{Ledger, Part, Sight, Slot, Standing};
 use crate::place::stands_free;
 use crate::plan::Nomination;
 use crate::quota;
@@ -19,10 +19,11 @@ impl Cycle<'_, '_> {
     pub(super) fn keep_room(&mut self) {
         let index = self.index;
         let now = index.world.now;
-        // Work that may not borrow first: beside it others of its team borrow, as they did
-        // when the room was made.
+        // Who moves first: it has left for its place. Then work that may not borrow: beside it others
+        // of its team borrow, as they did when the room was made.
+        let leaves = |ledger: &Ledger<'_, '_>, work| ledger.standing(work) == Standing::Leaving;
         let mut order: Vec<usize> = index.nominated.iter().copied().collect();
-        order.sort_by_key(|&work| index.works[work].preemptible);
+        order.sort_by_key(|&work| (!leaves(&self.ledger, work), index.works[work].preemptible));
         for work in order {
             let Some(kept) = index.works[work]
                 .row
@@ -40,7 +41,7 @@ impl Cycle<'_, '_> {
                     Some(Rc::new(crate::ledger::slot(index, work, p, node)))
                 })
                 .collect();
-            let leaving = self.ledger.standing(work) == Standing::Leaving;
+            let leaving = leaves(&self.ledger, work);
             if slots.len() != kept.placement.len()
                 || !(index.ready(work) || leaving)
                 || !self.keeps(work, &slots)
@@ -49,25 +50,29 @@ impl Cycle<'_, '_> {
             }
             let amount: Amount = slots.iter().map(|s| s.amount).sum();
             let pool = index.nodes[slots[0].node].pool;
-            if quota::allowed(&self.ledger, work, pool, amount).is_err() {
+            // Who moves goes on there whatever its team may hold by now: nobody else may stand there.
+            if !leaving && quota::allowed(&self.ledger, work, pool, amount).is_err() {
                 continue;
             }
-            if !leaving && stands_free(&mut self.ledger, work, &slots, Sight::Start) {
+            let starts = !leaving
+                && self.firm_lets(work, pool, &slots)
+                && stands_free(&mut self.ledger, work, &slots, Sight::Start);
+            if starts {
                 self.start(work, slots);
             } else if stands_free(&mut self.ledger, work, &slots, Sight::Later) {
+                if leaving {
+                    self.stands_later(work, pool, &slots);
+                    self.ledger.nominate(work, slots);
+                    continue;
+                }
                 let waits_for = self.leavers_on(&slots, work);
                 let placement = self.places(&slots);
-                self.stands_later(work, pool, &slots);
-                self.ledger.nominate(work, slots);
-                if !leaving {
-                    self.engaged.push(work);
-                    let workload = index.works[work].row.name.clone();
-                    self.plan.nominations.push(Nomination {
-                        workload,
-                        placement,
-                        waits_for,
-                    });
-                }
+                self.keep_for(work, pool, slots);
+                self.plan.nominations.push(Nomination {
+                    workload: index.works[work].row.name.clone(),
+                    placement,
+                    waits_for,
+                });
             }
         }
     }

@@ -6,10 +6,12 @@ use std::rc::Rc;
 use super::Cycle;
 use super::turn::Making;
 use crate::consolidate;
-use crate::ledger::Slot;
+use crate::index::Amount;
+use crate::ledger::{Sight, Slot, View};
 use crate::order::Picker;
 use crate::plan::{Migration, Nomination, Preemption, Reason};
 use crate::preempt::{self, Rules};
+use crate::quota;
 use crate::start;
 use crate::world::NodeState;
 
@@ -19,7 +21,63 @@ impl Cycle<'_, '_> {
         if !self.index.drains() {
             return;
         }
-        // Places may be few: who would be the last to be a victim is the first to have one.
+        for (work, slots) in self.drained() {
+            let pool = self.index.nodes[slots[0].node].pool;
+            if self.move_off(work, pool, &slots, true).is_some() {
+                continue;
+            }
+            let keep = self.stays_of(work, &slots);
+            if keep == 0 && !preempt::service_can_lose(&self.ledger, work) {
+                continue;
+            }
+            let lost = preempt::lost_gpu_seconds(self.index, work, &slots[keep..]);
+            self.ledger.release(work, keep);
+            let row = self.index.works[work].row;
+            // What was shrunk for another before leaves for nobody by now.
+            let told = &mut self.plan.preemptions;
+            let before = told.iter().position(|p| p.workload == row.name);
+            let before = before.map_or(0, |at| told.remove(at).lost_gpu_seconds);
+            told.push(Preemption {
+                workload: row.name.clone(),
+                gainer: None,
+                reason: Reason::Drain,
+                lost_gpu_seconds: before + lost,
+                to_workers: keep as u32,
+                released: (keep as u32..row.placed.len() as u32).collect(),
+            });
+        }
+    }
+
+    /// Moves work of a pool off nodes that are emptied before others start where it would go: what is in its
+    /// team's guarantee, or what is not. What would count for more there leaves that to those that start.
+    /// Gives whose it is and where it goes.
+    pub(super) fn move_drained(
+        &mut self,
+        pool: usize,
+        inside: bool,
+    ) -> Vec<(usize, Vec<Rc<Slot>>)> {
+        let mut moved = Vec::new();
+        if !self.index.drains() {
+            return moved;
+        }
+        for (work, slots) in self.drained() {
+            let team = self.index.works[work].team;
+            if self.index.nodes[slots[0].node].pool == pool
+                && quota::in_guarantee(&self.ledger, pool, team, 0) == inside
+                && let Some(there) = self.move_off(work, pool, &slots, false)
+            {
+                moved.push((team, there));
+            }
+        }
+        if !moved.is_empty() {
+            self.renew(pool);
+        }
+        moved
+    }
+
+    /// What has to leave nodes that are emptied, and where it is. Places may be few: who would be the last
+    /// to be a victim is the first to have one.
+    fn drained(&self) -> Vec<(usize, Vec<Rc<Slot>>)> {
         let mut all: Vec<(usize, Vec<Rc<Slot>>)> = (0..self.index.works.len())
             .filter_map(|work| Some((work, preempt::drained(&self.ledger, work)?)))
             .collect();
@@ -29,37 +87,41 @@ impl Cycle<'_, '_> {
             let first = (Reverse(facts.priority), Reverse(cost));
             (first, facts.row.started, *work)
         });
-        for (work, slots) in all {
-            let pool = self.index.nodes[slots[0].node].pool;
-            let workload = self.index.works[work].row.name.clone();
-            let mark = self.ledger.mark();
-            self.ledger.release(work, 0);
-            if let Some(there) = start::room_elsewhere(&mut self.ledger, work, pool, &slots) {
-                let placement = self.places(&there);
-                self.ledger.nominate(work, there);
-                self.plan.migrations.push(Migration {
-                    workload,
-                    gainer: None,
-                    placement,
-                });
-                continue;
-            }
-            self.ledger.rollback(mark);
-            let keep = self.stays_of(work, &slots);
-            if keep == 0 && !preempt::service_can_lose(&self.ledger, work) {
-                continue;
-            }
-            let lost = preempt::lost_gpu_seconds(self.index, work, &slots[keep..]);
-            self.ledger.release(work, keep);
-            self.plan.preemptions.push(Preemption {
-                workload,
-                gainer: None,
-                reason: Reason::Drain,
-                lost_gpu_seconds: lost,
-                to_workers: keep as u32,
-                released: (keep as u32..slots.len() as u32).collect(),
-            });
+        all
+    }
+
+    /// Moves work from these devices to others of its pool, if there is room; where it counts for more
+    /// only if that is let.
+    fn move_off(
+        &mut self,
+        work: usize,
+        pool: usize,
+        slots: &[Rc<Slot>],
+        for_more: bool,
+    ) -> Option<Vec<Rc<Slot>>> {
+        let mark = self.ledger.mark();
+        self.ledger.release(work, 0);
+        let amount = |slots: &[Rc<Slot>]| slots.iter().map(|slot| slot.amount).sum::<Amount>();
+        // Nobody is told what a mover waits for: but for itself, its place is free now.
+        let gone = self.ledger.mark();
+        for slot in slots {
+            self.ledger.vacate(View::Now, work, slot);
         }
+        let there = start::room_elsewhere(&mut self.ledger, work, pool, slots, Sight::Start);
+        self.ledger.rollback(gone);
+        let there = there.filter(|there| for_more || amount(there) <= amount(slots));
+        let Some(there) = there else {
+            self.ledger.rollback(mark);
+            return None;
+        };
+        let placement = self.places(&there);
+        self.ledger.nominate(work, there.clone());
+        self.plan.migrations.push(Migration {
+            workload: self.index.works[work].row.name.clone(),
+            gainer: None,
+            placement,
+        });
+        Some(there)
     }
 
     /// How many workers of what has no room elsewhere can stay where they are: the highest ranks leave,
@@ -125,9 +187,7 @@ impl Cycle<'_, '_> {
         }
         let placement = self.places(&moves.slots);
         let pool = self.index.nodes[moves.slots[0].node].pool;
-        self.stands_later(work, pool, &moves.slots);
-        self.ledger.nominate(work, moves.slots);
-        self.engaged.push(work);
+        self.keep_for(work, pool, moves.slots);
         for mover in moves.movers {
             let workload = self.index.works[mover.work].row.name.clone();
             waits_for.push(workload.clone());

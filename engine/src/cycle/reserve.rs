@@ -69,13 +69,20 @@ impl<'i, 'w> Cycle<'i, 'w> {
     }
 
     /// Whether work on these devices until then leaves the starts that are kept alone.
-    fn passes(&mut self, work: usize, pool: usize, slots: &[Rc<Slot>], end: Timestamp) -> bool {
+    pub(super) fn passes(
+        &mut self,
+        work: usize,
+        pool: usize,
+        slots: &[Rc<Slot>],
+        end: Timestamp,
+    ) -> bool {
         let inside = self.inside(work, pool, slots);
         let timeline = self.timelines[pool].as_mut();
         timeline.is_none_or(|timeline| timeline.passes(work, slots, end, inside))
     }
 
-    /// Whether bookings let work stand on these devices.
+    /// Whether bookings let work stand on these devices, and those of its team who wait in kept room for their
+    /// part of the guarantee: whoever borrows meanwhile would count before them.
     pub(super) fn may_stand(
         &self,
         work: usize,
@@ -84,7 +91,8 @@ impl<'i, 'w> Cycle<'i, 'w> {
         slots: &[Rc<Slot>],
     ) -> bool {
         let milli = slots.iter().map(|s| bookings::milli(s)).sum();
-        self.bookings.let_stand(self.index, work, pool, span, milli)
+        let lets = self.bookings.let_stand(self.index, work, pool, span, milli);
+        lets && self.firm_lets(work, pool, slots)
     }
 
     /// Whether work on these devices is in its team's guarantee.
@@ -320,7 +328,8 @@ impl<'i, 'w> Cycle<'i, 'w> {
         let begin = backfill::after_grace(index, pool);
         let end = backfill::end_from(index, work, begin);
         let inside = self.inside(work, pool, slots);
-        if !self.may_stand(work, pool, (begin, end), slots) {
+        let stands = self.may_stand(work, pool, (begin, end), slots);
+        if !stands || !self.is_inside_then(work, pool, slots, leaving) {
             return false;
         }
         let Some(timeline) = self.timelines[pool].as_mut() else {
@@ -373,13 +382,6 @@ impl<'i, 'w> Cycle<'i, 'w> {
         false
     }
 
-    /// Says that a workload stands on devices once those that make way have left.
-    pub(super) fn stands_later(&mut self, work: usize, pool: usize, slots: &[Rc<Slot>]) {
-        let begin = backfill::after_grace(self.index, pool);
-        let end = backfill::end_from(self.index, work, begin);
-        self.stands(work, pool, slots, end);
-    }
-
     /// Whether workers that running work gains leave kept starts and bookings alone; those stay where
     /// they are until they [`settle_kept`](Self::settle_kept).
     pub(super) fn growth_holds(&mut self, work: usize, pool: usize, slots: &[Rc<Slot>]) -> bool {
@@ -414,7 +416,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
                 .plan
                 .preemptions
                 .iter()
-                .any(|p| matches!(p.reason, Reason::Drain | Reason::Reservation));
+                .any(|p| p.reason == Reason::Drain);
         if moved {
             (0..self.index.pools.len()).for_each(|pool| self.renew(pool));
         }

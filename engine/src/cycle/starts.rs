@@ -21,6 +21,7 @@ impl Cycle<'_, '_> {
     /// has neither is given back.
     pub(super) fn start_in(&mut self, pool: usize, picker: Picker) -> Vec<usize> {
         let makes_room = self.makes_room(pool);
+        self.move_drained(pool, true);
         self.start_each(pool, picker, makes_room)
     }
 
@@ -42,6 +43,7 @@ impl Cycle<'_, '_> {
         let mut dead = Dead::of(picker.line());
         let asks = !picker.goes_on();
         let (mut failures, mut starts, mut asks_at) = (0_usize, 0_usize, (0, 0));
+        let mut drained = false;
         loop {
             // Asked at first, and after one failure or start, two, four: it costs a look for each
             // kind of work.
@@ -57,6 +59,8 @@ impl Cycle<'_, '_> {
                 break;
             }
             if asks && self.none_is_head(pool) && dead.all() {
+                // Nothing else may have what these find.
+                self.widen_all(pool, &mut picker);
                 let mut rest = picker.take_inside(&self.ledger);
                 self.find_stuck(&mut picker, &mut hints, &mut dead, pool);
                 rest.extend(picker.take_borrowers(&self.ledger));
@@ -67,7 +71,13 @@ impl Cycle<'_, '_> {
                 given_back.extend(rest);
                 break;
             }
-            let next = picker.next_inside(&self.ledger).or_else(|| {
+            let inside = picker.next_inside(&self.ledger);
+            if inside.is_none() && !std::mem::replace(&mut drained, true) {
+                for (team, slots) in self.move_drained(pool, false) {
+                    self.age(&mut hints, &mut dead, (team, pool), &slots);
+                }
+            }
+            let next = inside.or_else(|| {
                 // Who can start something matters to the shares of borrowers alone.
                 self.find_stuck(&mut picker, &mut hints, &mut dead, pool);
                 picker.next_borrower(&self.ledger)
@@ -79,15 +89,43 @@ impl Cycle<'_, '_> {
             hints.taken(team, work);
             let passes = before_head.as_ref().is_some_and(|b| b.contains(&work));
             let blocked = strict && self.heads[pool].is_some() && !passes;
+            if let Some(others) = picker.take_begun(self.index, work) {
+                hints.ages(team);
+                let before = self.ledger.version();
+                if !blocked && let Some(others) = self.widen(work, pool, others) {
+                    picker.held_more(&self.ledger, team, before);
+                    self.age(&mut hints, &mut dead, (team, pool), &others);
+                }
+                continue;
+            }
             match if blocked {
                 None
             } else {
                 self.find_start_of(work, pool, bucket, &mut dead)
             } {
                 Some(slots) => {
+                    if makes_room
+                        && inside.is_some()
+                        && let Some(higher) = self.serve_higher(work, pool, &slots, &mut picker)
+                    {
+                        hints.taken(team, higher);
+                        let slots = self.ledger.slots(higher).to_vec();
+                        self.age(&mut hints, &mut dead, (team, pool), &slots);
+                        hints.start_anew();
+                        self.ease(pool, &mut dead);
+                        starts += 1;
+                        continue;
+                    }
                     let before = self.ledger.version();
+                    let (slots, others) = match inside {
+                        Some(_) => self.split_at_guarantee(work, pool, slots),
+                        None => (slots, Vec::new()),
+                    };
                     self.start(work, slots.clone());
                     picker.held_more(&self.ledger, team, before);
+                    if !others.is_empty() {
+                        picker.put_back(self.index, work, others);
+                    }
                     self.age(&mut hints, &mut dead, (team, pool), &slots);
                     starts += 1;
                 }
@@ -111,6 +149,7 @@ impl Cycle<'_, '_> {
                         let slots = self.ledger.slots(work).to_vec();
                         self.age(&mut hints, &mut dead, (team, pool), &slots);
                         hints.start_anew();
+                        self.ease(pool, &mut dead);
                         starts += 1;
                         continue;
                     }
@@ -124,6 +163,9 @@ impl Cycle<'_, '_> {
                     failures += 1;
                 }
             }
+        }
+        if !strict || self.heads[pool].is_none() {
+            self.widen_all(pool, &mut picker);
         }
         if self.postponed.is_none() {
             self.mend(pool);

@@ -90,7 +90,8 @@ impl Hints {
         }
     }
 
-    fn ages(&mut self, team: usize) {
+    /// Says that a team has to be looked at again.
+    pub(super) fn ages(&mut self, team: usize) {
         if !std::mem::replace(&mut self.is_stale[team], true) {
             self.stale.push(team);
         }
@@ -162,7 +163,8 @@ impl Cycle<'_, '_> {
             }
             let beside = index.teams[parent].children.iter();
             let rivals = beside.filter(|&&c| picker.waits(c)).take(2).count();
-            if rivals < 2 {
+            // What starts already may start with more.
+            if rivals < 2 || picker.has_begun(team) {
                 continue;
             }
             if self.still_starts(hints.of[team].as_ref(), pool) {

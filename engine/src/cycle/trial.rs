@@ -23,8 +23,8 @@ impl Cycle<'_, '_> {
             nodes.binary_search_by_key(&node, name).is_ok()
         };
         let was_here = |name: &String| {
-            let work = index.by_name.get(name.as_str());
-            let placed = work.map(|&work| &index.works[work].row.placed);
+            let work = index.work(name);
+            let placed = work.map(|work| &index.works[work].row.placed);
             placed.is_some_and(|placed| placed.iter().any(|place| here(&place.node)))
         };
         let victims = self.plan.preemptions.iter().map(|v| &v.workload);

@@ -62,14 +62,9 @@ impl Cycle<'_, '_> {
         making
     }
 
-    /// Gives work that found no room to start the room that it may have by moves, else by victims. Work that
-    /// may not be preempted must be in the guarantee when they have left, too, in which what starts
-    /// meanwhile counts: its turn is after that.
+    /// Gives work that found no room to start the room that it may have by moves, else by victims.
     pub(super) fn make_room(&mut self, work: usize, pool: usize) -> bool {
-        if !self.makes_room(pool)
-            || !self.is_strict(pool) && !self.index.works[work].preemptible
-            || self.starts_elsewhere(work, pool)
-        {
+        if !self.makes_room(pool) || self.starts_elsewhere(work, pool) {
             return false;
         }
         let mut making = self.making(pool);

@@ -24,8 +24,8 @@ impl Cycle<'_, '_> {
         let mut given_back = Vec::new();
         let mut making = self.making(pool);
         let booked = !bookings::lasting(self.index, pool).is_empty();
-        // Who is not in its guarantee has nothing to take back; elastic work may be with fewer.
-        let only_inside = making.rules.only_reclaims() && !booked && !picker.line().has_elastic();
+        // Who is not in its guarantee has nothing to take back.
+        let only_inside = making.rules.only_reclaims() && !booked;
         self.behind = self.reserved_of(pool);
         self.behind.retain(|&work| picker.holds(self.index, work));
         loop {
@@ -109,9 +109,7 @@ impl Cycle<'_, '_> {
         }
         let placement = self.places(&room.slots);
         let pool = self.index.nodes[room.slots[0].node].pool;
-        self.stands_later(work, pool, &room.slots);
-        self.ledger.nominate(work, room.slots);
-        self.engaged.push(work);
+        self.keep_for(work, pool, room.slots);
         if std::mem::take(&mut self.met_behind[pool]) {
             self.mend(pool);
         }
@@ -148,5 +146,6 @@ impl Cycle<'_, '_> {
         told.to_workers = victim.keep as u32;
         told.released = (told.to_workers..facts.row.placed.len() as u32).collect();
         self.ledger.release(victim.work, victim.keep);
+        self.lost.push(self.index.works[victim.work].team);
     }
 }

@@ -108,24 +108,45 @@ impl<'w> Index<'w> {
 
     /// Gives the next number to a workload, or leaves it vacant.
     pub(super) fn push(&mut self, facts: Option<WorkFacts<'w>>, name: &'w str) {
-        self.works.push(WorkFacts::vacant());
         self.names.push(name);
-        if let Some(facts) = facts {
-            self.fill(self.works.len() - 1, facts);
+        match facts {
+            Some(facts) => {
+                self.count_in(self.works.len(), &facts);
+                self.works.push(facts);
+            }
+            None => self.works.push(WorkFacts::vacant()),
         }
     }
 
-    /// A workload has this number.
+    /// A workload has this number, that was vacant.
     pub(super) fn fill(&mut self, work: usize, facts: WorkFacts<'w>) {
-        let name = facts.row.name.as_str();
+        self.names[work] = facts.row.name.as_str();
+        self.count_in(work, &facts);
+        self.works[work] = facts;
+    }
+
+    /// The number of a workload: they are in the order of the names.
+    pub fn work(&self, name: &str) -> Option<usize> {
+        let first = self.names.partition_point(|there| *there < name);
+        let alike = self.names[first..]
+            .iter()
+            .take_while(|there| **there == name);
+        let mut numbers = (first..).take(alike.count());
+        numbers.find(|&work| !self.works[work].is_vacant())
+    }
+
+    /// How many workloads there are.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    fn count_in(&mut self, work: usize, facts: &WorkFacts<'w>) {
+        self.count += 1;
         if let Some(service) = facts.service {
             let replicas = &mut self.services[service].replicas;
             replicas.insert(replicas.partition_point(|&r| r < work), work);
         }
-        self.names[work] = name;
-        self.by_name.insert(name, work);
         self.list(work, facts.row);
-        self.works[work] = facts;
     }
 
     /// Puts a workload on the lists of what steps of a cycle look at.

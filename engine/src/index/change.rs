@@ -93,7 +93,6 @@ impl<'w> Index<'w> {
         self.unlist(old);
         self.list(new, facts.row);
         self.names[new] = self.names[old];
-        self.by_name.insert(self.names[new], new);
         self.works[new] = facts;
     }
 
@@ -111,7 +110,7 @@ impl<'w> Index<'w> {
             self.services[service].replicas.retain(|&r| r != work);
         }
         self.unlist(work);
-        self.by_name.remove(facts.row.name.as_str());
+        self.count -= usize::from(!facts.is_vacant());
     }
 
     /// Takes a node's row in place of the one of that name; false where more than the node itself

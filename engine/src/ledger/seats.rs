@@ -15,6 +15,37 @@ impl<'w> Ledger<'_, 'w> {
         self.standing.resize(self.index.works.len(), Standing::Idle);
     }
 
+    /// All work stands as its rows say, where nothing stands yet. What waits does so already.
+    pub(super) fn seat_all(&mut self) {
+        let index = self.index;
+        for work in 0..index.works.len() {
+            let facts = &index.works[work];
+            let leaves = match facts.wait.state {
+                WorkloadState::Running => false,
+                WorkloadState::Leaving => true,
+                WorkloadState::Waiting | WorkloadState::Suspended => continue,
+            };
+            let slots = self.placed(work, &facts.row.placed);
+            for slot in &slots {
+                self.put(View::Now, work, slot, 1);
+                if !leaves {
+                    self.put(View::Later, work, slot, 1);
+                }
+                let seats = &mut self.seats[slot.node];
+                if seats.last() != Some(&work) {
+                    seats.push(work);
+                }
+            }
+            if leaves {
+                self.standing[work] = Standing::Leaving;
+            } else {
+                self.settle(work, slots, Standing::Running);
+            }
+        }
+        self.journal.clear();
+        self.stirred = 0;
+    }
+
     /// A workload stands as its row says; its nodes are filled after that.
     pub fn seat(&mut self, work: usize) {
         let row = self.index.works[work].row;

@@ -20,6 +20,8 @@ pub(crate) struct Buckets {
     kin: Vec<u32>,
     /// What each asks for at the least, and whether it may not be preempted.
     asks: Vec<(Amount, bool)>,
+    /// The team of each.
+    teams: Vec<usize>,
     kins: FxHashMap<Kin, u32>,
     pub(super) alike: Vec<Alike>,
 }
@@ -54,6 +56,7 @@ impl Buckets {
             let least = index.charge_least(work, pool);
             let least = least * Amount::from(facts.row.workers_least());
             self.asks.push((least, !facts.preemptible));
+            self.teams.push(facts.team);
         }
         bucket
     }
@@ -71,6 +74,11 @@ impl Buckets {
     /// What work of a bucket asks for at the least, and whether it may not be preempted.
     pub fn asks(&self, bucket: u32) -> (Amount, bool) {
         self.asks[bucket as usize]
+    }
+
+    /// The team of a bucket.
+    pub fn team_of(&self, bucket: usize) -> usize {
+        self.teams[bucket]
     }
 
     /// The kin of a bucket; nothing where more than it tells whether there is a place.

@@ -42,7 +42,7 @@ fn rank(index: &Index<'_>, work: usize, pool: usize) -> Rank {
 
 /// What a workload counts for with all its workers, at the least.
 fn amount(index: &Index<'_>, work: usize, pool: usize) -> Amount {
-    index.charge_least(work, pool) * Amount::from(index.works[work].row.workers)
+    index.charge_least(work, pool) * Amount::from(index.works[work].stint.workers)
 }
 
 /// A workload in a line.
@@ -50,6 +50,7 @@ fn amount(index: &Index<'_>, work: usize, pool: usize) -> Amount {
 pub(super) struct Entry {
     rank: Rank,
     pub work: usize,
+    /// What it counts for with the least workers: with that it may be in a guarantee.
     pub amount: Amount,
     pub bucket: u32,
 }
@@ -62,14 +63,13 @@ pub(crate) struct Line {
     /// The bucket of each, apart from all else: who looks for some passes over many.
     pub(super) tags: Vec<Vec<u32>>,
     buckets: Buckets,
-    /// By team: how much of its work with devices asks for each amount.
+    /// By team: how much of its work with devices asks for each amount at the least.
     pub(super) amounts: Vec<BTreeMap<Amount, usize>>,
     /// How much there is in each subtree.
     pub(super) left: Vec<usize>,
     pub(super) total: usize,
     /// Work of which more than its kin tells whether there is a place.
     odd: usize,
-    elastic: usize,
 }
 
 impl Line {
@@ -82,7 +82,6 @@ impl Line {
             left: vec![0; index.teams.len()],
             total: 0,
             odd: 0,
-            elastic: 0,
         }
     }
 
@@ -157,9 +156,6 @@ impl Line {
             add(&mut self.left[team]);
         }
         add(&mut self.total);
-        if facts.row.min_workers.is_some() {
-            add(&mut self.elastic);
-        }
         match self.buckets.kin_of(bucket) {
             Some(kin) => {
                 let alike = &mut self.buckets.alike[kin];
@@ -199,11 +195,6 @@ impl Line {
         self.total
     }
 
-    /// Whether any of it is elastic.
-    pub fn has_elastic(&self) -> bool {
-        self.elastic > 0
-    }
-
     /// The kin that are there by their numbers, with one workload of each.
     pub fn each_kin(&self) -> Vec<(usize, usize)> {
         let alike = self.buckets.alike.iter().enumerate();
@@ -226,7 +217,7 @@ impl Line {
 
 /// Nothing where more than it tells whether there is a place.
 pub(super) fn kin(index: &Index<'_>, pool: usize, work: usize) -> Option<Kin> {
-    let least = index.works[work].row.workers_least();
+    let least = index.works[work].stint.least;
     match gang(index, Query::start(index, work, pool).workers(least))? {
         (_, frame, least, None) => Some((frame, least)),
         _ => None,
@@ -238,7 +229,8 @@ impl Entry {
         Self {
             rank: rank(index, work, pool),
             work,
-            amount: amount(index, work, pool),
+            amount: index.charge_least(work, pool)
+                * Amount::from(index.works[work].row.workers_least()),
             bucket: buckets.number(index, pool, work),
         }
     }

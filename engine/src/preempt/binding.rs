@@ -1,6 +1,9 @@
 //! Which rules of a pool's policy keep a workload from making room, by their keys, and until when.
 
+use std::rc::Rc;
+
 use super::Rules;
+use super::outlook::Outlooks;
 use super::search::could_make_room;
 use crate::ledger::Ledger;
 
@@ -65,7 +68,14 @@ pub(crate) fn once_protected_ran(
 ) -> Option<i64> {
     let mut rules = Rules::of(ledger.index, pool);
     rules.delay = 0;
-    let waits = rules.waits(ledger, pool);
+    let waits = match Outlooks::now(ledger).waits.get(&pool) {
+        Some(known) => Rc::clone(known),
+        None => {
+            let waits = Rc::new(rules.waits(ledger, pool));
+            ledger.outlooks.waits.insert(pool, Rc::clone(&waits));
+            waits
+        }
+    };
     let mut could = |seconds: i64| {
         rules.later = seconds;
         could_make_room(ledger, work, pool, &rules)

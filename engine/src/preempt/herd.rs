@@ -52,7 +52,7 @@ impl Member {
         kindred: impl FnOnce(Kind) -> bool,
     ) -> Self {
         let facts = &index.works[work];
-        let keep = keep(slots.len(), facts.stint.least);
+        let keep = keep(slots.len(), facts.stint.least as usize);
         let gone = &slots[keep..];
         let amount = gone.iter().map(|slot| slot.amount).sum();
         let stake = Stake::of(index, work, gone);
@@ -175,7 +175,7 @@ impl Herd {
         let facts = &ledger.index.works[work];
         let there = facts.preemptible
             && ledger.standing(work) == Standing::Running
-            && slots.len() == facts.stint.placed;
+            && slots.len() == facts.stint.placed as usize;
         there.then(|| ledger.index.nodes[first.node].pool)
     }
 
@@ -413,7 +413,7 @@ impl Known {
 /// Whether nothing was taken from a workload in this plan, nor was it moved.
 pub(super) fn untouched(ledger: &Ledger<'_, '_>, work: usize) -> bool {
     ledger.standing(work) == Standing::Running
-        && ledger.slots(work).len() == ledger.index.works[work].stint.placed
+        && ledger.slots(work).len() == ledger.index.works[work].stint.placed as usize
 }
 
 /// The workers that stay when a workload of so many loses the next: at its least it loses all.

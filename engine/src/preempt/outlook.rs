@@ -78,11 +78,13 @@ pub(crate) struct Outlooks {
     /// By pool, frame and workers: whether more steps than are taken are needed anyhow.
     too_many: FxHashMap<(usize, usize, u32), bool>,
     roomless: FxHashSet<Asked>,
+    /// By pool: after how many seconds who is protected is so no longer.
+    pub(super) waits: FxHashMap<usize, Rc<Vec<i64>>>,
 }
 
 impl Outlooks {
     /// What holds now: nothing, where anything was moved since.
-    fn now<'l>(ledger: &'l mut Ledger<'_, '_>) -> &'l mut Self {
+    pub(super) fn now<'l>(ledger: &'l mut Ledger<'_, '_>) -> &'l mut Self {
         let now = (ledger.version(), ledger.stands());
         if ledger.outlooks.seen != now {
             ledger.outlooks = Self {

@@ -230,7 +230,7 @@ impl Rules {
         facts.preemptible
             && ledger.standing(work) == Standing::Running
             // A plan takes from a workload by one right, which is the one that is told.
-            && (ledger.slots(work).len() == facts.stint.placed
+            && (ledger.slots(work).len() == facts.stint.placed as usize
                 || right.is_some() && self.shrunk.get(&work).copied() == right)
             && self.ran(index, work) >= least
             && self

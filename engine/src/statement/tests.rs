@@ -205,8 +205,8 @@ fn who_is_short_while_its_work_waits_is_so_since_it_was_first_seen() {
 }
 
 #[test]
-fn shrunk_guarantees_add_up_at_every_parent() {
-    // 10 devices for 18 in three departments: thirds are rounded, and one of them up.
+fn shrunk_guarantees_are_dealt_at_every_level_out_of_what_was_given_there() {
+    // 10 devices for 18 in three departments: thirds are rounded down, and one of the departments up.
     let mut rig = Rig::new().pool(Pool::new("p")).nodes(1, 10);
     for name in ["x", "y", "z"] {
         rig = rig.tenant(Team::new(name));
@@ -219,14 +219,14 @@ fn shrunk_guarantees_add_up_at_every_parent() {
     let all = made(&rig);
     let of = |team: &str| {
         let found = all.iter().find(|s| s.team == team);
-        found.expect("a statement").guaranteed
+        found.expect("a statement").guaranteed.milli()
     };
-    assert_eq!(of("x") + of("y") + of("z"), MilliGpu::whole(10));
+    assert_eq!(["x", "y", "z"].map(of), [3334, 3333, 3333]);
+    // Of two times 1666.667 that are 3333.333 together one is rounded up, under each of them.
     for name in ["x", "y", "z"] {
         assert_eq!(
-            of(&format!("{name}1")) + of(&format!("{name}2")),
-            of(name),
-            "{name}"
+            ["1", "2"].map(|part| of(&format!("{name}{part}"))),
+            [1667, 1666]
         );
     }
 }

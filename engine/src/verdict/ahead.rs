@@ -44,7 +44,7 @@ fn tried(cycle: &Cycle<'_, '_>) -> Starts {
     let index = cycle.index;
     let mut starts = Starts::default();
     let moments = moments(cycle);
-    if moments.is_empty() || index.nodes.len() + index.by_name.len() > ROWS_MAX {
+    if moments.is_empty() || index.nodes.len() + index.count() > ROWS_MAX {
         return starts;
     }
     let mut world = index.rows().to_world();
@@ -54,7 +54,7 @@ fn tried(cycle: &Cycle<'_, '_>) -> Starts {
         hold(&mut world);
         let made = cycle::decide(&world);
         let mut found = |name: &str, at: Timestamp| {
-            if let Some(&work) = index.by_name.get(name) {
+            if let Some(work) = index.work(name) {
                 starts.entry(work).or_insert((at, once));
             }
         };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use domain::MilliGpu;
 
-use super::{Memo, Verdict, blocked, in_pool, need};
+use super::{Memo, Verdict, blocked, in_pool, need_of};
 use crate::cycle::Cycle;
 use crate::index::{Amount, DEVICE, Index, Need};
 use crate::plan::Code;
@@ -43,7 +43,12 @@ pub fn alone(world: &World) -> BTreeMap<String, Vec<Bound>> {
                 pool: index.pools[pool].row.name.clone(),
                 code,
                 scope: scope.to_string(),
-                need: need(&index, work, Some(pool)),
+                need: need_of(
+                    &index,
+                    work,
+                    Some(pool),
+                    index.works[work].row.workers_least(),
+                ),
                 have: MilliGpu::from_milli(index.pools[pool].milli(have.max(0))),
             }
         };

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use domain::sharing::SharingMode;
 use rustc_hash::FxHashMap;
 
+use super::told::KnownWords;
 use crate::cycle::Cycle;
 use crate::index::{Amount, DEVICE, Need, bit};
 use crate::ledger::{Sight, View};
@@ -28,6 +29,9 @@ pub(crate) struct Counted {
     glances: Option<Rc<Vec<Glance>>>,
     /// What is said of the nodes that are out.
     pub(super) out: FxHashMap<(usize, usize), Rc<str>>,
+    /// Each pool as what binds.
+    pub(super) scopes: FxHashMap<usize, Arc<str>>,
+    pub(super) words: KnownWords,
 }
 
 /// What of a node other than its devices is too little.

@@ -9,6 +9,7 @@ use super::ahead;
 use super::remedies::RANKED_MAX;
 use crate::backfill::{self, NEVER};
 use crate::cycle::Cycle;
+use crate::cycles::told_name;
 use crate::index::{Amount, Index};
 use crate::ledger::{Ledger, Sight, Standing};
 use crate::place::Query;
@@ -142,9 +143,14 @@ fn victims_left(cycle: &Cycle<'_, '_>, work: usize) -> Option<(Timestamp, Once)>
             place.devices.is_empty() || place.devices.iter().any(|d| has(d.index))
         })
     };
-    let leaves_at = |victim: &String| {
-        let row = index.works[*index.by_name.get(victim.as_str())?].row;
-        if !row.placed.iter().any(own) {
+    // Ranks that were released before have a row of their own.
+    let leaves_at = |&there: &usize| {
+        let row = index.works[there].row;
+        let awaited = kept
+            .waits_for
+            .iter()
+            .any(|name| name == told_name(&row.name));
+        if !awaited || !row.placed.iter().any(own) {
             return None;
         }
         match row.state {
@@ -152,7 +158,9 @@ fn victims_left(cycle: &Cycle<'_, '_>, work: usize) -> Option<(Timestamp, Once)>
             _ => Some(backfill::after_grace(index, pool)),
         }
     };
-    let last = kept.waits_for.iter().filter_map(leaves_at).max();
+    let nodes = cycle.ledger.slots(work).iter().map(|slot| slot.node);
+    let there = nodes.flat_map(|node| cycle.ledger.seated(node));
+    let last = there.filter_map(leaves_at).max();
     let soon = backfill::soon(index);
     Some((last.unwrap_or(soon).max(soon), Once::VictimsLeft))
 }

@@ -117,7 +117,7 @@ fn for_want_of_host(
 fn binding(
     index: &Index<'_>,
     work: usize,
-    pool: Option<usize>,
+    told_pool: Option<usize>,
     verdict: &Verdict,
     need: (MilliGpu, MilliGpu),
     have: MilliGpu,
@@ -126,8 +126,8 @@ fn binding(
     let (least, most) = need;
     let need = gpus_between(least, most);
     let are_free = format!("{have} {} free", words::form_of(have, IS));
-    let never = pool.map_or(String::new(), |pool| never(index, work, pool));
-    let pool = pool.map_or("", |pool| index.pools[pool].row.name.as_str());
+    let never = || told_pool.map_or(String::new(), |pool| never(index, work, pool));
+    let pool = told_pool.map_or("", |pool| index.pools[pool].row.name.as_str());
     let scope = &verdict.scope;
     match verdict.code {
         Code::Suspended => "it is suspended until somebody resumes it".to_owned(),
@@ -147,11 +147,15 @@ fn binding(
         Code::OverLimit if scope.starts_with(REPLICAS) => full(index, work, scope),
         Code::OverLimit | Code::AncestorOverLimit => {
             let limit = limit(scope);
-            format!("it needs {need}, and {limit} in pool {pool} leaves {have}{never}")
+            format!(
+                "it needs {need}, and {limit} in pool {pool} leaves {have}{}",
+                never()
+            )
         }
         Code::NonPreemptibleOverGuarantee => format!(
-            "it may not be preempted and so must fit in the guarantee: it needs {need}, {have} {} left of it{never}",
-            words::form_of(have, IS)
+            "it may not be preempted and so must fit in the guarantee: it needs {need}, {have} {} left of it{}",
+            words::form_of(have, IS),
+            never()
         ),
         Code::OverBudget => format!("a budget of {scope} has stopped such work"),
         Code::WaitingForVictims => {

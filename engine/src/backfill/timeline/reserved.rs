@@ -186,7 +186,7 @@ impl Timeline<'_, '_> {
 
     fn forget_last(&mut self, work: usize) {
         let keys = self.of_work.get(&work);
-        let Some(&key) = keys.and_then(|keys| keys.last()) else {
+        let Some(&key) = keys.and_then(|keys| keys.as_slice().last()) else {
             return;
         };
         let Some(claim) = self.lift(key) else {

@@ -21,7 +21,7 @@ const ROWS_MAX: usize = 32_000;
 /// Whether the workload starts with the change; no where that would cost too much.
 pub(super) fn starts(trial: &mut Trial<'_, '_, '_>, remedy: &Remedy) -> bool {
     let index = trial.cycle.index;
-    let rows = index.nodes.len() + index.by_name.len();
+    let rows = index.nodes.len() + index.count();
     if trial.cycle.proofs == PROOFS_MAX || (trial.cycle.proofs + 1) * rows > ROWS_MAX {
         return false;
     }
