@@ -76,6 +76,13 @@ bench_starts() {
     target/release/allotment-rig measure-fleet --agents "${AGENTS:-50}" --count "${COUNT:-200}" --burst "${BURST:-2000}"
 }
 
+# The idle agent with eight simulated devices: its memory, and its part of a core over SECONDS_LONG seconds.
+bench_agent() {
+    need_postgres
+    cargo build --quiet --release --workspace --bins --lib
+    target/release/allotment-rig measure-agent --seconds "${SECONDS_LONG:-60}"
+}
+
 bench() { # NAME
     case $1 in
         b1) bench_placement ;;
@@ -86,8 +93,9 @@ bench() { # NAME
         b6) bench_day ;;
         b8) bench_submissions ;;
         b9) bench_starts ;;
+        agent) bench_agent ;;
         engine) bench_engine ;;
-        all) bench_engine && bench_submissions && bench_starts ;;
-        *) fail "there is no benchmark $1; there are: b1 to b6, b8, b9, engine (b1 to b6), all" ;;
+        all) bench_engine && bench_submissions && bench_starts && bench_agent ;;
+        *) fail "there is no benchmark $1; there are: b1 to b6, b8, b9, agent, engine (b1 to b6), all" ;;
     esac
 }

@@ -22,6 +22,20 @@ check_worlds() { # [N]
         fail "a law does not hold in worlds of WORLDS_SEED=$seed; the least that shows it becomes a test in engine/tests/found.rs"
 }
 
+# Starts and ends of the agent's jobs, in all modes.
+STARTS_DEFAULT=1000
+
+# So many starts and ends in a row, after each round of which nothing may be left behind.
+check_starts() { # [N]
+    local count=${1:-$STARTS_DEFAULT}
+    [[ $count =~ ^[1-9][0-9]{0,6}$ ]] || fail "starts: $count is refused; give a number of starts such as $STARTS_DEFAULT"
+    need_build_tools
+    cargo build --workspace --quiet
+    say "$count starts and ends"
+    ALLOTMENT_STARTS=$count cargo test --workspace --test it -- --nocapture starts::many_starts ||
+        fail "something is left behind, or did not end"
+}
+
 # Sets $schemathesis to the program.
 need_schemathesis() {
     schemathesis=$tools/contract/bin/schemathesis

@@ -92,6 +92,8 @@ step "build" cargo build --workspace --all-targets
 if [ "$failed" -eq 0 ] || [ -x target/debug/allotment-rig ]; then
     export -f unit_tests
     step "tests" target/debug/allotment-rig with-postgres bash -c unit_tests
+    source dev.d/cgroup2.sh
+    step "control groups 2" check_cgroup2
     step "planner cases" "$python" tests/cases/run.py --plan "$PWD/target/debug/allot plan"
     step "examples" example_tests
     step "deployment files" "$python" tests/check_compose.py --bin-dir target/debug

@@ -94,7 +94,7 @@ FROM (VALUES
     ('reachability', 'lost', ARRAY['ready']),
     ('device', 'healthy', ARRAY['suspect', 'failed', 'mode_change']),
     ('device', 'suspect', ARRAY['healthy', 'failed']),
-    ('device', 'failed', ARRAY['healthy']),
+    ('device', 'failed', ARRAY['healthy', 'suspect']),
     ('device', 'mode_change', ARRAY['healthy', 'failed'])
 ) AS m (machine, from_state, to_states);
 

@@ -14,6 +14,7 @@ use domain::ids::{JobId, TeamId};
 use nix::fcntl::renameat;
 
 use crate::node::Node;
+use crate::removal;
 use crate::supervise::{open_folder, step_down};
 
 /// How often checkpoints are looked at: their age is counted in days.
@@ -81,7 +82,7 @@ fn remove_aside(team: &Path) -> io::Result<()> {
         let entry = entry?;
         let aside = entry.file_name().to_string_lossy().starts_with(ASIDE);
         if aside && entry.file_type()?.is_dir() {
-            fs::remove_dir_all(entry.path())?;
+            removal::remove(&entry.path())?;
         }
     }
     Ok(())

@@ -1,12 +1,13 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use agent::config::{Config, STATE_DIR};
 use agent::enrol::{self, Enrolment, Trust};
 use agent::folders::{self, Folders};
 use agent::gpus::known::Known;
-use agent::{gpus, inventory, journal, run};
+use agent::{check, gpus, inventory, journal, run};
 use clap::{Args, Parser, Subcommand};
 
 /// The node agent of Allotment.
@@ -27,6 +28,8 @@ pub enum Command {
     Run(RunArgs),
     /// Shows the GPUs of this machine, or forgets one that was taken out
     Gpus(GpusArgs),
+    /// Checks what this machine can do as a node, with a remedy for what it cannot
+    Check(CheckArgs),
     /// Tells which assignments this machine has held, from the agent's journal
     Journal(JournalArgs),
     /// Watches over one job (started by the agent)
@@ -129,6 +132,29 @@ pub struct GpusArgs {
     state_dir: PathBuf,
 }
 
+/// With which settings to check. Flags win over the file.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exits with 0 where jobs can run on GPUs of this machine, else with 1.\n\nExample: allotment-agent check --config /etc/allotment/agent.toml"
+)]
+pub struct CheckArgs {
+    /// The settings, in TOML
+    #[arg(long)]
+    config: Option<PathBuf>,
+    /// Where the agent keeps its state
+    #[arg(long)]
+    state_dir: Option<PathBuf>,
+    /// Accepts that jobs run as this user when it is not root
+    #[arg(long)]
+    allow_unisolated: bool,
+    /// The library that GPUs are read through
+    #[arg(long)]
+    nvml_library: Option<PathBuf>,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
 /// What to tell of the journal.
 #[derive(Debug, Args)]
 pub struct JournalArgs {
@@ -140,15 +166,35 @@ pub struct JournalArgs {
     json: bool,
 }
 
-/// Does what was asked.
-pub async fn perform(command: Command) -> anyhow::Result<()> {
+/// Does what was asked; the status to exit with.
+pub async fn perform(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Enrol(args) => perform_enrol(args).await,
-        Command::Run(args) => run::run(config_of(args)?).await,
-        Command::Gpus(args) => perform_gpus(&args),
-        Command::Journal(args) => perform_journal(&args),
+        Command::Enrol(args) => perform_enrol(args).await?,
+        Command::Run(args) => run::run(config_of(args)?).await?,
+        Command::Gpus(args) => perform_gpus(&args)?,
+        Command::Check(args) => return perform_check(args),
+        Command::Journal(args) => perform_journal(&args)?,
         Command::Supervise { .. } => unreachable!("a supervisor runs without a runtime"),
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn perform_check(args: CheckArgs) -> anyhow::Result<ExitCode> {
+    let mut config = Config::read(args.config.as_deref())?;
+    if let Some(state_dir) = args.state_dir {
+        config.state_dir = state_dir;
+    }
+    config.allow_unisolated |= args.allow_unisolated;
+    config.nvml_library = args.nvml_library.or(config.nvml_library);
+    let report = check::look(&config);
+    match args.json {
+        true => println!("{}", serde_json::to_string_pretty(&report)?),
+        false => print!("{}", report.table()),
+    }
+    Ok(match report.jobs_can_run {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
 }
 
 async fn perform_enrol(args: EnrolArgs) -> anyhow::Result<()> {
@@ -239,6 +285,20 @@ fn perform_gpus(args: &GpusArgs) -> anyhow::Result<()> {
                 instance.slice.start + instance.slice.size - 1
             );
         }
+    }
+    for (uuid, signs) in &reading.signs {
+        for sign in signs.words() {
+            println!("health of {uuid}: {sign}");
+        }
+    }
+    for used in &reading.uses {
+        println!(
+            "process {} holds {} MiB of {}",
+            used.pid, used.memory_mib, used.uuid
+        );
+    }
+    for index in &reading.silent {
+        println!("{index:>3}  does not answer");
     }
     for (index, words) in &reading.failures {
         println!("{index:>3}  cannot be read: {words}");

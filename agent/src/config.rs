@@ -7,9 +7,12 @@ use protocol::report::{TEXT_CHARS_MAX, WORK_ROOTS_MAX, kept_whole};
 use serde::Deserialize;
 
 use crate::gpus::cut::MigPolicy;
+use crate::gpus::policy::HealthPolicy;
 
 /// Where state lies by default.
 pub const STATE_DIR: &str = "/var/lib/allotment-agent";
+/// Most device files and folders of them that all jobs may open: a machine has a handful of kinds.
+const DEVICE_FILES_MAX: usize = 64;
 /// A day, in seconds.
 pub const SECONDS_PER_DAY: u64 = 24 * 3600;
 
@@ -53,6 +56,14 @@ pub struct Config {
     /// jobs ask and unmakes those that nobody has; `static` uses the instances that are there; `never`
     /// does not drive MIG.
     pub mig: MigPolicy,
+    /// A file of mig-parted's format by which devices are cut while nobody has a part of them, whatever
+    /// jobs ask; `mig` must be `static` then. What its configuration does not name stays as it is.
+    pub mig_layout: Option<PathBuf>,
+    /// The configuration of that file that holds here.
+    pub mig_config: Option<String>,
+    /// The file that the driver lets those read who may cut devices without being root; by default
+    /// /proc/driver/nvidia/capabilities/mig/config.
+    pub mig_capability: Option<PathBuf>,
     /// Whether instances stay when their job has left. What another team's job left in a device's memory
     /// is wiped by the driver when an instance is made, so that one that stays is not wiped.
     pub mig_keep: bool,
@@ -62,10 +73,22 @@ pub struct Config {
     /// The control program of MPS; by default /usr/bin/nvidia-cuda-mps-control. Where there is none,
     /// devices are not shared so.
     pub mps_control: Option<PathBuf>,
+    /// Whether each job has `/tmp`, `/var/tmp`, `/dev/shm`, System V and POSIX objects and a list of
+    /// processes of its own, as root.
+    pub private_tmp: bool,
+    /// Device files that all jobs may open beside those of their GPUs, such as those of InfiniBand; of
+    /// a folder, those that lie in it.
+    pub device_files: Vec<PathBuf>,
+    /// The folder of the GPUs' device files.
+    pub dev_root: PathBuf,
+    /// The folder in which the driver tells which device files let a process use a MIG instance.
+    pub driver_root: PathBuf,
     /// The control group that holds those of the jobs.
     pub cgroup_parent: String,
     /// Free room below which no job is started, in bytes.
     pub disk_bytes_min: u64,
+    /// What is made of what devices show.
+    pub health: HealthPolicy,
 }
 
 impl Default for Config {
@@ -87,11 +110,19 @@ impl Default for Config {
             logs_days_max: 14,
             inventory_seconds: 5,
             mig: MigPolicy::default(),
+            mig_layout: None,
+            mig_config: None,
+            mig_capability: None,
             mig_keep: false,
             memory_grace_seconds: 30,
             mps_control: None,
+            private_tmp: true,
+            device_files: Vec::new(),
+            dev_root: PathBuf::from("/dev"),
+            driver_root: PathBuf::from("/proc/driver"),
             cgroup_parent: "allotment".to_owned(),
             disk_bytes_min: 256 * 1024 * 1024,
+            health: HealthPolicy::default(),
         }
     }
 }
@@ -144,6 +175,20 @@ impl Config {
         if let Some(root) = self.work_roots.iter().find(|root| !root.is_absolute()) {
             return refuse("work_roots", root.display().to_string(), "absolute paths");
         }
+        for (field, paths) in [
+            ("device_files", self.device_files.as_slice()),
+            ("dev_root", std::slice::from_ref(&self.dev_root)),
+            ("driver_root", std::slice::from_ref(&self.driver_root)),
+        ] {
+            if let Some(path) = paths.iter().find(|path| !path.is_absolute()) {
+                return refuse(field, path.display().to_string(), "absolute paths");
+            }
+        }
+        if self.device_files.len() > DEVICE_FILES_MAX {
+            let count = self.device_files.len().to_string();
+            let remedy = format!("at most {DEVICE_FILES_MAX} files or folders");
+            return refuse("device_files", count, &remedy);
+        }
         let told_whole = |root: &&PathBuf| root.to_str().is_some_and(kept_whole);
         if let Some(root) = self.work_roots.iter().find(|root| !told_whole(root)) {
             let remedy = format!("at most {TEXT_CHARS_MAX} printable characters");
@@ -165,6 +210,22 @@ impl Config {
         }
         if let Some(mib) = self.memory_mib.filter(|mib| *mib <= 0) {
             return refuse("memory_mib", mib.to_string(), "more than 0");
+        }
+        self.health.check()?;
+        match (&self.mig_layout, &self.mig_config) {
+            (Some(path), None) => {
+                let remedy = "the name of a configuration in mig_config as well";
+                return refuse("mig_layout", path.display().to_string(), remedy);
+            }
+            (None, Some(name)) => {
+                let remedy = "the file that has it in mig_layout as well";
+                return refuse("mig_config", name.clone(), remedy);
+            }
+            (Some(_), Some(_)) if self.mig != MigPolicy::Static => {
+                let remedy = "static where mig_layout is set: jobs do not cut such devices";
+                return refuse("mig", self.mig.as_str().to_owned(), remedy);
+            }
+            _ => {}
         }
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
         if self.cgroup_parent.is_empty()
@@ -228,7 +289,16 @@ mod tests {
             (r#"work_roots = ["/a\nb"]"#, "work_roots"),
             ("inventory_seconds = 0", "inventory_seconds"),
             ("cgroup_parent = '../x'", "cgroup_parent"),
+            ("device_files = ['dev/fuse']", "device_files"),
+            ("dev_root = 'dev'", "dev_root"),
             ("memory_mib = -1", "memory_mib"),
+            ("[health.xid]\nmany = 'job'", "health.xid"),
+            ("[health]\nprobe = ['check']", "health.probe"),
+            ("[health]\nprobe_uid = 0", "health.probe_uid"),
+            ("[health]\npcie_width = 'job'", "health.pcie_width"),
+            ("mig_layout = '/a'\nmig = 'static'", "mig_layout"),
+            ("mig_config = 'all-balanced'", "mig_config"),
+            ("mig_layout = '/a'\nmig_config = 'b'", "mig"),
         ] {
             let error = read(text).expect_err("refused").to_string();
             assert!(error.contains(field), "{error}");

@@ -1,8 +1,8 @@
 //! Where an agent keeps what, below its state folder.
 
-use std::fs::File;
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use domain::ids::{AssignmentId, JobId, TeamId};
@@ -21,7 +21,7 @@ pub enum FoldersError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// Another agent uses it.
+    /// Another process, which can be no job, holds it.
     #[error("state_dir: {path} is in use by another agent: stop that one, or name another folder")]
     Taken {
         /// The folder.
@@ -122,13 +122,26 @@ impl Folders {
 
     /// Keeps other agents out for as long as the file is held.
     pub fn lock(&self) -> Result<File, FoldersError> {
-        let file =
-            File::create(self.state.join("lock")).map_err(|source| FoldersError::Unusable {
+        let path = self.state.join("lock");
+        let unusable = |source: io::Error| FoldersError::Unusable {
+            path: path.clone(),
+            source,
+        };
+        // Whoever can open it can hold it: jobs pass the folder that it lies in.
+        let opened = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path);
+        let file = opened.map_err(unusable)?;
+        let ours = fs::Permissions::from_mode(0o600);
+        file.set_permissions(ours).map_err(unusable)?;
+        file.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => FoldersError::Taken {
                 path: self.state.clone(),
-                source,
-            })?;
-        file.try_lock().map_err(|_| FoldersError::Taken {
-            path: self.state.clone(),
+            },
+            TryLockError::Error(source) => unusable(source),
         })?;
         Ok(file)
     }
@@ -165,6 +178,11 @@ impl Folders {
         self.state.join("identity/devices.json")
     }
 
+    /// What was found of devices.
+    pub fn health(&self) -> PathBuf {
+        self.state.join("identity/health.json")
+    }
+
     /// The folders of the daemons by which devices are shared.
     pub fn mps(&self) -> PathBuf {
         self.state.join("mps")
@@ -183,6 +201,11 @@ impl Folders {
     /// The node's lease, as supervisors read it.
     pub fn lease(&self) -> PathBuf {
         self.state.join("runs/lease")
+    }
+
+    /// The folder that holds all of these but what other settings name, without a link in its path.
+    pub fn state(&self) -> &Path {
+        &self.state
     }
 
     /// The folder of all run folders.
@@ -241,8 +264,6 @@ pub fn journal_of(state: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     #[test]
@@ -256,6 +277,18 @@ mod tests {
         assert!(matches!(folders.lock(), Err(FoldersError::Taken { .. })));
         drop(held);
         assert!(folders.lock().is_ok());
+    }
+
+    #[test]
+    fn no_job_can_open_the_lock_not_even_one_that_lay_open_before() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let folders = Folders::prepare(&folder.path().join("state"), None).expect("made");
+        let lock = folders.state().join("lock");
+        fs::write(&lock, "").expect("written");
+        fs::set_permissions(&lock, fs::Permissions::from_mode(0o644)).expect("opened to all");
+        let _held = folders.lock().expect("locked");
+        let mode = lock.metadata().expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
     }
 
     #[test]

@@ -7,7 +7,6 @@ use protocol::wire;
 
 use crate::config::Config;
 use crate::gpus::Snapshot;
-use crate::gpus::cut::MigPolicy;
 use crate::mps;
 use crate::node::devices::sharing;
 use crate::node::{Node, RUNNERS};
@@ -28,7 +27,6 @@ pub struct Machine {
     checkpoints_shared: bool,
     warnings: Vec<String>,
     work_roots: Vec<String>,
-    mig: MigPolicy,
     mps: bool,
 }
 
@@ -39,7 +37,7 @@ impl Machine {
         config: &Config,
         server: &str,
         isolated: bool,
-        cgroups: (&Cgroups, Option<String>),
+        cgroups: (&Cgroups, Vec<String>),
     ) -> Self {
         let mps = config
             .mps_control
@@ -50,7 +48,7 @@ impl Machine {
             || std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as i64),
             i64::from,
         );
-        let (cgroups, warning) = cgroups;
+        let (cgroups, warnings) = cgroups;
         let unisolated = (!isolated).then(|| NO_ISOLATION.to_owned());
         Self {
             cpus_milli: cpus * domain::quantity::MILLI,
@@ -63,8 +61,7 @@ impl Machine {
             cgroup: cgroups.as_str().to_owned(),
             isolated,
             checkpoints_shared: config.checkpoints_shared,
-            warnings: unisolated.into_iter().chain(warning).collect(),
-            mig: config.mig,
+            warnings: unisolated.into_iter().chain(warnings).collect(),
             mps,
             // A folder whose name is no text cannot be asked for either.
             work_roots: config
@@ -75,8 +72,8 @@ impl Machine {
         }
     }
 
-    /// The inventory with the GPUs as they are now.
-    pub fn inventory(&self, gpus: &Snapshot) -> wire::Inventory {
+    /// The inventory with the GPUs as they are now; `mig` tells whether they can be cut.
+    pub fn inventory(&self, gpus: &Snapshot, mig: bool) -> wire::Inventory {
         wire::Inventory {
             devices: gpus.devices.clone(),
             nvlink: gpus.nvlink.clone(),
@@ -85,7 +82,7 @@ impl Machine {
             cpus_milli: self.cpus_milli,
             memory_mib: self.memory_mib,
             address: self.address.clone(),
-            sharing: sharing(self.mig, self.mps, gpus)
+            sharing: sharing(mig, self.mps, gpus)
                 .iter()
                 .map(ToString::to_string)
                 .collect(),
@@ -107,7 +104,10 @@ impl Machine {
 
 /// The inventory of a node now.
 pub fn inventory(node: &Node, machine: &Machine) -> wire::Inventory {
-    machine.inventory(&node.gpus.borrow())
+    let mut inventory = machine.inventory(&node.gpus.borrow(), node.cutter.drives());
+    inventory.warnings.extend(node.layout_warnings());
+    node.gate.tell(&mut inventory.devices);
+    inventory
 }
 
 /// The name of this host.
@@ -156,7 +156,8 @@ mod tests {
     #[test]
     fn a_machine_offers_what_it_has_unless_told_otherwise() {
         let look = |config: &Config| {
-            Machine::look(config, "https://127.0.0.1:1", false, (&Cgroups::None, None))
+            let none = (&Cgroups::None, Vec::new());
+            Machine::look(config, "https://127.0.0.1:1", false, none)
         };
         let own = look(&Config::default());
         assert!(own.memory_mib > 0 && own.cpus_milli >= 1000);
@@ -168,7 +169,7 @@ mod tests {
             ..Config::default()
         });
         assert_eq!((told.cpus_milli, told.memory_mib), (64_000, 1024));
-        let reported = told.inventory(&Snapshot::default());
+        let reported = told.inventory(&Snapshot::default(), false);
         assert_eq!(reported.work_roots, ["/data/sets"]);
     }
 }

@@ -5,6 +5,7 @@
 //! supervisor tell one another lies in the job's run folder (`runs`), what the server
 //! must learn lies in the journal ([`journal`]) until it is acknowledged.
 
+pub mod check;
 pub mod config;
 pub mod enrol;
 pub mod folders;
@@ -12,6 +13,7 @@ pub mod gpus;
 pub mod identity;
 pub mod inventory;
 pub mod journal;
+pub mod points;
 pub mod run;
 pub mod supervise;
 
@@ -25,4 +27,5 @@ mod mps;
 mod node;
 mod proc;
 mod prune;
+mod removal;
 mod runs;

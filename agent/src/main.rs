@@ -1,4 +1,4 @@
-//! `allotment-agent`: enrols a machine, runs its agent, shows its GPUs.
+//! `allotment-agent`: enrols a machine, runs its agent, shows its GPUs, checks what it can do.
 
 mod cli;
 
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
         };
     }
     match start(cli.command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => status,
         Err(error) => {
             eprintln!("allotment-agent: {error:#}");
             match error.is::<agent::run::Retired>() {
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn start(command: Command) -> anyhow::Result<()> {
+fn start(command: Command) -> anyhow::Result<ExitCode> {
     tracing_subscriber::fmt()
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_env("ALLOTMENT_LOG")

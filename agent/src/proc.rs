@@ -96,13 +96,52 @@ pub fn groups_borne() -> BTreeSet<u32> {
     all().flat_map(groups_of).collect()
 }
 
-fn groups_of(pid: i32) -> Vec<u32> {
+/// A process and those that it descends from, as far as the kernel tells.
+pub fn ancestors(pid: i32) -> Vec<i32> {
+    /// No line of processes is so long; one that is would be a loop by numbers given out again.
+    const LINE_MAX: usize = 256;
+    let parent = |pid: &i32| stat_field(*pid, 4)?.parse().ok().filter(|above| *above > 0);
+    std::iter::successors(Some(pid), parent)
+        .take(LINE_MAX)
+        .collect()
+}
+
+/// The name that the kernel has of a process's program; nothing where it is gone.
+pub fn name(pid: i32) -> Option<String> {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    Some(name.trim_end().to_owned())
+}
+
+/// The user that a process runs as.
+pub fn user(pid: i32) -> Option<u32> {
+    use std::os::unix::fs::MetadataExt as _;
+    Some(fs::metadata(format!("/proc/{pid}")).ok()?.uid())
+}
+
+/// The groups that a process bears besides its own.
+pub fn groups_of(pid: i32) -> Vec<u32> {
+    numbers_of(pid, "Groups:")
+}
+
+/// The numbers in a line of a process's status.
+fn numbers_of(pid: i32, name: &str) -> Vec<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
     line.unwrap_or_default()
         .split_whitespace()
-        .filter_map(|group| group.parse().ok())
+        .filter_map(|number| number.parse().ok())
         .collect()
+}
+
+/// Whether any living process is a user's.
+pub fn runs_as(uid: u32) -> bool {
+    let living = |pid: i32| {
+        read_stat(pid)
+            .ok()
+            .flatten()
+            .is_some_and(|stat| !over(&stat))
+    };
+    all().any(|pid| numbers_of(pid, "Uid:").contains(&uid) && living(pid))
 }
 
 /// The process group of a process.

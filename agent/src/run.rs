@@ -12,9 +12,12 @@ use crate::config::Config;
 pub use crate::connection::Retired;
 use crate::connection::{Connector, Keeper};
 use crate::folders::Folders;
+use crate::gpus::health::Health;
+use crate::gpus::layout::Layout;
 use crate::inventory::{Machine, NO_ISOLATION};
 use crate::journal::Journal;
 use crate::lease::Lease;
+use crate::node::walls::Walls;
 use crate::node::{self, Node, Parts};
 use crate::supervise::cgroup::Cgroups;
 use crate::{checkpoints, gpus, proc, prune};
@@ -30,6 +33,7 @@ const COMMANDS_MAX: usize = 16;
 /// [`Retired`] when its node is retired.
 pub async fn run(config: Config) -> anyhow::Result<()> {
     config.check()?;
+    let layout = Layout::of(&config)?;
     let isolated = nix::unistd::geteuid().is_root();
     if !isolated && !config.allow_unisolated {
         bail!(
@@ -49,12 +53,16 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let (journal, rebooted) = Journal::open(&folders.journal(), &boot_id)?;
     let lease = Lease::open(&folders.lease(), &boot_id).context("the lease cannot be kept")?;
     let (cgroups, warning) = Cgroups::detect(&config.cgroup_parent);
+    let (walls, missing) = Walls::look(&config, isolated, &cgroups);
+    let warnings = warning.into_iter().chain(missing).collect();
     let identity = keeper.identity().await;
-    let machine = Machine::look(&config, identity.server(), isolated, (&cgroups, warning));
+    let health = Arc::new(Health::load(config.health.clone(), folders.health()));
+    let machine = Machine::look(&config, identity.server(), isolated, (&cgroups, warnings));
     let gpus = gpus::watch(
         config.nvml_library.clone(),
         folders.known_devices(),
         config.inventory_pace(),
+        Arc::clone(&health),
     );
 
     let node = Arc::new(Node::new(Parts {
@@ -62,13 +70,19 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         folders: folders.clone(),
         journal,
         gpus: gpus.clone(),
+        health,
         lease,
         cgroups,
+        layout,
+        walls,
     }));
     let adopted = node::recover(&node, rebooted).await?;
     tracing::info!(adopted = adopted.len(), rebooted, "agent started");
     tokio::spawn(node::devices::tidy(Arc::clone(&node), adopted.clone()));
+    tokio::spawn(node::keep_layout(Arc::clone(&node)));
     tokio::spawn(node::watch_memory(Arc::clone(&node)));
+    tokio::spawn(node::watch_gate(Arc::clone(&node)));
+    tokio::spawn(node::watch_probes(Arc::clone(&node)));
     let (commands, received) = mpsc::channel(COMMANDS_MAX);
     let reconciler = tokio::spawn(node::reconcile(Arc::clone(&node), adopted, received));
     tokio::spawn(Arc::clone(&keeper).run());

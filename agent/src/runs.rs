@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::files::{self, Durability};
 use crate::supervise::cgroup::{Cgroups, Limits};
+use crate::supervise::devices::DeviceFile;
+use crate::supervise::private::Private;
 use crate::{clock, proc};
 
 /// All that a supervisor must know; passed as a file, since arguments are visible to all.
@@ -35,6 +37,13 @@ pub struct Orders {
     pub limits: Limits,
     /// How limits are enforced here.
     pub cgroups: Cgroups,
+    /// The device files that it may open beside those that all programs need; `None` where it is
+    /// barred from none.
+    #[serde(default)]
+    pub devices: Option<Vec<DeviceFile>>,
+    /// What it has of its own where users share; `None` where it shares all.
+    #[serde(default)]
+    pub private: Option<Private>,
     /// Where its output goes.
     pub log: PathBuf,
     /// How much of its output is kept.

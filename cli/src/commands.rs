@@ -9,6 +9,7 @@ pub mod jobs;
 mod listed;
 pub mod login;
 pub mod logs;
+pub mod nodes;
 pub mod platform;
 pub mod policy;
 pub mod pools;

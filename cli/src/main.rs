@@ -14,8 +14,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use commands::{
-    bookings, change, classes, explain, jobs, logs, platform, policy, pools, queue, quotas, submit,
-    windows,
+    bookings, change, classes, explain, jobs, logs, nodes, platform, policy, pools, queue, quotas,
+    submit, windows,
 };
 use failure::Failure;
 
@@ -42,7 +42,8 @@ enum Command {
     Change(change::Change),
     Explain(explain::Explain),
     Queue(queue::Queue),
-    Nodes(platform::Nodes),
+    Nodes(nodes::Nodes),
+    Clear(nodes::Clear),
     Teams(platform::Teams),
     Quota(platform::Quota),
     Usage(platform::Usage),
@@ -86,6 +87,7 @@ fn run(command: Command) -> Result<(), Failure> {
             Command::Explain(c) => c.run().await,
             Command::Queue(c) => c.run().await,
             Command::Nodes(c) => c.run().await,
+            Command::Clear(c) => c.run().await,
             Command::Teams(c) => c.run().await,
             Command::Quota(c) => c.run().await,
             Command::Usage(c) => c.run().await,

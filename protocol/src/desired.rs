@@ -166,6 +166,8 @@ pub struct DesiredSet {
     pub forgotten: Vec<AssignmentId>,
     /// What a full set does not tell of yet, though it is wanted: it stays as it is.
     pub following: Vec<AssignmentId>,
+    /// The devices whose findings are cleared, by UUID, up to which number.
+    pub cleared: Vec<(String, u64)>,
 }
 
 impl TryFrom<wire::DesiredSet> for DesiredSet {
@@ -188,6 +190,11 @@ impl TryFrom<wire::DesiredSet> for DesiredSet {
                 .iter()
                 .map(|id| parse("following", id))
                 .collect::<Result<_, _>>()?,
+            cleared: set
+                .cleared
+                .into_iter()
+                .map(|cleared| (cleared.uuid, cleared.up_to))
+                .collect(),
         })
     }
 }
@@ -360,6 +367,7 @@ mod tests {
             assignments,
             forgotten: Vec::new(),
             following: Vec::new(),
+            cleared: Vec::new(),
         }
     }
 

@@ -139,6 +139,8 @@ pub struct Device {
     pub health: DeviceHealth,
     /// Why.
     pub health_reason: String,
+    /// The number of the newest thing that was found of it and is not cleared.
+    pub finding: Option<i64>,
     /// Its instances by start, while it is in MIG mode.
     pub mig: Option<Vec<MigSlice>>,
 }
@@ -361,6 +363,10 @@ impl Device {
             pci_bus_id: text(device.pci_bus_id),
             health: parsed("device.health", &device.health)?,
             health_reason: text(device.health_reason),
+            finding: match i64::try_from(device.finding) {
+                Ok(number) => Some(number).filter(|number| *number > 0),
+                Err(_) => return Err(Malformed::invalid("device.finding", device.finding)),
+            },
             mig: device.mig.map(mig::check).transpose()?,
         })
     }

@@ -53,6 +53,8 @@ fn figures(model: &str) -> (u32, i64) {
         "dgx-a100" => (128, 2_048 * GIB),
         "dgx-h100" | "dgx-h200" => (112, 2_048 * GIB),
         "a100-pcie-8" => (128, 1_024 * GIB),
+        "dgx-2" => (96, 1_536 * GIB),
+        "gb200-4" => (144, 960 * GIB),
         "l40s-8" => (128, 1_024 * GIB),
         _ => (64, 512 * GIB),
     }
@@ -97,6 +99,11 @@ impl Agent {
                 toml::path(&paths.binary("nvml-sim-mps-control")?)
             ));
             lines.push(format!("cpus = {cpus}\nmemory_mib = {memory_mib}"));
+            // Who is not root may cut the devices of a simulated machine, too.
+            lines.push(format!(
+                "mig_capability = {}",
+                toml::path(&agent.machine_file())
+            ));
             if !agent.machine_file().exists() {
                 let mut command = Command::new(paths.binary("nvml-sim-machine")?);
                 command.args(["--model", model, "--seed", &agent.machine.name]);
@@ -202,10 +209,21 @@ impl Agent {
         who::write_private(&self.machine_file(), text)
     }
 
+    /// Changes the simulated machine while it runs.
+    pub fn change_machine(&self, change: impl FnOnce(&mut Value)) -> anyhow::Result<()> {
+        let mut machine = self.read_machine()?;
+        change(&mut machine);
+        self.write_machine(&machine.to_string())
+    }
+
+    fn read_machine(&self) -> anyhow::Result<Value> {
+        let text = std::fs::read_to_string(self.machine_file()).context("read the machine file")?;
+        serde_json::from_str(&text).context("the machine file")
+    }
+
     /// Takes devices out of the simulated machine, by index, as if they had fallen off the bus.
     pub fn lose_devices(&self, indices: &[usize]) -> anyhow::Result<()> {
-        let text = std::fs::read_to_string(self.machine_file()).context("read the machine file")?;
-        let mut machine: Value = serde_json::from_str(&text).context("the machine file")?;
+        let mut machine = self.read_machine()?;
         let Some(devices) = machine["devices"].as_array_mut() else {
             bail!("the machine file has no devices");
         };

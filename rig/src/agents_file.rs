@@ -11,7 +11,7 @@ pub const MACHINES_MAX: usize = 2_000;
 
 /// The models that `nvml-sim-machine` knows. It stands alone, so that the names stand there too; an
 /// end-to-end test compares the two.
-pub const MODELS: [&str; 7] = [
+pub const MODELS: [&str; 11] = [
     "dgx-a100",
     "dgx-h100",
     "dgx-h200",
@@ -19,6 +19,10 @@ pub const MODELS: [&str; 7] = [
     "l40s-8",
     "a100-pcie-8",
     "a30-4",
+    "dgx-2",
+    "gb200-4",
+    "h100-sxm-4",
+    "rtx4090-4",
 ];
 
 /// One line of the file.

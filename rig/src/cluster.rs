@@ -61,9 +61,11 @@ impl Options {
     pub fn for_test(name: &str, machines: Vec<Machine>) -> anyhow::Result<Self> {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
-        // Not below the checkout, which other users may not be able to pass.
+        // Not below the checkout, which other users may not be able to pass, nor below /tmp, of
+        // which the jobs of an agent that is root have their own.
+        let above = if who::root() { "/var/lib" } else { "/tmp" };
         let state = PathBuf::from(format!(
-            "/tmp/allotment-{name}-{}-{number}",
+            "{above}/allotment-{name}-{}-{number}",
             std::process::id()
         ));
         let tools = crate::paths::checkout_of_build().join(".allotment/tools");

@@ -1,8 +1,8 @@
 //! Ends what a product left running: processes that a killed rig could not end, and the jobs of its agents.
 //!
 //! Jobs outlive their agent by design, so that whoever stops the whole product must end
-//! them. They are known by what the agent gave them: a checkpoint folder below the state
-//! folder. A job's small parent is killed first: it then writes no exit record, and the
+//! them. They are known by what the agent gave them: a checkpoint folder or, as the daemons of
+//! MPS, a folder for pipes, below the state folder. A job's small parent is killed first: it then writes no exit record, and the
 //! agent's next life reports the attempt as lost with its node, which requeues it from its
 //! checkpoint. The job itself is asked by SIGTERM to save. The control groups of jobs that ended
 //! so are removed as well, which their parents and agents would have done.
@@ -28,7 +28,7 @@ pub struct Leftovers {
     pub ours: BTreeSet<i32>,
     /// Jobs' small parents.
     pub parents: BTreeSet<i32>,
-    /// Processes of jobs.
+    /// Processes of jobs, and the daemons of MPS that serve them.
     pub jobs: BTreeSet<i32>,
     /// The folders of the jobs' control groups.
     pub groups: BTreeSet<PathBuf>,
@@ -46,7 +46,9 @@ impl Leftovers {
                 continue;
             }
             let proc = PathBuf::from(format!("/proc/{pid}"));
-            if names_folder(&proc.join("environ"), "ALLOTMENT_CHECKPOINT_DIR=", &folder) {
+            let given = ["ALLOTMENT_CHECKPOINT_DIR=", "CUDA_MPS_PIPE_DIRECTORY="];
+            let names = |key| names_folder(&proc.join("environ"), key, &folder);
+            if given.into_iter().any(names) {
                 found.jobs.insert(pid);
                 let member = std::fs::read_to_string(proc.join("cgroup")).unwrap_or_default();
                 found.groups.extend(groups_of_job(&member, &mounts));

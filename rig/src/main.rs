@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
-use rig::measure::submissions;
+use rig::measure::{idle, submissions};
 use rig::paths::Paths;
 use rig::postgres::{Passwords, Postgres, Setup};
 use rig::up::{self, Up};
@@ -61,6 +61,12 @@ enum Command {
         /// How many jobs at once.
         #[arg(long, default_value_t = 2_000)]
         burst: usize,
+    },
+    /// Starts a product with one agent of eight devices and measures what that costs while there is nothing to do.
+    MeasureAgent {
+        /// For how many seconds.
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
     },
 }
 
@@ -142,6 +148,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             count,
             burst,
         } => runtime.block_on(measure_fleet(agents, count, burst)),
+        Command::MeasureAgent { seconds } => runtime.block_on(measure_agent(seconds)),
         Command::MeasureSubmissions { rounds } => runtime.block_on(measure_submissions(rounds)),
         Command::Measure { count } => {
             let times = runtime.block_on(measure::first_lines(&UpFile::read(&checkout)?, count))?;
@@ -171,6 +178,23 @@ async fn measure_fleet(agents: usize, count: usize, burst: usize) -> anyhow::Res
         milliseconds(told.submitted),
         milliseconds(told.ended),
         burst as f64 / told.ended.as_secs_f64(),
+    );
+    cluster.stop().await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn measure_agent(seconds: u64) -> anyhow::Result<ExitCode> {
+    /// The start is over by then: devices are read, and the server knows the node.
+    const SETTLE: Duration = Duration::from_secs(10);
+    let state = PathBuf::from(format!("/tmp/allotment-measure-{}", std::process::id()));
+    let mut cluster = idle::one_agent(&state).await?;
+    let told = idle::idle(&cluster, SETTLE, Duration::from_secs(seconds.max(1))).await?;
+    println!(
+        "an idle agent with 8 devices: {} MiB resident, {} ms of a core in {} s ({} millionths of it)",
+        told.resident_kib.div_ceil(1024),
+        told.cpu.as_millis(),
+        told.over.as_secs(),
+        told.core_millionths(),
     );
     cluster.stop().await?;
     Ok(ExitCode::SUCCESS)

@@ -1,6 +1,7 @@
 //! The figures that people feel: from a job's submission to its process and its first line of log, and how many
 //! jobs go through in a second.
 
+pub mod idle;
 pub mod submissions;
 
 use std::path::Path;

@@ -9,6 +9,7 @@ mod command_line;
 mod elastic;
 mod evictions;
 mod faults;
+mod health;
 mod many_jobs;
 mod moments;
 mod one_job;

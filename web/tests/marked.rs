@@ -21,8 +21,9 @@ const SPOKEN: [&str; 11] = [
     "label",
 ];
 /// What in the samples is not said but given: texts that people wrote, and codes.
-const TEXTS: [&str; 15] = [
+const TEXTS: [&str; 16] = [
     "POST /api/v1/nodes/join-tokens",
+    "jobs share the machine&#39;s /tmp, since private_tmp is false",
     "pool",
     "digits-sweep-with-a-rather-long-name-that-wraps-somewhere",
     "script",

@@ -152,6 +152,7 @@ impl Connection<'_> {
         let silence_max = SILENCE_MIN.max(beat * SILENT_HEARTBEATS_MAX);
         let mut last_fact = node.journal.last_fact();
         let mut gpus = node.gpus.clone();
+        let mut kept_out = node.gate.changes();
         self.send_facts().await?;
         loop {
             tokio::select! {
@@ -167,12 +168,20 @@ impl Connection<'_> {
                 }
                 changed = last_fact.changed() => {
                     changed.context("the journal is closed")?;
+                    // What keeps a device out is told before the release of who had it.
+                    if kept_out.has_changed().unwrap_or(false) {
+                        kept_out.borrow_and_update();
+                        self.send_inventory().await?;
+                    }
                     self.send_facts().await?;
                 }
                 changed = gpus.changed() => {
                     changed.context("no GPUs are read any more")?;
-                    let now = inventory(node, &self.connector.machine);
-                    send(&self.out, from_agent::Message::Inventory(now)).await?;
+                    self.send_inventory().await?;
+                }
+                changed = kept_out.changed() => {
+                    changed.context("nobody looks after devices any more")?;
+                    self.send_inventory().await?;
                 }
             }
         }
@@ -192,6 +201,11 @@ impl Connection<'_> {
             self.send_facts().await?;
         }
         Ok(())
+    }
+
+    async fn send_inventory(&self) -> anyhow::Result<()> {
+        let now = inventory(&self.connector.node, &self.connector.machine);
+        send(&self.out, from_agent::Message::Inventory(now)).await
     }
 
     async fn send_facts(&mut self) -> anyhow::Result<()> {
@@ -218,6 +232,9 @@ impl Connection<'_> {
             Some(to_agent::Message::LeaseRenewed(renewed)) => self.renew_lease(&renewed),
             Some(to_agent::Message::Desired(set)) => {
                 let set = DesiredSet::try_from(set).context("a desired set is malformed")?;
+                for (uuid, up_to) in &set.cleared {
+                    self.connector.node.health.clear(uuid, *up_to);
+                }
                 self.connector
                     .commands
                     .send(Command::Desired(Box::new(set)))

@@ -6,9 +6,13 @@
 //! nothing is on a device that nobody knows. One change goes on at a time on a device, on a thread
 //! of its own, since calls into the driver may hang.
 
+mod laying;
+mod made;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use nvml_wrapper::error::NvmlError;
@@ -18,9 +22,11 @@ use protocol::mig::MigSlice;
 use serde::Deserialize;
 use tokio::sync::oneshot;
 
+use super::files::{Numbers, numbers};
+use super::layout::Layout;
 use super::mig::{self, Instance, Mig};
 use super::{nvml, uses};
-use crate::files::{self, Durability};
+use made::Made;
 
 /// Longest wait for one change: a mode that needs the device to be reset takes some seconds, and
 /// the server gives a gang 60 s until all of it was taken.
@@ -37,6 +43,17 @@ pub enum MigPolicy {
     Static,
     /// It does not drive MIG.
     Never,
+}
+
+impl MigPolicy {
+    /// The word of the settings.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Dynamic => "dynamic",
+            Self::Static => "static",
+            Self::Never => "never",
+        }
+    }
 }
 
 /// Why a device is not as it should be.
@@ -78,6 +95,18 @@ pub enum CutError {
         /// What it said.
         words: String,
     },
+    /// The layout asks for what the device cannot give.
+    #[error(
+        "device {uuid} cannot be cut as the layout asks: mig-devices: {wanted} is refused: {remedy}"
+    )]
+    Unfit {
+        /// The device.
+        uuid: String,
+        /// What the layout asks for.
+        wanted: String,
+        /// What could be asked for.
+        remedy: String,
+    },
     /// Nothing came back.
     #[error("device {0}: NVML has not answered for {secs} s", secs = CHANGE_TIMEOUT.as_secs())]
     Hangs(String),
@@ -91,25 +120,77 @@ pub enum CutError {
     },
 }
 
+/// How a node's devices may be cut.
+#[derive(Debug, Clone, Default)]
+pub struct Rules {
+    /// How far the agent may go.
+    pub policy: MigPolicy,
+    /// Whether instances outlive their work.
+    pub keep: bool,
+    /// Whether the driver lets us, as far as can be told without trying.
+    pub permitted: bool,
+    /// How devices are cut whatever jobs ask.
+    pub layout: Option<Layout>,
+}
+
 /// Cuts the devices of one node.
 pub struct Cutter {
     library: Option<PathBuf>,
     policy: MigPolicy,
     keep: bool,
+    /// False from the moment on that the driver refuses us.
+    permitted: Arc<AtomicBool>,
+    layout: Option<Layout>,
     made: Arc<Made>,
     locks: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 impl Cutter {
-    /// A cutter that keeps what it makes in a file. With `keep`, instances outlive their work.
-    pub fn new(library: Option<PathBuf>, policy: MigPolicy, keep: bool, file: PathBuf) -> Self {
+    /// A cutter that keeps what it makes in a file.
+    pub fn new(library: Option<PathBuf>, rules: Rules, file: PathBuf) -> Self {
         Self {
             library,
-            policy,
-            keep,
+            policy: rules.policy,
+            keep: rules.keep,
+            permitted: Arc::new(AtomicBool::new(rules.permitted)),
+            layout: rules.layout,
             made: Arc::new(Made::load(file)),
             locks: Mutex::default(),
         }
+    }
+
+    /// Whether devices can be cut here: the settings let us, and so does the driver.
+    pub fn drives(&self) -> bool {
+        self.policy != MigPolicy::Never && self.permitted.load(Ordering::Relaxed)
+    }
+
+    /// Whether devices are cut by a layout.
+    pub fn has_layout(&self) -> bool {
+        self.layout.is_some()
+    }
+
+    /// Sees to it that the device at a place is cut by the layout. What would have to be changed is
+    /// changed while `free` says that nobody has a part of the device, and no process is on it; what
+    /// is there and as the layout asks stays. Whoever is given a part meanwhile waits for this.
+    pub async fn lay_out(
+        &self,
+        uuid: &str,
+        index: u32,
+        free: impl Fn() -> bool + Send + 'static,
+    ) -> Result<(), CutError> {
+        let Some(layout) = self.layout.clone() else {
+            return Ok(());
+        };
+        let made = Arc::clone(&self.made);
+        self.on(uuid, move |desk| {
+            let pci = desk.device()?.pci_info();
+            let pci = pci.map_err(|error| desk.refused("to ask for its address", &error))?;
+            match layout.wish(index, pci.pci_device_id) {
+                Some(wish) => desk.lay_out(&wish, &made, &free),
+                None => Ok(()),
+            }
+        })
+        .await
     }
 
     /// Sees to it that an instance is there, beside those that others have; the UUID to run on.
@@ -137,6 +218,16 @@ impl Cutter {
     pub async fn whole(&self, uuid: &str) -> Result<(), CutError> {
         let (policy, made) = (self.policy, Arc::clone(&self.made));
         self.on(uuid, move |desk| desk.whole(policy, &made)).await
+    }
+
+    /// The numbers of the device files of what work runs on: a device by its UUID, or an instance on
+    /// it by its own.
+    pub async fn numbers(&self, uuid: &str, name: String) -> Result<Numbers, CutError> {
+        self.on(uuid, move |desk| {
+            let read = numbers(desk.nvml, &name);
+            read.map_err(|error| desk.refused("its device files", &error))
+        })
+        .await
     }
 
     /// Unmakes the instances of ours that nobody holds: those of an earlier life of the agent.
@@ -171,11 +262,12 @@ impl Cutter {
             .map_err(|_| hangs())?;
         let (sender, receiver) = oneshot::channel();
         let (library, uuid) = (self.library.clone(), uuid.to_owned());
+        let permitted = Arc::clone(&self.permitted);
         let spawned = std::thread::Builder::new().name("mig".to_owned()).spawn({
             let uuid = uuid.clone();
             move || {
                 // Nobody may listen any more; what was done is found by the next reading.
-                let _ = sender.send(at_desk(library.as_deref(), &uuid, what));
+                let _ = sender.send(at_desk(library.as_deref(), (&uuid, &permitted), what));
                 drop(turn);
             }
         });
@@ -197,11 +289,12 @@ impl Cutter {
 struct Desk<'n> {
     nvml: &'n Nvml,
     uuid: &'n str,
+    permitted: &'n AtomicBool,
 }
 
 fn at_desk<T>(
     library: Option<&Path>,
-    uuid: &str,
+    (uuid, permitted): (&str, &AtomicBool),
     what: impl FnOnce(&Desk<'_>) -> Result<T, CutError>,
 ) -> Result<T, CutError> {
     let nvml = nvml::open(library).map_err(|error| CutError::Refused {
@@ -209,7 +302,11 @@ fn at_desk<T>(
         change: "to open NVML".to_owned(),
         words: error.to_string(),
     })?;
-    what(&Desk { nvml: &nvml, uuid })
+    what(&Desk {
+        nvml: &nvml,
+        uuid,
+        permitted,
+    })
 }
 
 impl<'n> Desk<'n> {
@@ -301,16 +398,23 @@ impl<'n> Desk<'n> {
         self.switch(false)
     }
 
-    /// Changes the mode of a device that nobody is on.
-    fn switch(&self, on: bool) -> Result<(), CutError> {
-        let change = format!("its MIG mode switched {}", if on { "on" } else { "off" });
+    /// Refuses a change while a process is on the device.
+    fn alone(&self, change: &str) -> Result<(), CutError> {
         let device = self.device()?;
         let pids =
             uses::pids(&device).map_err(|error| self.refused("to list processes", &error))?;
-        if !pids.is_empty() {
-            let named: Vec<String> = pids.iter().map(u32::to_string).collect();
-            return Err(self.used(format!("processes {}", named.join(", ")), &change));
+        if pids.is_empty() {
+            return Ok(());
         }
+        let named: Vec<String> = pids.iter().map(u32::to_string).collect();
+        Err(self.used(format!("processes {}", named.join(", ")), change))
+    }
+
+    /// Changes the mode of a device that nobody is on.
+    fn switch(&self, on: bool) -> Result<(), CutError> {
+        let change = format!("its MIG mode switched {}", if on { "on" } else { "off" });
+        self.alone(&change)?;
+        let device = self.device()?;
         match mig::set_mode(&device, on) {
             Ok(()) => {}
             Err(NvmlError::InUse) => {
@@ -363,74 +467,17 @@ impl<'n> Desk<'n> {
     }
 
     fn refused(&self, change: &str, error: &NvmlError) -> CutError {
+        if matches!(error, NvmlError::NoPermission) && self.permitted.swap(false, Ordering::Relaxed)
+        {
+            tracing::warn!(
+                device.uuid = self.uuid,
+                "the driver does not let this agent cut devices: MIG is offered no more before it is started again"
+            );
+        }
         CutError::Refused {
             uuid: self.uuid.to_owned(),
             change: change.to_owned(),
             words: error.to_string(),
         }
-    }
-}
-
-/// The instances that we made, or were about to, by device.
-struct Made {
-    file: PathBuf,
-    slices: Mutex<BTreeMap<String, Vec<MigSlice>>>,
-}
-
-impl Made {
-    fn load(file: PathBuf) -> Self {
-        let slices = files::read_json(&file).unwrap_or_else(|error| {
-            tracing::warn!(%error, file = %file.display(), "which instances are ours cannot be read; those that are there stay");
-            None
-        });
-        Self {
-            file,
-            slices: Mutex::new(slices.unwrap_or_default()),
-        }
-    }
-
-    fn of(&self, uuid: &str) -> Vec<MigSlice> {
-        self.slices().get(uuid).cloned().unwrap_or_default()
-    }
-
-    fn has(&self, uuid: &str, slice: &MigSlice) -> bool {
-        let slices = self.slices();
-        let mut ours = slices.get(uuid).into_iter().flatten();
-        ours.any(|ours| ours.overlaps(slice))
-    }
-
-    fn add(&self, uuid: &str, slice: &MigSlice) -> Result<(), CutError> {
-        self.change(uuid, |ours| {
-            ours.retain(|other| !other.overlaps(slice));
-            ours.push(slice.clone());
-        })
-    }
-
-    fn remove(&self, uuid: &str, slice: &MigSlice) -> Result<(), CutError> {
-        self.change(uuid, |ours| ours.retain(|other| !other.overlaps(slice)))
-    }
-
-    fn change(&self, uuid: &str, how: impl FnOnce(&mut Vec<MigSlice>)) -> Result<(), CutError> {
-        let mut slices = self.slices();
-        let ours = slices.entry(uuid.to_owned()).or_default();
-        let before = ours.clone();
-        how(ours);
-        if *ours == before {
-            return Ok(());
-        }
-        if ours.is_empty() {
-            slices.remove(uuid);
-        }
-        // No file is older than the driver's own state by a loss of power: that ends all instances.
-        files::write_json(&self.file, &*slices, Durability::Buffered).map_err(|error| {
-            CutError::Unkept {
-                uuid: uuid.to_owned(),
-                words: error.to_string(),
-            }
-        })
-    }
-
-    fn slices(&self) -> MutexGuard<'_, BTreeMap<String, Vec<MigSlice>>> {
-        self.slices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

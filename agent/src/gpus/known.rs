@@ -1,14 +1,14 @@
 //! The devices that this machine is known to have, kept over restarts: one that is gone is
 //! reported as failed, not left out as if it had never been.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use domain::state::DeviceHealth;
 use protocol::wire;
 
 use super::mig::Mig;
-use super::{Gpu, Reading, Snapshot};
+use super::{Gpu, Reading, SILENT, Snapshot};
 use crate::files::{self, Durability};
 
 /// The devices seen so far, by UUID.
@@ -76,8 +76,18 @@ impl Known {
         }
         self.driver_version = reading.driver_version;
         self.mig = reading.mig;
+        let places = reading
+            .gpus
+            .iter()
+            .filter(|gpu| reading.silent.contains(&gpu.index));
+        let silent: Vec<&String> = places.map(|gpu| &gpu.uuid).collect();
         let mut snapshot = self.snapshot(|gpu| {
-            if missing.iter().all(|gone| gone.uuid != gpu.uuid) {
+            let gone = missing.iter().any(|gone| gone.uuid == gpu.uuid);
+            // One that has not answered in this life of the agent is told by its place.
+            if silent.contains(&&gpu.uuid) || (gone && reading.silent.contains(&gpu.index)) {
+                return (DeviceHealth::Suspect, SILENT.to_owned());
+            }
+            if !gone {
                 return (DeviceHealth::Healthy, String::new());
             }
             let said = reading
@@ -160,11 +170,14 @@ impl Known {
                         pci_bus_id: gpu.pci_bus_id.clone(),
                         health: health.to_string(),
                         health_reason,
+                        finding: 0,
                         mig: self.mig.get(&gpu.uuid).and_then(wire_of),
                     }
                 })
                 .collect(),
             cuttable: self.mig.keys().cloned().collect(),
+            answering: BTreeSet::new(),
+            unfit: BTreeMap::new(),
             nvlink: self
                 .nvlink
                 .iter()

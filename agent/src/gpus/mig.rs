@@ -10,6 +10,8 @@ use nvml_wrapper_sys::bindings as sys;
 use protocol::mig::MigSlice;
 use serde::Serialize;
 
+use super::layout::Places;
+
 /// Profiles are asked for by numbers below this; a driver that knows fewer says so.
 const PROFILES_MAX: u32 = 32;
 /// Instances of one profile on one device, and placements: no model has more than eight slices.
@@ -76,6 +78,32 @@ impl<'a> Shape<'a> {
 pub fn alike(one: &str, other: &str) -> bool {
     let shape = Shape::of(one);
     shape.is_some() && shape == Shape::of(other)
+}
+
+/// Whether a text is the name of a profile of whole instances.
+pub fn named(profile: &str) -> bool {
+    let numbered = |part: &str| part.bytes().all(|b| b.is_ascii_digit()) && !part.is_empty();
+    let plain = profile.split(['+', '-']).next().unwrap_or_default();
+    let parts = plain
+        .split_once("g.")
+        .and_then(|(g, gb)| Some((g, gb.strip_suffix("gb")?)));
+    parts.is_some_and(|(compute, memory)| numbered(compute) && numbered(memory))
+}
+
+/// The profile of a device that is alike to a name, with the places that it may be at; none where the
+/// device has no such profile. Asked while the mode is on.
+pub fn places(nvml: &Nvml, device: &Device<'_>, name: &str) -> Result<Option<Places>, NvmlError> {
+    let all = profiles(nvml, device)?;
+    // The very name wins over one that only cuts alike.
+    let found = all.iter().find(|profile| profile.name == name);
+    let found = found.or_else(|| all.iter().find(|profile| alike(&profile.name, name)));
+    let Some(profile) = found else {
+        return Ok(None);
+    };
+    Ok(Some(Places {
+        profile: profile.name.clone(),
+        at: placements(nvml, device, profile.id)?,
+    }))
 }
 
 /// How the device is cut; none where it cannot be.
@@ -364,5 +392,21 @@ mod tests {
         assert!(!alike("1g.10gb", "1g.10gb+me"));
         assert!(!alike("3g.40gb", "4g.40gb"));
         assert!(!alike("whole", "whole"));
+    }
+
+    #[test]
+    fn a_profile_is_known_by_slices_and_memory_and_parts_of_instances_are_none() {
+        for name in [
+            "1g.10gb",
+            "7g.80gb",
+            "1g.10gb+me",
+            "1g.12gb-me",
+            "1g.24gb+me.all",
+        ] {
+            assert!(named(name), "{name}");
+        }
+        for name in ["1c.3g.40gb", "3g", "g.10gb", "all", "1g.gb", ""] {
+            assert!(!named(name), "{name}");
+        }
     }
 }

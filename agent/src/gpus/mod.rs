@@ -1,12 +1,22 @@
 //! The GPUs of this machine: read through NVML on a thread of its own, so that a call that
 //! hangs in the driver delays nothing else.
 
+pub mod alone;
+pub mod compute_mode;
 pub mod cut;
+mod events;
+pub mod files;
+pub mod health;
 pub mod known;
+pub mod layout;
 pub mod mig;
 pub mod nvml;
+pub mod permission;
+pub mod policy;
+pub mod signs;
 pub mod topology;
 pub mod uses;
+pub mod xid;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -17,11 +27,17 @@ use protocol::wire;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+use health::Health;
 use known::Known;
 pub use nvml::read_once;
 
 /// A reading that is older means that NVML hangs: six missed readings at the default pace.
 const READING_AGE_MAX: Duration = Duration::from_secs(30);
+/// Longest wait for the first watch over Xid errors, so that none of them is missed that follows the
+/// first reading.
+const WATCH_TIMEOUT: Duration = Duration::from_secs(3);
+/// Said of a device that a call hangs on.
+pub const SILENT: &str = "NVML does not answer";
 /// How often the age of the reading is looked at.
 const AGE_CHECK: Duration = Duration::from_secs(5);
 
@@ -49,6 +65,12 @@ pub struct Reading {
     pub gpus: Vec<Gpu>,
     /// Those that did not, by index, with NVML's words.
     pub failures: Vec<(u32, String)>,
+    /// Those on which a call hangs, by index.
+    pub silent: Vec<u32>,
+    /// What those that answered show of how they do, by UUID.
+    pub signs: BTreeMap<String, signs::Signs>,
+    /// What processes hold of them; read for people who look, and not with each reading.
+    pub uses: Vec<uses::Use>,
     /// How those are cut that can be, by UUID.
     pub mig: BTreeMap<String, mig::Mig>,
     /// Groups of GPUs that reach each other by NVLink, as UUIDs.
@@ -64,6 +86,10 @@ pub struct Snapshot {
     pub devices: Vec<wire::Device>,
     /// The UUIDs of those that MIG can cut.
     pub cuttable: BTreeSet<String>,
+    /// The UUIDs of those that have answered the last reading.
+    pub answering: BTreeSet<String>,
+    /// Those that get no work for what was seen of them, with the reason.
+    pub unfit: BTreeMap<String, String>,
     /// Groups by NVLink, as indices of `devices`.
     pub nvlink: Vec<wire::Clique>,
     /// Groups by memory node, likewise.
@@ -91,15 +117,28 @@ pub fn watch(
     library: Option<PathBuf>,
     known_file: PathBuf,
     pace: Duration,
+    health: Arc<Health>,
 ) -> watch::Receiver<Snapshot> {
     let known = Known::load(&known_file);
-    let (sender, receiver) = watch::channel(known.unread());
+    let mut unread = known.unread();
+    health.judge(&mut unread, None, Instant::now());
+    let (sender, receiver) = watch::channel(unread);
     let sender = Arc::new(sender);
     let read_at = Arc::new(Mutex::new(Instant::now()));
     let for_age = (Arc::clone(&sender), Arc::clone(&read_at));
+    let watched = events::watch(library.clone(), Arc::clone(&health), receiver.clone());
     let spawned = std::thread::Builder::new()
         .name("nvml".to_owned())
-        .spawn(move || read_for_ever(library.as_deref(), known, pace, &sender, &read_at));
+        .spawn(move || {
+            let _ = watched.recv_timeout(WATCH_TIMEOUT);
+            read_for_ever(
+                library.as_deref(),
+                known,
+                (pace, &health),
+                &sender,
+                &read_at,
+            );
+        });
     if let Err(error) = spawned {
         tracing::error!(%error, "gpus cannot be read: no thread");
     }
@@ -110,22 +149,30 @@ pub fn watch(
 fn read_for_ever(
     library: Option<&Path>,
     mut known: Known,
-    pace: Duration,
+    (pace, health): (Duration, &Health),
     sender: &watch::Sender<Snapshot>,
     read_at: &Mutex<Instant>,
 ) {
     let mut reader = nvml::Reader::new(library);
     loop {
         let snapshot = match reader.read() {
-            Ok(reading) => known.merge(reading),
-            Err(error) => known.unreadable(&error),
+            Ok(reading) => {
+                let mut snapshot = known.merge(reading.clone());
+                health.judge(&mut snapshot, Some(&reading), Instant::now());
+                snapshot
+            }
+            Err(error) => {
+                let mut snapshot = known.unreadable(&error);
+                health.judge(&mut snapshot, None, Instant::now());
+                snapshot
+            }
         };
         *read_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         publish(sender, snapshot);
         if sender.is_closed() {
             return;
         }
-        std::thread::sleep(pace);
+        health.wait(pace);
     }
 }
 
@@ -164,7 +211,7 @@ async fn doubt_old_readings(sender: &watch::Sender<Snapshot>, read_at: &Mutex<In
 /// The same devices while nobody can say how they are. Whether they were ever read stays as it is.
 fn doubt(snapshot: &Snapshot) -> Snapshot {
     let mut doubted = snapshot.clone();
-    let words = "NVML does not answer";
+    let words = SILENT;
     for device in doubted.devices.iter_mut().filter(|d| d.health == "healthy") {
         device.health = domain::state::DeviceHealth::Suspect.to_string();
         device.health_reason = words.to_owned();

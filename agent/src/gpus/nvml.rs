@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use domain::quantity::DEVICES_PER_NODE_MAX;
 use nvml_wrapper::error::NvmlError;
@@ -11,12 +13,16 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_SUCCESS,
 };
 
-use super::mig;
+use super::alone::Alone;
+use super::mig::{self, Mig};
+use super::signs::{self, Signs};
 use super::topology::{self, Link};
-use super::{Gpu, Reading};
+use super::{Gpu, Reading, uses};
 
 /// Links of one device that are looked at: NVML 13.3 knows 36.
 const LINKS_MAX: u32 = 36;
+/// Longest wait for what one device tells: it takes milliseconds, seconds while a driver is busy.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Where libraries are looked for when no path is configured.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 const BYTES_PER_MIB: u64 = 1024 * 1024;
@@ -42,14 +48,29 @@ pub enum ReadError {
 
 /// Reads once, with everything; for people who look.
 pub fn read_once(library: Option<&Path>) -> Result<Reading, ReadError> {
-    Reader::new(library).read()
+    let mut reader = Reader::new(library);
+    let mut reading = reader.read()?;
+    if let Some(nvml) = &reader.nvml {
+        for gpu in reading
+            .gpus
+            .iter()
+            .filter(|gpu| !reading.silent.contains(&gpu.index))
+        {
+            reading
+                .uses
+                .extend(uses::of_device(nvml, &gpu.uuid).unwrap_or_default());
+        }
+    }
+    Ok(reading)
 }
 
-/// Reads again and again. What cannot change while a device stays is read once.
+/// Reads again and again. What cannot change while a device stays is read once. Each device is asked on
+/// a thread of its own: one that hangs keeps nobody from knowing the others.
 pub struct Reader {
     library: Option<PathBuf>,
-    nvml: Option<Nvml>,
+    nvml: Option<Arc<Nvml>>,
     last: Reading,
+    alone: Alone,
 }
 
 impl Reader {
@@ -59,6 +80,7 @@ impl Reader {
             library: library.map(Path::to_owned),
             nvml: None,
             last: Reading::default(),
+            alone: Alone::default(),
         }
     }
 
@@ -66,9 +88,9 @@ impl Reader {
     pub fn read(&mut self) -> Result<Reading, ReadError> {
         let nvml = match self.nvml.take() {
             Some(nvml) => nvml,
-            None => open(self.library.as_deref())?,
+            None => Arc::new(open(self.library.as_deref())?),
         };
-        let reading = read(&nvml, &self.last).map_err(|error| ReadError::Listing {
+        let reading = read(&nvml, &self.last, &self.alone).map_err(|error| ReadError::Listing {
             words: error.to_string(),
         })?;
         self.nvml = Some(nvml);
@@ -89,46 +111,77 @@ pub fn open(library: Option<&Path>) -> Result<Nvml, ReadError> {
         })
 }
 
-fn read(nvml: &Nvml, last: &Reading) -> Result<Reading, NvmlError> {
+/// What one device tells.
+struct Told {
+    gpu: Gpu,
+    mig: Result<Option<Mig>, NvmlError>,
+    signs: Signs,
+}
+
+fn read(nvml: &Arc<Nvml>, last: &Reading, alone: &Alone) -> Result<Reading, NvmlError> {
     let count = nvml.device_count()?.min(DEVICES_PER_NODE_MAX);
+    let seen = |index: u32| last.gpus.iter().find(|gpu| gpu.index == index).cloned();
+    let begun: Vec<_> = (0..count)
+        .map(|index| {
+            let (nvml, seen) = (Arc::clone(nvml), seen(index));
+            let ask = move || ask(&nvml, index, seen);
+            (index, alone.begin(&index.to_string(), ask))
+        })
+        .collect();
+    let deadline = Instant::now() + ANSWER_TIMEOUT;
     let mut reading = Reading::default();
-    for index in 0..count {
-        let device = nvml.device_by_index(index);
-        match device.and_then(|device| Ok((read_gpu(&device, index, last)?, device))) {
-            Ok((gpu, device)) => {
+    for (index, answer) in begun {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match answer.map(|answer| answer.recv_timeout(left)) {
+            Some(Ok(Ok(told))) => {
                 // A device that is cut meanwhile may have lost what it had just listed.
-                let mig = mig::read(nvml, &device);
-                let before = || last.mig.get(&gpu.uuid).cloned();
-                if let Some(mig) = mig.unwrap_or_else(|_| before()) {
-                    reading.mig.insert(gpu.uuid.clone(), mig);
+                let before = || last.mig.get(&told.gpu.uuid).cloned();
+                if let Some(mig) = told.mig.unwrap_or_else(|_| before()) {
+                    reading.mig.insert(told.gpu.uuid.clone(), mig);
                 }
-                reading.gpus.push(gpu);
+                reading.signs.insert(told.gpu.uuid.clone(), told.signs);
+                reading.gpus.push(told.gpu);
             }
-            Err(error) => reading.failures.push((index, error.to_string())),
+            Some(Ok(Err(error))) => reading.failures.push((index, error.to_string())),
+            Some(Err(_)) | None => {
+                reading.silent.push(index);
+                if let Some(gpu) = seen(index) {
+                    let cut = last.mig.get(&gpu.uuid).cloned();
+                    reading.mig.extend(cut.map(|cut| (gpu.uuid.clone(), cut)));
+                    reading.gpus.push(gpu);
+                }
+            }
         }
     }
     let same = reading.gpus == last.gpus && !last.driver_version.is_empty();
-    if same {
-        // Hundreds of calls that would give the same answer.
+    if same || !reading.silent.is_empty() {
+        // Hundreds of calls that would give the same answer, or hang.
         reading.nvlink.clone_from(&last.nvlink);
-        reading.driver_version.clone_from(&last.driver_version);
     } else {
         reading.nvlink = read_links(nvml, &reading.gpus);
-        reading.driver_version = nvml.sys_driver_version()?;
     }
+    reading.driver_version = match same {
+        true => last.driver_version.clone(),
+        false => nvml.sys_driver_version()?,
+    };
     Ok(reading)
 }
 
-fn read_gpu(device: &Device<'_>, index: u32, last: &Reading) -> Result<Gpu, NvmlError> {
+fn ask(nvml: &Nvml, index: u32, seen: Option<Gpu>) -> Result<Told, NvmlError> {
+    let device = nvml.device_by_index(index)?;
+    Ok(Told {
+        gpu: read_gpu(&device, index, seen)?,
+        mig: mig::read(nvml, &device),
+        signs: signs::read(&device),
+    })
+}
+
+fn read_gpu(device: &Device<'_>, index: u32, seen: Option<Gpu>) -> Result<Gpu, NvmlError> {
     let uuid = device.uuid()?;
     // A call that needs the device itself: one that fell off the bus still has its name.
     let memory = device.memory_info()?;
-    if let Some(seen) = last
-        .gpus
-        .iter()
-        .find(|gpu| gpu.uuid == uuid && gpu.index == index)
-    {
-        return Ok(seen.clone());
+    if let Some(seen) = seen.filter(|gpu| gpu.uuid == uuid) {
+        return Ok(seen);
     }
     let pci_bus_id = device.pci_info()?.bus_id;
     Ok(Gpu {

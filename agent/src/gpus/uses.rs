@@ -8,7 +8,7 @@ use nvml_wrapper::{Device, Nvml};
 const BYTES_PER_MIB: u64 = 1024 * 1024;
 
 /// What one process holds of one device.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Use {
     /// The device.
     pub uuid: String,

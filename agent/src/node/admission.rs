@@ -41,7 +41,7 @@ pub fn check(node: &Node, assignment: &Assignment) -> Result<(), Refusal> {
 
 fn check_devices(node: &Node, assignment: &Assignment) -> Result<(), Refusal> {
     let gpus = node.gpus.borrow();
-    let driven = sharing(node.config.mig, node.mps.drives(), &gpus);
+    let driven = sharing(node.cutter.drives(), node.mps.drives(), &gpus);
     for share in &assignment.devices {
         if !driven.contains(&share.mode) {
             return Err(Refusal::here(format!(
@@ -69,6 +69,13 @@ fn check_devices(node: &Node, assignment: &Assignment) -> Result<(), Refusal> {
                 )));
             }
             Some(_) => {}
+        }
+        let unfit = gpus.unfit.get(&share.uuid).cloned();
+        if let Some(reason) = unfit.or_else(|| node.gate.reason(&share.uuid)) {
+            return Err(Refusal::here(format!(
+                "device {} is not offered: {reason}",
+                share.uuid
+            )));
         }
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! Who holds which device here: the node's own check that none has two holders.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use domain::ids::AssignmentId;
 use domain::quantity::MILLI;
@@ -13,6 +13,8 @@ use crate::journal::KeptDevice;
 #[derive(Debug, Default)]
 pub struct Claims {
     by_assignment: BTreeMap<AssignmentId, Vec<KeptDevice>>,
+    /// Those whose processes have left, and that have yet to be released.
+    leaving: BTreeSet<AssignmentId>,
 }
 
 impl Claims {
@@ -44,6 +46,12 @@ impl Claims {
     /// What an assignment has.
     pub fn of(&self, id: AssignmentId) -> Vec<KeptDevice> {
         self.by_assignment.get(&id).cloned().unwrap_or_default()
+    }
+
+    /// Whether anybody has a part of a device.
+    pub fn hold(&self, uuid: &str) -> bool {
+        let mut held = self.by_assignment.values().flatten();
+        held.any(|held| held.uuid == uuid)
     }
 
     /// The instances of a device that are held.
@@ -82,9 +90,41 @@ impl Claims {
             .collect()
     }
 
+    /// All that have something, or are about to leave.
+    pub fn holders(&self) -> Vec<AssignmentId> {
+        self.by_assignment.keys().copied().collect()
+    }
+
+    /// Whether an assignment has a part of a device.
+    pub fn holds(&self, id: AssignmentId, uuid: &str) -> bool {
+        let held = self.by_assignment.get(&id).into_iter().flatten();
+        held.into_iter().any(|held| held.uuid == uuid)
+    }
+
+    /// Notes that an assignment's processes have left.
+    pub fn leave(&mut self, id: AssignmentId) {
+        self.leaving.insert(id);
+    }
+
+    /// Whether anybody has a part of a device who is not about to leave.
+    pub fn in_use(&self, uuid: &str) -> bool {
+        let mut staying = self
+            .by_assignment
+            .keys()
+            .filter(|id| !self.leaving.contains(id));
+        staying.any(|id| self.holds(*id, uuid))
+    }
+
+    /// Whether anybody shares a device by MPS.
+    pub fn shared_by_mps(&self, uuid: &str) -> bool {
+        let mut held = self.by_assignment.values().flatten();
+        held.any(|held| held.uuid == uuid && held.mode == SharingMode::Mps)
+    }
+
     /// Gives up what an assignment has.
     pub fn release(&mut self, id: AssignmentId) {
         self.by_assignment.remove(&id);
+        self.leaving.remove(&id);
     }
 }
 

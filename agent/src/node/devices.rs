@@ -8,11 +8,10 @@ use domain::quantity::MILLI;
 use domain::sharing::SharingMode;
 use protocol::mig::MigSlice;
 
-use super::Node;
+use super::{Node, launch, walls};
 use crate::gpus::Snapshot;
-use crate::gpus::cut::MigPolicy;
 use crate::journal::{Kept, KeptDevice};
-use crate::mps;
+use crate::mps::{self, Sharer};
 use crate::runs::Refusal;
 
 /// Tries to unmake an instance before its slice is released with it still there: a process that was
@@ -20,12 +19,14 @@ use crate::runs::Refusal;
 const LEAVE_TRIES: u32 = 20;
 /// Wait between two such tries.
 const LEAVE_WAIT: Duration = Duration::from_millis(250);
+/// Longest wait between tries to end a daemon: what hangs in a driver may hang for days.
+const LEAVE_WAIT_MAX: Duration = Duration::from_secs(30);
 /// All of a device's threads, as MPS counts them.
 const PERCENT: i64 = 100;
 
 /// The modes that this node can drive now.
-pub fn sharing(policy: MigPolicy, mps: bool, gpus: &Snapshot) -> Vec<SharingMode> {
-    let cut = policy != MigPolicy::Never && !gpus.cuttable.is_empty();
+pub fn sharing(mig: bool, mps: bool, gpus: &Snapshot) -> Vec<SharingMode> {
+    let cut = mig && !gpus.cuttable.is_empty();
     [SharingMode::Exclusive, SharingMode::TimeSlice]
         .into_iter()
         .chain(cut.then_some(SharingMode::Mig))
@@ -88,7 +89,16 @@ async fn share_by_mps(
     let turn = node.mps.turn(&share.uuid).await;
     let turn = turn.ok_or_else(|| Refusal::here("this node cannot share devices by MPS"))?;
     let shared = node.claims().sharers_beside(id, &share.uuid) > 0;
-    let had = turn.have(uid, shared).await;
+    let view = View {
+        names: vec![share.uuid.clone()],
+        bounds: Vec::new(),
+    };
+    let sharer = Sharer {
+        uid,
+        mark: uid.map(|_| launch::free_mark(&format!("mps {}", share.uuid))),
+        open: walls::device_files(node, std::slice::from_ref(share), &view).await?,
+    };
+    let had = turn.have(&sharer, shared).await;
     had.map_err(|error| Refusal::here(error.to_string()))?;
     let pipe = node.mps.pipe(&share.uuid).to_string_lossy().into_owned();
     // Of a percentage a small share keeps at least one: none would mean no bound.
@@ -104,8 +114,9 @@ async fn share_by_mps(
     Ok(bounds)
 }
 
-/// What is to be said of an end on a device that was shared by MPS and whose server has faulted: the
-/// job may have been taken down by another one, or have taken others down.
+/// What is to be said of an end by what became of its devices. Where one was shared by MPS and its server
+/// has faulted, the job may have been taken down by another one, or have taken others down; of any its
+/// driver may have told of errors while the job ran.
 pub async fn fault(node: &Node, id: AssignmentId) -> Option<String> {
     let devices = node.claims().of(id);
     for share in devices.iter().filter(|d| d.mode == SharingMode::Mps) {
@@ -116,19 +127,29 @@ pub async fn fault(node: &Node, id: AssignmentId) -> Option<String> {
             ));
         }
     }
-    None
+    let started = node.folders.run(id).started().ok()??;
+    let uuids: Vec<&str> = devices.iter().map(|share| share.uuid.as_str()).collect();
+    node.health.xids_since(&uuids, started.at_micros)
 }
 
-/// Ends the daemon of a device that nobody else shares any more.
+/// Ends the daemon of a device that nobody else shares any more. It returns when the daemon and what the
+/// team left in its folders are gone, or somebody shares the device again: until then nobody else could.
 async fn unshare(node: &Node, id: AssignmentId, uuid: &str) {
-    let Some(turn) = node.mps.turn(uuid).await else {
-        return;
-    };
-    if node.claims().sharers_beside(id, uuid) > 0 {
-        return;
-    }
-    if let Err(error) = turn.end().await {
-        tracing::error!(device.uuid = uuid, %error, "an MPS daemon or its folder is left behind");
+    let mut wait = LEAVE_WAIT;
+    loop {
+        let Some(turn) = node.mps.turn(uuid).await else {
+            return;
+        };
+        if node.claims().sharers_beside(id, uuid) > 0 {
+            return;
+        }
+        let Err(error) = turn.end().await else {
+            return;
+        };
+        drop(turn);
+        tracing::error!(device.uuid = uuid, %error, "an MPS daemon or its folder cannot be removed; its device is kept until it is");
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(LEAVE_WAIT_MAX);
     }
 }
 

@@ -8,7 +8,7 @@ use protocol::desired::Assignment;
 use super::devices::View;
 
 /// Where programs are looked for; a spec's `env` may say otherwise.
-const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Names the devices that a job sees.
 pub const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";

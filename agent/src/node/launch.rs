@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,12 +15,15 @@ use tokio::io::AsyncReadExt as _;
 use tokio::io::unix::AsyncFd;
 
 use super::devices::View;
+use super::walls;
 use super::workdir::Layout;
 use super::{Node, environment};
 use crate::checksum;
+use crate::points::{self, Point};
 use crate::proc::{self, Process};
 use crate::runs::{Orders, RunFolder, Stop};
 use crate::supervise::cgroup::Limits;
+use crate::supervise::devices::DeviceFile;
 
 /// Longest wait until a supervisor says how the start went; a loaded machine with a slow
 /// disk takes seconds.
@@ -35,11 +39,22 @@ const MARKS: u32 = 0x0FFE_0000;
 /// million pairs would meet, and what this agent gave out meanwhile is known.
 const BORNE_FOR: Duration = Duration::from_secs(1);
 
-/// The orders for an assignment that has been laid out.
-pub fn orders(node: &Node, assignment: &Assignment, layout: &Layout, devices: &View) -> Orders {
+/// The orders for an assignment that has been laid out. With `open` it is barred from all device
+/// files but these.
+pub fn orders(
+    node: &Node,
+    assignment: &Assignment,
+    layout: &Layout,
+    devices: &View,
+    open: Option<Vec<DeviceFile>>,
+) -> Orders {
+    let private = walls::private(node, assignment, layout);
     let places = environment::Places {
         home: &layout.work,
-        temporary: &layout.temporary,
+        temporary: match private {
+            Some(_) => Path::new(walls::TEMPORARY),
+            None => &layout.temporary,
+        },
         checkpoint: &layout.checkpoint,
         workers: &layout.workers,
     };
@@ -55,6 +70,8 @@ pub fn orders(node: &Node, assignment: &Assignment, layout: &Layout, devices: &V
             memory_mib: assignment.memory_mib,
         },
         cgroups: node.cgroups.clone(),
+        devices: open,
+        private,
         log: node.folders.log(assignment.id),
         log_bytes_max: node.config.log_bytes_max,
         lease: (!assignment.keep_on_partition).then(|| node.folders.lease()),
@@ -74,6 +91,7 @@ pub async fn launch(run: &RunFolder) -> io::Result<()> {
         .arg("supervise")
         .arg(run.path())
         .env_clear()
+        .envs(points::wanted().map(|point| (points::VARIABLE, point)))
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -87,6 +105,7 @@ pub async fn launch(run: &RunFolder) -> io::Result<()> {
     let mut child = tokio::process::Command::from(command)
         .kill_on_drop(false)
         .spawn()?;
+    Point::Launched.reached();
     let mut ready = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
     // The runtime collects the child when it ends; its end is seen through its descriptor.
     let mut word = [0; 1];
@@ -144,11 +163,11 @@ impl Supervisor {
 /// given out since.
 static BORNE: Mutex<Option<(Instant, BTreeSet<u32>)>> = Mutex::new(None);
 
-/// The group that all processes of a job bear, in a range that neither people nor systemd use. A
+/// The group that all processes of a job or a daemon bear, in a range that neither people nor systemd use. A
 /// process that is not root cannot put it off, whatever it does to its parents, group and session,
 /// and none of those who may run now bears it. A look at all processes serves for a moment: where
 /// many jobs start, looking would take longer than starting them.
-fn free_mark(assignment: &str) -> u32 {
+pub fn free_mark(assignment: &str) -> u32 {
     let hash = u32::from_str_radix(&checksum::of(assignment.as_bytes()), 16).unwrap_or_default();
     let mark = |at: u32| MARK_MIN + hash.wrapping_add(at) % MARKS;
     // A panic elsewhere leaves no set half filled that would do harm: it only names what is taken.

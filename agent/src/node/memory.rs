@@ -3,24 +3,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use domain::ids::AssignmentId;
-use tokio::sync::oneshot;
 
-use super::Node;
 use super::launch::Supervisor;
-use crate::gpus::nvml;
-use crate::gpus::uses::{self, Use};
+use super::{Node, gate};
+use crate::gpus::uses::Use;
 use crate::journal::KeptDevice;
 use crate::proc;
 use crate::runs::{Over, RunFolder};
-
-/// Longest wait for one look: what hangs longer says nothing of anybody's memory.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Since when an assignment holds more than its share, and whether it was stopped for that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,13 +44,16 @@ pub async fn watch(node: Arc<Node>) {
         if shares.is_empty() {
             continue;
         }
-        let devices = shares.iter().map(|(_, share)| share.uuid.clone()).collect();
-        let Some(uses) = look(node.config.nvml_library.clone(), devices).await else {
-            continue;
-        };
+        let devices: BTreeSet<String> =
+            shares.iter().map(|(_, share)| share.uuid.clone()).collect();
+        let uses = gate::uses(&node, devices.into_iter().collect()).await;
         for (id, share) in &shares {
+            // What does not answer says nothing of anybody's memory.
+            let Some(uses) = uses.get(&share.uuid) else {
+                continue;
+            };
             let run = node.folders.run(*id);
-            let held_mib = held_mib(&pids(&run), &share.uuid, &uses);
+            let held_mib = held_mib(&pids(&run), &share.uuid, uses);
             let over = held_mib > share.memory_mib;
             let grace = node.config.memory_grace();
             match judge(&mut excesses, *id, over, grace, Instant::now()) {
@@ -159,26 +156,6 @@ fn held_mib(pids: &BTreeSet<i32>, uuid: &str, uses: &[Use]) -> i64 {
     own.filter(|used| i32::try_from(used.pid).is_ok_and(|pid| pids.contains(&pid)))
         .map(|used| used.memory_mib)
         .sum()
-}
-
-/// What processes hold of these devices; nothing where NVML does not answer.
-async fn look(library: Option<PathBuf>, devices: BTreeSet<String>) -> Option<Vec<Use>> {
-    let (sender, receiver) = oneshot::channel();
-    let looks = move || {
-        let uses = nvml::open(library.as_deref()).ok().map(|nvml| {
-            let uses = devices.iter().map(|uuid| uses::of_device(&nvml, uuid));
-            uses.filter_map(Result::ok).flatten().collect()
-        });
-        // Nobody may listen any more.
-        let _ = sender.send(uses);
-    };
-    let thread = std::thread::Builder::new().name("memory".to_owned());
-    if let Err(error) = thread.spawn(looks) {
-        tracing::warn!(%error, "memory of devices cannot be looked at: no thread");
-        return None;
-    }
-    let told = tokio::time::timeout(LOOK_TIMEOUT, receiver).await;
-    told.ok()?.ok()?
 }
 
 #[cfg(test)]

@@ -2,18 +2,24 @@
 
 mod admission;
 mod claims;
+mod clear;
 pub mod devices;
 mod environment;
+mod gate;
 mod launch;
+mod layout;
 mod memory;
+mod probe;
 mod reconcile;
 mod rights;
 mod sweep;
+pub mod walls;
+mod wipe;
 mod workdir;
 mod worker;
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use domain::ids::AssignmentId;
 use domain::state::AssignmentPhase;
@@ -23,15 +29,23 @@ use tokio::sync::watch;
 use crate::config::Config;
 use crate::folders::Folders;
 use crate::gpus::Snapshot;
-use crate::gpus::cut::Cutter;
+use crate::gpus::cut::{Cutter, Rules};
+use crate::gpus::health::Health;
+use crate::gpus::layout::Layout;
+use crate::gpus::permission;
 use crate::journal::{Journal, State};
 use crate::lease::Lease;
 use crate::mps::Mps;
 use crate::supervise::cgroup::Cgroups;
 
+pub use gate::watch as watch_gate;
+pub use layout::keep as keep_layout;
 pub use memory::watch as watch_memory;
+pub use probe::watch as watch_probes;
 pub use reconcile::{Command, reconcile};
 pub use sweep::recover;
+
+use walls::Walls;
 
 /// The ways in which it can run work.
 pub const RUNNERS: [&str; 1] = ["process"];
@@ -46,6 +60,10 @@ pub struct Node {
     pub journal: Journal,
     /// The GPUs.
     pub gpus: watch::Receiver<Snapshot>,
+    /// How they do.
+    pub health: Arc<Health>,
+    /// Keeps those out that are not free.
+    pub gate: gate::Gate,
     /// Cuts them by MIG.
     pub cutter: Cutter,
     /// Shares them by MPS.
@@ -54,6 +72,8 @@ pub struct Node {
     pub lease: Lease,
     /// How limits are enforced.
     pub cgroups: Cgroups,
+    /// What keeps jobs apart.
+    pub walls: Walls,
     /// Whether jobs run as their team's user.
     pub isolated: bool,
     /// Time between SIGTERM and SIGKILL where nobody says otherwise, as the server last
@@ -61,6 +81,8 @@ pub struct Node {
     pub kill_grace_ms: std::sync::atomic::AtomicI64,
     claims: Mutex<claims::Claims>,
     phases: Mutex<BTreeMap<AssignmentId, AssignmentPhase>>,
+    /// What keeps devices from being cut by the layout, by UUID.
+    misfits: Mutex<BTreeMap<String, String>>,
     /// Held by who makes a job's checkpoint folder and by who puts an old one aside.
     checkpoints: Mutex<()>,
 }
@@ -75,10 +97,16 @@ pub struct Parts {
     pub journal: Journal,
     /// The GPUs.
     pub gpus: watch::Receiver<Snapshot>,
+    /// How they do.
+    pub health: Arc<Health>,
     /// The node's lease.
     pub lease: Lease,
     /// How limits are enforced.
     pub cgroups: Cgroups,
+    /// How devices are cut whatever jobs ask.
+    pub layout: Option<Layout>,
+    /// What keeps jobs apart.
+    pub walls: Walls,
 }
 
 /// Time between SIGTERM and SIGKILL until a server has said otherwise, in milliseconds.
@@ -87,13 +115,21 @@ const KILL_GRACE_MS: i64 = 30_000;
 impl Node {
     /// Puts a node together.
     pub fn new(parts: Parts) -> Self {
-        let cutter = Cutter::new(
+        let capability = permission::capability(parts.config.mig_capability.as_deref());
+        let rules = Rules {
+            policy: parts.config.mig,
+            keep: parts.config.mig_keep,
+            permitted: permission::may_cut(capability),
+            layout: parts.layout,
+        };
+        let library = parts.config.nvml_library.clone();
+        let cutter = Cutter::new(library, rules, parts.folders.cuts());
+        let mps = Mps::look(
+            parts.config.mps_control.as_deref(),
+            parts.folders.mps(),
             parts.config.nvml_library.clone(),
-            parts.config.mig,
-            parts.config.mig_keep,
-            parts.folders.cuts(),
+            parts.cgroups.clone(),
         );
-        let mps = Mps::look(parts.config.mps_control.as_deref(), parts.folders.mps());
         Self {
             cutter,
             mps,
@@ -101,12 +137,16 @@ impl Node {
             folders: parts.folders,
             journal: parts.journal,
             gpus: parts.gpus,
+            health: parts.health,
+            gate: gate::Gate::default(),
             lease: parts.lease,
             cgroups: parts.cgroups,
+            walls: parts.walls,
             isolated: nix::unistd::geteuid().is_root(),
             kill_grace_ms: std::sync::atomic::AtomicI64::new(KILL_GRACE_MS),
             claims: Mutex::default(),
             phases: Mutex::default(),
+            misfits: Mutex::default(),
             checkpoints: Mutex::default(),
         }
     }
@@ -143,6 +183,15 @@ impl Node {
         self.checkpoints
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sentences on devices that are not cut by the layout.
+    pub fn layout_warnings(&self) -> Vec<String> {
+        self.misfits().values().cloned().collect()
+    }
+
+    fn misfits(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+        self.misfits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Gives up what an assignment has of the node's devices.

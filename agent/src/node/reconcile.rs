@@ -354,10 +354,13 @@ mod tests {
     use domain::ids::JobId;
 
     use super::super::Parts;
+    use super::super::walls::Walls;
     use super::*;
     use crate::config::Config;
     use crate::folders::Folders;
     use crate::gpus::Snapshot;
+    use crate::gpus::health::Health;
+    use crate::gpus::policy::HealthPolicy;
     use crate::journal::{Journal, KeptDevice};
     use crate::lease::Lease;
     use crate::supervise::cgroup::Cgroups;
@@ -369,8 +372,11 @@ mod tests {
             config: Config::default(),
             journal,
             gpus: watch::channel(Snapshot::default()).1,
+            health: Arc::new(Health::load(HealthPolicy::default(), folders.health())),
             lease: Lease::open(&folders.lease(), "boot").expect("opened"),
             cgroups: Cgroups::None,
+            layout: None,
+            walls: Walls::NONE,
             folders,
         }))
     }

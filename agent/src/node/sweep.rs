@@ -10,9 +10,10 @@ use std::time::Duration;
 use domain::ids::AssignmentId;
 use nix::sys::signal::Signal;
 
-use super::{Node, launch, workdir, worker};
+use super::{Node, clear, launch, wipe, worker};
 use crate::journal::{Entry, FactKind, JournalError, Kept};
 use crate::proc::Process;
+use crate::removal;
 use crate::runs::RunFolder;
 
 /// Wait between two rounds of killing; nothing else goes on at that time.
@@ -32,8 +33,15 @@ pub async fn recover(node: &Arc<Node>, rebooted: bool) -> Result<Vec<Kept>, Jour
         }
     }
     let adopted = if rebooted { Vec::new() } else { kept };
-    for id in clear_strays(node, &adopted) {
+    let (of, known) = (Arc::clone(node), adopted.clone());
+    let strays = tokio::task::spawn_blocking(move || end_strays(&of, &known)).await;
+    let strays = strays.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+    for id in strays.stubborn {
         tokio::spawn(outlast(Arc::clone(node), id));
+    }
+    for id in strays.left {
+        // What is large is removed beside all else.
+        tokio::spawn(clear::clear(id, node.folders.job(id)));
     }
     Ok(adopted)
 }
@@ -62,9 +70,16 @@ async fn bury_after_reboot(node: &Node, lost: &Kept) -> Result<(), JournalError>
     node.journal.append(entries).await
 }
 
-/// Removes folders of assignments that the journal does not know, and ends what runs there;
-/// returns those that did not end.
-fn clear_strays(node: &Node, adopted: &[Kept]) -> Vec<AssignmentId> {
+/// Assignments that the journal does not know.
+struct Strays {
+    /// Those that did not end.
+    stubborn: Vec<AssignmentId>,
+    /// Those of which nothing but a folder is left.
+    left: Vec<AssignmentId>,
+}
+
+/// Ends what runs of assignments that the journal does not know.
+fn end_strays(node: &Node, adopted: &[Kept]) -> Strays {
     let mut stubborn = Vec::new();
     let known = |id: AssignmentId| adopted.iter().any(|kept| kept.assignment_id == id);
     for id in ids_in(&node.folders.runs()).filter(|id| !known(*id)) {
@@ -82,13 +97,20 @@ fn clear_strays(node: &Node, adopted: &[Kept]) -> Vec<AssignmentId> {
             stubborn.push(id);
             continue;
         }
-        warn_on_error(id, workdir::clear(run.path()));
+        forget(node, id, &run);
     }
     let lasts = |id: &AssignmentId| stubborn.contains(id);
-    for id in ids_in(&node.folders.jobs()).filter(|id| !known(*id) && !lasts(id)) {
-        warn_on_error(id, workdir::clear(&node.folders.job(id)));
-    }
-    stubborn
+    let left = ids_in(&node.folders.jobs()).filter(|id| !known(*id) && !lasts(id));
+    let left = left.collect();
+    Strays { stubborn, left }
+}
+
+/// Removes what an ended run has left but its job's folder: that may be large.
+fn forget(node: &Node, id: AssignmentId, run: &RunFolder) {
+    node.cgroups.group(&id.to_string()).remove();
+    let uid = run.orders().ok().flatten().and_then(|orders| orders.uid);
+    warn_on_error(id, uid.map_or(Ok(()), |uid| wipe::wipe(uid).map(drop)));
+    warn_on_error(id, removal::remove(run.path()));
 }
 
 /// Kills what is left of a run that the journal does not know; true once nothing is.
@@ -124,18 +146,20 @@ async fn outlast(node: Arc<Node>, id: AssignmentId) {
     while !end_stray(&node, id, &run) {
         tokio::time::sleep(KILL_WAIT_LONG).await;
     }
-    warn_on_error(id, workdir::clear(run.path()));
-    warn_on_error(id, workdir::clear(&node.folders.job(id)));
+    let (of, ended) = (Arc::clone(&node), run.clone());
+    let forgotten = tokio::task::spawn_blocking(move || forget(&of, id, &ended)).await;
+    forgotten.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+    clear::clear(id, node.folders.job(id)).await;
 }
 
-fn ids_in(folder: &Path) -> impl Iterator<Item = AssignmentId> {
+fn ids_in(folder: &Path) -> impl Iterator<Item = AssignmentId> + use<> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 fn warn_on_error(id: AssignmentId, cleared: std::io::Result<()>) {
     if let Err(error) = cleared {
-        tracing::warn!(assignment.id = %id, %error, "a stray folder is left behind");
+        tracing::warn!(assignment.id = %id, %error, "something of a stray run is left behind");
     }
 }
 

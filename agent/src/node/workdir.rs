@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::Node;
 use super::rights::as_user;
 use crate::files::{ensure_folder, read_json};
+use crate::removal;
 use crate::runs::{Directory, Refusal};
 use crate::supervise::{open_folder, step_down};
 
@@ -32,6 +33,8 @@ pub struct Layout {
     pub work: PathBuf,
     /// Its temporary files.
     pub temporary: PathBuf,
+    /// Those that are to outlive a restart of the machine, by their custom.
+    pub lasting: PathBuf,
     /// What it keeps between attempts.
     pub checkpoint: PathBuf,
     /// The file that tells who works with it.
@@ -46,12 +49,13 @@ pub fn lay_out(node: &Node, assignment: &Assignment) -> Result<Layout, Refusal> 
     let owner = node.isolated.then_some(assignment.uid);
     let failed =
         |path: &Path, error: io::Error| Refusal::here(format!("{}: {error}", path.display()));
-    clear(&folder).map_err(|e| failed(&folder, e))?;
+    removal::remove(&folder).map_err(|e| failed(&folder, e))?;
     ensure_folder(&folder, 0o711).map_err(|e| failed(&folder, e))?;
 
     let layout = Layout {
         work: folder.join("work"),
         temporary: folder.join("tmp"),
+        lasting: folder.join("var-tmp"),
         checkpoint: node
             .folders
             .checkpoint(assignment.team_id, assignment.job_id),
@@ -63,7 +67,7 @@ pub fn lay_out(node: &Node, assignment: &Assignment) -> Result<Layout, Refusal> 
             owner,
         )?,
     };
-    for path in [&layout.work, &layout.temporary] {
+    for path in [&layout.work, &layout.temporary, &layout.lasting] {
         ensure_folder(path, 0o700).map_err(|e| failed(path, e))?;
     }
     let work = open_folder(&layout.work).map_err(|e| failed(&layout.work, e.into()))?;
@@ -79,7 +83,7 @@ pub fn lay_out(node: &Node, assignment: &Assignment) -> Result<Layout, Refusal> 
         })?;
     }
     // Given away last: until here nobody else could touch them.
-    for path in [&layout.work, &layout.temporary] {
+    for path in [&layout.work, &layout.temporary, &layout.lasting] {
         give(path, owner).map_err(|e| failed(path, e))?;
     }
     let _settled = node.checkpoints_settled();
@@ -122,30 +126,6 @@ pub fn write_workers(node: &Node, assignment: &Assignment) -> io::Result<()> {
     fs::write(&aside, serde_json::to_vec(&workers)?)?;
     fs::set_permissions(&aside, Permissions::from_mode(0o644))?;
     fs::rename(&aside, &path)
-}
-
-/// Removes a job's folder, however its owner left it. Links in it are removed, not followed.
-pub fn clear(folder: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            // Only where we are not root: a folder that its owner closed to itself.
-            reopen(folder);
-            fs::remove_dir_all(folder)
-        }
-        other => other,
-    }
-}
-
-fn reopen(folder: &Path) {
-    let Ok(()) = fs::set_permissions(folder, Permissions::from_mode(0o700)) else {
-        return;
-    };
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            reopen(&entry.path());
-        }
-    }
 }
 
 /// Where the process starts: the job's own folder, or the one it names below a root.
@@ -385,18 +365,6 @@ mod tests {
             let refused = starts(&data.join("link")).expect_err("no link is followed");
             assert!(refused.message.contains("is a link"), "{}", refused.message);
         }
-    }
-
-    #[test]
-    fn a_folder_that_its_owner_closed_is_cleared_all_the_same() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let job = folder.path().join("job");
-        fs::create_dir_all(job.join("closed/deep")).expect("made");
-        std::os::unix::fs::symlink("/etc", job.join("link")).expect("linked");
-        fs::set_permissions(job.join("closed"), Permissions::from_mode(0o000)).expect("closed");
-        clear(&job).expect("cleared");
-        assert!(!job.exists() && Path::new("/etc/passwd").exists());
-        clear(&job).expect("nothing to clear");
     }
 
     #[test]

@@ -12,10 +12,12 @@ use protocol::desired::Assignment;
 use tokio::sync::watch;
 
 use super::launch::{self, Supervisor};
-use super::{Node, admission, devices, workdir};
+use super::{Node, admission, clear, devices, gate, walls, wipe, workdir};
 use crate::clock;
 use crate::journal::{Entry, FactKind, Kept, KeptDevice, Record};
+use crate::points::Point;
 use crate::runs::{Exit, Refusal};
+use crate::supervise::devices::DeviceFile;
 
 /// Wait before something is tried again that must not be given up: the disk is full, a folder
 /// cannot be removed, or a file cannot be read.
@@ -24,8 +26,6 @@ const RETRY: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 /// How often a control group is looked at while its last processes die.
 const EMPTY_CHECK: Duration = Duration::from_millis(20);
-/// Tries to clean up a job's folder before its devices are released without it.
-const CLEAN_TRIES: u32 = 5;
 
 /// What is wanted of an assignment now.
 #[derive(Debug, Clone, PartialEq)]
@@ -80,6 +80,11 @@ impl Worker {
             Err(refusal) => {
                 tracing::warn!(assignment.id = %self.id, reason = refusal.message, "assignment refused");
                 devices::leave(&self.node, self.id).await;
+                let folders = &self.node.folders;
+                let run = folders.run(self.id).path().to_owned();
+                for folder in [folders.job(self.id), run] {
+                    clear::clear(self.id, folder).await;
+                }
                 self.node.give_up(self.id);
                 self.record(vec![self.refused(refusal)]).await;
             }
@@ -110,6 +115,7 @@ impl Worker {
             .claims()
             .claim(self.id, &kept.devices)
             .map_err(Refusal::here)?;
+        Point::DevicesClaimed.reached();
         let (node, asked) = (Arc::clone(&self.node), Arc::clone(assignment));
         blocking(move || admission::check(&node, &asked)).await?;
         self.prepare(assignment, &kept.devices).await?;
@@ -122,6 +128,7 @@ impl Worker {
             .append(entries)
             .await
             .map_err(|e| Refusal::here(format!("the node cannot keep it: {e}")))?;
+        Point::Accepted.reached();
         self.enter(AssignmentPhase::HandedOver);
         Ok(())
     }
@@ -183,7 +190,9 @@ impl Worker {
         self.tell_workers(assignment);
         launch::launch(&run)
             .await
-            .map_err(|e| Refusal::here(format!("its supervisor could not be started: {e}")))
+            .map_err(|e| Refusal::here(format!("its supervisor could not be started: {e}")))?;
+        Point::Ready.reached();
+        Ok(())
     }
 
     /// Brings its devices into their mode, lays it out and writes its orders.
@@ -194,8 +203,10 @@ impl Worker {
     ) -> Result<(), Refusal> {
         let uid = self.node.isolated.then_some(assignment.uid);
         let view = devices::take(&self.node, self.id, uid, shares).await?;
+        Point::DevicesTaken.reached();
+        let open = walls::device_files(&self.node, shares, &view).await?;
         let (node, laid_out) = (Arc::clone(&self.node), Arc::clone(assignment));
-        blocking(move || prepare(&node, &laid_out, &view)).await
+        blocking(move || prepare(&node, &laid_out, &view, open)).await
     }
 
     /// Tells the job's process who works with it now.
@@ -237,7 +248,9 @@ impl Worker {
                 break;
             }
         }
+        Point::EndSeen.reached();
         self.tell_end(&run, seen).await;
+        Point::EndTold.reached();
         self.clean().await;
     }
 
@@ -270,6 +283,7 @@ impl Worker {
                     if let Err(error) = supervisor.stop(&run, grace_ms) {
                         tracing::error!(assignment.id = %self.id, %error, "a job cannot be told to stop");
                     }
+                    Point::StopAsked.reached();
                 }
                 Intent::Run(assignment) => self.tell_workers(&assignment),
                 Intent::Hold | Intent::Unsaid => {}
@@ -312,38 +326,37 @@ impl Worker {
     /// Removes what is left and releases the devices.
     async fn clean(self) {
         self.enter(AssignmentPhase::Cleaning);
-        let mut wait = RETRY;
+        let orders = self.node.folders.run(self.id).orders().ok().flatten();
         let group = self.node.cgroups.group(&self.id.to_string());
         while !group.empty() {
             group.kill();
             tokio::time::sleep(EMPTY_CHECK).await;
         }
         group.remove();
-        for attempt in 1..=CLEAN_TRIES {
-            let (job, run) = (
-                self.node.folders.job(self.id),
-                self.node.folders.run(self.id),
-            );
-            let cleared = blocking(move || {
-                workdir::clear(&job)?;
-                workdir::clear(run.path())
-            })
-            .await;
-            match cleared {
-                Ok(()) => break,
-                Err(error) if attempt == CLEAN_TRIES => {
-                    tracing::error!(assignment.id = %self.id, %error, "a job's folder is left behind");
-                }
-                Err(_) => {
-                    tokio::time::sleep(wait).await;
-                    wait = (wait * 2).min(RETRY_MAX);
-                }
-            }
-        }
+        Point::GroupGone.reached();
+        clear::clear(self.id, self.node.folders.job(self.id)).await;
+        Point::FolderGone.reached();
         devices::leave(&self.node, self.id).await;
+        gate::pass(&self.node, self.id).await;
+        Point::DevicesLeft.reached();
+        // Also after one that had memory of its own: it may be the last of its team.
+        if let Some(uid) = orders.and_then(|orders| orders.uid) {
+            self.wipe(uid).await;
+        }
+        // Last: it says what there is to clean.
+        clear::clear(self.id, self.node.folders.run(self.id).path().to_owned()).await;
+        Point::RunFolderGone.reached();
         self.node.give_up(self.id);
         self.record(vec![Entry::fact(self.id, self.attempt, FactKind::Released)])
             .await;
+        Point::ReleaseTold.reached();
+    }
+
+    /// Wipes what its team has left where users share, unless more of it runs here.
+    async fn wipe(&self, uid: u32) {
+        if let Err(error) = blocking(move || wipe::wipe(uid)).await {
+            tracing::error!(assignment.id = %self.id, %error, "what a team left in shared memory is not wiped");
+        }
     }
 
     fn enter(&self, phase: AssignmentPhase) {
@@ -434,13 +447,22 @@ fn exit_without_word(reason: &str, message: &str) -> FactKind {
 }
 
 /// Lays out an assignment and writes its orders.
-fn prepare(node: &Node, assignment: &Assignment, view: &devices::View) -> Result<(), Refusal> {
+fn prepare(
+    node: &Node,
+    assignment: &Assignment,
+    view: &devices::View,
+    open: Option<Vec<DeviceFile>>,
+) -> Result<(), Refusal> {
     let layout = workdir::lay_out(node, assignment)?;
+    Point::LaidOut.reached();
     let run = node.folders.run(assignment.id);
-    let orders = launch::orders(node, assignment, &layout, view);
-    run.create()
-        .and_then(|()| run.write_orders(&orders))
-        .map_err(|e| Refusal::here(format!("its run folder cannot be written: {e}")))
+    let orders = launch::orders(node, assignment, &layout, view, open);
+    let failed = |e| Refusal::here(format!("its run folder cannot be written: {e}"));
+    run.create().map_err(failed)?;
+    Point::RunFolderMade.reached();
+    run.write_orders(&orders).map_err(failed)?;
+    Point::Ordered.reached();
+    Ok(())
 }
 
 /// Runs what waits for the disk where it holds nobody up.

@@ -1,15 +1,18 @@
-//! Control groups: how CPU and memory limits of a job are enforced, by version 2 or 1 of
-//! the kernel's interface, or not at all.
+//! Control groups: how CPU and memory limits of a job are enforced and device files barred, by
+//! version 2 or 1 of the kernel's interface, or not at all.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
+use super::device_program;
+use super::devices::{self, DeviceFile};
 use crate::proc::Process;
 
 /// Most processes and threads of one job: a fork bomb ends here and a job that starts a
@@ -32,6 +35,8 @@ const CPU_QUOTA_MICROS_MIN: i64 = 1000;
 const REMOVE_TRIES: u32 = 20;
 /// Wait between them.
 const REMOVE_WAIT: Duration = Duration::from_millis(10);
+/// The controller of version 1 that bars device files.
+const DEVICES: &str = "devices";
 
 /// What a job may use; 0 means no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +55,9 @@ pub enum Cgroups {
     V2 {
         /// That folder.
         parent: PathBuf,
+        /// Whether the kernel asks programs of ours about device files.
+        #[serde(default)]
+        devices: bool,
     },
     /// A hierarchy per controller.
     V1 {
@@ -98,7 +106,7 @@ impl Cgroups {
     /// The group of a job, made or not.
     pub fn group(&self, name: &str) -> Group {
         let folders = match self {
-            Self::V2 { parent } => vec![parent.join(name)],
+            Self::V2 { parent, .. } => vec![parent.join(name)],
             Self::V1 { parents } => {
                 let mut folders: Vec<PathBuf> =
                     parents.iter().map(|p| p.folder.join(name)).collect();
@@ -114,8 +122,23 @@ impl Cgroups {
         }
     }
 
-    /// Makes the group of a job and sets its limits.
-    pub fn create(&self, name: &str, limits: &Limits) -> io::Result<Group> {
+    /// Whether groups bar device files here.
+    pub fn bars_devices(&self) -> bool {
+        match self {
+            Self::V2 { devices, .. } => *devices,
+            Self::V1 { parents } => parents.iter().any(|p| p.controller == DEVICES),
+            Self::None => false,
+        }
+    }
+
+    /// Makes the group of a job and sets its limits. With `own` it bars all device files but these
+    /// and those that all programs need.
+    pub fn create(
+        &self,
+        name: &str,
+        limits: &Limits,
+        own: Option<&[DeviceFile]>,
+    ) -> io::Result<Group> {
         let group = self.group(name);
         for folder in &group.folders {
             match fs::create_dir(folder) {
@@ -126,17 +149,30 @@ impl Cgroups {
             }
         }
         let limited = match self {
-            Self::V2 { parent } => limit_v2(&parent.join(name), limits),
+            Self::V2 { parent, .. } => limit_v2(&parent.join(name), limits),
             Self::V1 { parents } => parents
                 .iter()
                 .try_for_each(|p| limit_v1(&p.controller, &p.folder.join(name), limits)),
             Self::None => Ok(()),
         };
-        if let Err(error) = limited {
+        let barred = limited.and_then(|()| own.map_or(Ok(()), |own| self.bar(name, own)));
+        if let Err(error) = barred {
             group.remove();
             return Err(error);
         }
         Ok(group)
+    }
+
+    fn bar(&self, name: &str, own: &[DeviceFile]) -> io::Result<()> {
+        let open = devices::all(own);
+        match self {
+            Self::V2 { parent, .. } => device_program::bar(&parent.join(name), &open),
+            Self::V1 { parents } => {
+                let mut parents = parents.iter().filter(|p| p.controller == DEVICES);
+                parents.try_for_each(|p| devices::bar_v1(&p.folder.join(name), &open))
+            }
+            Self::None => Ok(()),
+        }
     }
 }
 
@@ -246,7 +282,7 @@ fn detect_v2(mounts: &str, name: &str) -> io::Result<Cgroups> {
     }
     let parent = root.join(name);
     let mut down_to = root.clone();
-    fs::create_dir_all(&parent)?;
+    make_parent(&parent)?;
     // Each folder hands the controllers to those below it.
     enable(&down_to, has("pids"))?;
     for part in Path::new(name).components() {
@@ -254,7 +290,28 @@ fn detect_v2(mounts: &str, name: &str) -> io::Result<Cgroups> {
         enable(&down_to, has("pids"))?;
     }
     set_if_there(&parent, "pids.max", pids_max_of_all(pids_of_kernel()))?;
-    Ok(Cgroups::V2 { parent })
+    let devices = can_bar(&parent);
+    Ok(Cgroups::V2 { parent, devices })
+}
+
+/// Whether a program of ours can bar a group from device files: tried on one that is gone after it.
+fn can_bar(parent: &Path) -> bool {
+    let attempt = parent.join("attempt");
+    let made = match fs::create_dir(&attempt) {
+        Err(error) => error.kind() == io::ErrorKind::AlreadyExists,
+        Ok(()) => true,
+    };
+    let barred = made && device_program::bar(&attempt, &devices::all(&[])).is_ok();
+    let _ = fs::remove_dir(&attempt);
+    barred
+}
+
+/// A job passes to its own group, whose name it knows, and cannot list those of others.
+fn make_parent(folder: &Path) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    // One that was handed to us as it is, who are not root then, keeps its mode.
+    let _ = fs::set_permissions(folder, fs::Permissions::from_mode(0o711));
+    Ok(())
 }
 
 fn enable(folder: &Path, pids: bool) -> io::Result<()> {
@@ -273,12 +330,13 @@ fn detect_v1(mounts: &str, name: &str) -> io::Result<Cgroups> {
         ("cpu", true),
         ("cpuacct", false),
         ("pids", false),
+        (DEVICES, false),
     ] {
         let made = mounted(mounts, "cgroup", Some(controller))
             .ok_or_else(|| io::Error::other(format!("no {controller} controller is mounted")))
             .and_then(|root| {
                 let folder = root.join(name);
-                fs::create_dir_all(&folder)?;
+                make_parent(&folder)?;
                 // Reading back what a fresh group says shows that the mount is not a stub.
                 OpenOptions::new()
                     .write(true)
@@ -379,7 +437,8 @@ fn cpu_quota(cpus_milli: i64) -> i64 {
     (cpus_milli.saturating_mul(CPU_PERIOD_MICROS) / 1000).max(CPU_QUOTA_MICROS_MIN)
 }
 
-fn set(folder: &Path, file: &str, value: impl ToString) -> io::Result<()> {
+/// Writes a setting of a group.
+pub(super) fn set(folder: &Path, file: &str, value: impl ToString) -> io::Result<()> {
     let mut opened = OpenOptions::new().write(true).open(folder.join(file))?;
     opened.write_all(value.to_string().as_bytes())
 }

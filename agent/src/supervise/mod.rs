@@ -6,7 +6,10 @@
 
 pub mod cgroup;
 mod descendants;
+mod device_program;
+pub mod devices;
 mod log;
+pub mod private;
 mod spawn;
 mod watch;
 
@@ -17,6 +20,7 @@ use std::path::Path;
 
 use nix::sys::signal::{SigSet, Signal};
 
+use crate::points::Point;
 use crate::runs::{Exit, Orders, Refusal, RunFolder, Started};
 use crate::{clock, proc};
 
@@ -34,11 +38,15 @@ pub fn run(path: &Path) -> io::Result<()> {
     if !folder.claim_as_supervisor()? {
         return Ok(());
     }
+    Point::RunClaimed.reached();
     match begin(&folder, &orders) {
         Ok(run) => {
             report_readiness();
             let exit = watch::to_end(&folder, &orders, run)?;
-            folder.write_exit(&exit)
+            Point::GroupEmptied.reached();
+            folder.write_exit(&exit)?;
+            Point::EndWritten.reached();
+            Ok(())
         }
         Err(refusal) => {
             let written = folder.write_refusal(refusal);
@@ -69,8 +77,13 @@ fn begin(folder: &RunFolder, orders: &Orders) -> Result<Run, Refusal> {
         .map_err(|e| Refusal::here(format!("the log cannot be written: {e}")))?;
     let group = orders
         .cgroups
-        .create(&orders.assignment_id, &orders.limits)
+        .create(
+            &orders.assignment_id,
+            &orders.limits,
+            orders.devices.as_deref(),
+        )
         .map_err(|e| Refusal::here(format!("its limits cannot be set: {e}")))?;
+    Point::GroupMade.reached();
     let child = match spawn::spawn(orders, &group) {
         Ok(child) => child,
         Err(refusal) => {
@@ -78,6 +91,7 @@ fn begin(folder: &RunFolder, orders: &Orders) -> Result<Run, Refusal> {
             return Err(refusal);
         }
     };
+    Point::JobSpawned.reached();
     let started = Started {
         pid: child.pid,
         start_ticks: proc::start_ticks(child.pid).unwrap_or_default(),
@@ -92,6 +106,7 @@ fn begin(folder: &RunFolder, orders: &Orders) -> Result<Run, Refusal> {
             "its run folder cannot be written: {error}"
         )));
     }
+    Point::StartWritten.reached();
     Ok(Run {
         pid: child.pid,
         group,

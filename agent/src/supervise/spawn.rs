@@ -9,12 +9,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
-use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, rlim_t, setrlimit};
 use nix::sys::signal::{SigmaskHow, Signal, sigprocmask};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Gid, Uid, fchdir, setgid, setgroups, setuid};
 
 use super::cgroup::Group;
+use super::private::Private;
 use crate::runs::{CODE_NOT_EXECUTABLE, CODE_NOT_FOUND, Directory, Orders, Refusal};
 
 /// A started process with the pipe that its output comes through.
@@ -32,6 +33,8 @@ pub struct Child {
 enum Step {
     Group = b'g',
     Limits = b'l',
+    Private = b'p',
+    Root = b'r',
     Identity = b'i',
     Directory = b'd',
     Exec = b'x',
@@ -46,8 +49,6 @@ pub fn spawn(orders: &Orders, group: &Group) -> Result<Child, Refusal> {
         .command
         .first()
         .ok_or_else(|| Refusal::invalid("the command is empty"))?;
-    let root = open_folder(&orders.directory.root)
-        .map_err(|e| Refusal::here(format!("{}: {e}", orders.directory.root.display())))?;
     let doors = group
         .doors()
         .map_err(|e| Refusal::here(format!("its control group cannot be entered: {e}")))?;
@@ -63,7 +64,7 @@ pub fn spawn(orders: &Orders, group: &Group) -> Result<Child, Refusal> {
         .process_group(0);
     let entry = Entry {
         doors,
-        root,
+        private: orders.private.clone(),
         directory: orders.directory.clone(),
         uid: orders.uid,
         mark: orders.mark,
@@ -94,7 +95,7 @@ pub fn spawn(orders: &Orders, group: &Group) -> Result<Child, Refusal> {
 /// What the new process does before it becomes the job.
 struct Entry {
     doors: Vec<File>,
-    root: OwnedFd,
+    private: Option<Private>,
     directory: Directory,
     uid: Option<u32>,
     mark: Option<u32>,
@@ -111,7 +112,14 @@ impl Entry {
         let _ = std::fs::write("/proc/self/oom_score_adj", "0");
         self.at(Step::Limits)?;
         set_limits()?;
+        self.at(Step::Private)?;
+        if let Some(private) = &self.private {
+            private.enter()?;
+        }
         umask(Mode::from_bits_truncate(0o077));
+        self.at(Step::Root)?;
+        // Opened here and not before: a folder of the machine's own mounts would lead out of ours.
+        let root = open_folder(&self.directory.root)?;
         self.at(Step::Identity)?;
         if let Some(uid) = self.uid {
             let mark: Vec<Gid> = self.mark.into_iter().map(Gid::from_raw).collect();
@@ -119,6 +127,7 @@ impl Entry {
             setgid(Gid::from_raw(uid))?;
             setuid(Uid::from_raw(uid))?;
         }
+        leave_session_keyring()?;
         nix::sys::prctl::set_no_new_privs()?;
         // Set after the change of user, which clears it. It ends the first process with its
         // supervisor unless that has cleared it; for all else see `launch::kill_orphans`.
@@ -126,7 +135,7 @@ impl Entry {
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&super::no_signals()), None)?;
         self.at(Step::Directory)?;
         // As the job's user: what that user may not enter, the job may not either.
-        fchdir(step_down(&self.root, &self.directory.below)?)?;
+        fchdir(step_down(&root, &self.directory.below)?)?;
         self.at(Step::Exec)?;
         close_others_on_exec()
     }
@@ -153,6 +162,29 @@ pub fn open_folder(path: &Path) -> nix::Result<OwnedFd> {
     )
 }
 
+/// Leaves behind the keys of whoever started the agent: a process may use those of its session
+/// whoever it has become, and takes them through a change of user.
+fn leave_session_keyring() -> io::Result<()> {
+    // SAFETY: the name of the new session's keyring is none, and no memory is passed.
+    #[allow(unsafe_code)]
+    let keyring = unsafe {
+        libc::syscall(
+            libc::SYS_keyctl,
+            libc::KEYCTL_JOIN_SESSION_KEYRING,
+            std::ptr::null::<libc::c_char>(),
+        )
+    };
+    if keyring >= 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        // A kernel without keys, and a container that lets nobody near them.
+        Some(libc::ENOSYS | libc::EPERM) => Ok(()),
+        _ => Err(error),
+    }
+}
+
 fn set_limits() -> io::Result<()> {
     // A core dump of a job that maps device memory fills the disk of the node.
     setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
@@ -161,12 +193,18 @@ fn set_limits() -> io::Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NPROC)?;
     let pids = rlim_t::from(super::cgroup::pids_max()).min(hard);
     setrlimit(Resource::RLIMIT_NPROC, pids, pids)?;
-    // GPU libraries pin host memory and open many files: as much as the node allows.
-    for resource in [Resource::RLIMIT_NOFILE, Resource::RLIMIT_MEMLOCK] {
-        let (_, hard) = getrlimit(resource)?;
-        setrlimit(resource, hard, hard)?;
+    // GPU libraries pin host memory, whose amount its memory limit bounds: no other bound where we
+    // may set none, else as much as the node allows. And they open many files.
+    if setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY).is_err() {
+        as_allowed(Resource::RLIMIT_MEMLOCK)?;
     }
+    as_allowed(Resource::RLIMIT_NOFILE)?;
     Ok(())
+}
+
+fn as_allowed(resource: Resource) -> io::Result<()> {
+    let (_, hard) = getrlimit(resource)?;
+    Ok(setrlimit(resource, hard, hard)?)
 }
 
 /// Marks every descriptor but the three standard ones to close on exec, also those that a
@@ -242,6 +280,13 @@ fn refusal(program: &str, orders: &Orders, step: Option<u8>, error: &io::Error) 
                 format!("command cannot be executed: {shown}: {error}"),
             ),
         },
+        Some(step) if step == Step::Private as u8 => Refusal::here(format!(
+            "folders of its own cannot be put in the place of the machine's (private_tmp): {error}"
+        )),
+        Some(step) if step == Step::Root as u8 => Refusal::here(format!(
+            "{} cannot be opened: {error}",
+            orders.directory.root.display()
+        )),
         Some(step) if step == Step::Identity as u8 => Refusal::here(format!(
             "user {} cannot be taken on: {error}",
             orders.uid.unwrap_or_default()

@@ -11,6 +11,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use super::{Run, dated, descendants};
+use crate::points::Point;
 use crate::runs::{Exit, Orders, RunFolder};
 use crate::{clock, lease, proc};
 
@@ -80,6 +81,7 @@ pub fn to_end(folder: &RunFolder, orders: &Orders, run: Run) -> io::Result<Exit>
         let timeout = watch.act_on_time();
         watch.wait(&signals, timeout)?;
     }
+    Point::JobEnded.reached();
     Ok(watch.finish())
 }
 

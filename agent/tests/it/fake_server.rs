@@ -39,6 +39,7 @@ pub struct Inner {
     pub epoch: (i64, i64),
     pub revision: u64,
     pub desired: Vec<wire::Assignment>,
+    pub cleared: Vec<wire::Cleared>,
     pub facts: Vec<wire::Fact>,
     pub hellos: Vec<wire::Hello>,
     pub inventories: Vec<wire::Inventory>,
@@ -109,6 +110,7 @@ impl FakeServer {
                 epoch: (1, 1),
                 revision: 0,
                 desired: Vec::new(),
+                cleared: Vec::new(),
                 facts: Vec::new(),
                 hellos: Vec::new(),
                 inventories: Vec::new(),
@@ -296,8 +298,8 @@ impl Inner {
             revision: self.revision,
             full,
             assignments: self.desired.clone(),
-            forgotten: Vec::new(),
-            following: Vec::new(),
+            cleared: self.cleared.clone(),
+            ..wire::DesiredSet::default()
         })
     }
 

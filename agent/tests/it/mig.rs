@@ -11,18 +11,18 @@ use crate::gpus::library;
 use crate::rig::{AGENT, Agent, assignment, eventually, script, stopped, until};
 
 /// The profiles of an A100 with 80 GB: name and memory slices.
-const ONE: (&str, u32) = ("1g.10gb", 1);
-const THREE: (&str, u32) = ("3g.40gb", 4);
+pub const ONE: (&str, u32) = ("1g.10gb", 1);
+pub const THREE: (&str, u32) = ("3g.40gb", 4);
 const FOUR: (&str, u32) = ("4g.40gb", 4);
 
 /// A node with devices that can be cut, and the file of its machine.
-struct Cut {
-    agent: Agent,
-    machine: PathBuf,
+pub struct Cut {
+    pub agent: Agent,
+    pub machine: PathBuf,
 }
 
 impl Cut {
-    async fn start(model: &str, settings: &str) -> Self {
+    pub async fn start(model: &str, settings: &str) -> Self {
         let mut agent = Agent::enrolled().await;
         let machine = agent.simulate(model, settings);
         agent.start().await;
@@ -30,7 +30,7 @@ impl Cut {
     }
 
     /// Changes the machine, by rename.
-    fn change(&self, change: impl FnOnce(&mut Value)) {
+    pub fn change(&self, change: impl FnOnce(&mut Value)) {
         let text = fs::read(&self.machine).expect("a machine");
         let mut machine: Value = serde_json::from_slice(&text).expect("JSON");
         change(&mut machine);
@@ -39,7 +39,7 @@ impl Cut {
         fs::rename(aside, &self.machine).expect("renamed");
     }
 
-    fn uuid(&self, at: usize) -> String {
+    pub fn uuid(&self, at: usize) -> String {
         let text = fs::read(&self.machine).expect("a machine");
         let machine: Value = serde_json::from_slice(&text).expect("JSON");
         let uuid = machine["devices"][at]["uuid"].as_str();
@@ -47,7 +47,7 @@ impl Cut {
     }
 
     /// A share of the first device.
-    fn share(&self, (profile, size): (&str, u32), start: u32) -> wire::DeviceShare {
+    pub fn share(&self, (profile, size): (&str, u32), start: u32) -> wire::DeviceShare {
         wire::DeviceShare {
             uuid: self.uuid(0),
             mode: "mig".to_owned(),
@@ -61,7 +61,7 @@ impl Cut {
         }
     }
 
-    fn whole(&self) -> wire::DeviceShare {
+    pub fn whole(&self) -> wire::DeviceShare {
         wire::DeviceShare {
             uuid: self.uuid(0),
             mode: "exclusive".to_owned(),
@@ -71,14 +71,14 @@ impl Cut {
     }
 
     /// What `allotment-agent gpus` tells of the first device's cuts.
-    fn cuts(&self) -> Value {
+    pub fn cuts(&self) -> Value {
         let told = gpus(&self.machine, &["--json"]);
         let told: Value = serde_json::from_str(&told).expect("JSON");
         told["mig"][self.uuid(0)].clone()
     }
 
     /// Its instances, as `profile@start`, those without compute instance with a mark.
-    fn instances(&self) -> Vec<String> {
+    pub fn instances(&self) -> Vec<String> {
         let cuts = self.cuts();
         let all = cuts["instances"].as_array().expect("a list");
         let named = all.iter().map(|instance| {
@@ -112,7 +112,7 @@ fn gpus(machine: &Path, more: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-fn on(share: wire::DeviceShare, text: &str) -> wire::Assignment {
+pub fn on(share: wire::DeviceShare, text: &str) -> wire::Assignment {
     wire::Assignment {
         devices: vec![share],
         ..script(text)
@@ -260,7 +260,7 @@ async fn an_instance_that_is_to_stay_is_taken_again() {
 }
 
 /// Each change that the agent makes of a device for one job.
-const CHANGES: [&str; 5] = [
+pub const CHANGES: [&str; 5] = [
     "nvmlDeviceSetMigMode",
     "nvmlDeviceCreateGpuInstanceWithPlacement",
     "nvmlGpuInstanceCreateComputeInstance",
@@ -359,4 +359,25 @@ async fn a_call_that_hangs_keeps_no_other_device_waiting() {
     assert!(cut.agent.server.story(&stuck.id).is_empty());
     cut.change(|machine| machine["devices"][0]["fault"] = Value::Null);
     cut.agent.server.released(&stuck.id).await;
+}
+
+#[tokio::test]
+async fn mig_is_offered_no_more_once_the_driver_has_refused_it() {
+    let cut = Cut::start("dgx-a100", "").await;
+    cut.change(|machine| machine["mig_permitted"] = json!(false));
+    let server = &cut.agent.server;
+    for words in ["permission", "cannot drive mig"] {
+        let job = on(cut.share(ONE, 0), "true");
+        server.desire(std::slice::from_ref(&job)).await;
+        let refused = server.refused(&job.id).await;
+        assert!(refused.message.contains(words), "{}", refused.message);
+    }
+    cut.change(|machine| {
+        machine["devices"].as_array_mut().expect("a list").pop();
+    });
+    let told = |inner: &crate::fake_server::Inner| {
+        let told = inner.inventories.last()?;
+        (!told.sharing.contains(&"mig".to_owned())).then_some(())
+    };
+    server.wait("an inventory without MIG", told).await;
 }

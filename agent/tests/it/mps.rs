@@ -57,6 +57,13 @@ impl Shared {
         pipes.join(digits.collect::<String>())
     }
 
+    /// Which programs may compute on the device, as the simulator keeps it: 0 all, 3 one alone.
+    fn compute_mode(&self) -> Option<u64> {
+        let file = self.agent.folder.path().join("machine.json.cuts");
+        let cuts: serde_json::Value = serde_json::from_slice(&fs::read(file).ok()?).ok()?;
+        cuts["devices"][&self.uuid]["compute_mode"].as_u64()
+    }
+
     fn daemon(&self) -> i64 {
         let text = fs::read(self.folder().join("daemon.json")).expect("a daemon");
         let daemon: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
@@ -92,6 +99,7 @@ async fn jobs_of_a_team_share_a_device_by_one_daemon_that_goes_with_the_last() {
     server.started(&first.id).await;
     server.started(&second.id).await;
     let pid = shared.daemon();
+    assert_eq!(shared.compute_mode(), Some(3), "nobody goes past it");
     let log = server.read_log(&first.id, false).await.expect("a log");
     assert_eq!(log, format!("{} 25 0=2048M\nreached\n", shared.uuid));
     if is_root() {
@@ -109,6 +117,7 @@ async fn jobs_of_a_team_share_a_device_by_one_daemon_that_goes_with_the_last() {
     server.desire(&[stopped(&second, 0)]).await;
     server.released(&second.id).await;
     assert!(!crate::rig::alive(pid));
+    assert_eq!(shared.compute_mode(), Some(0), "all may again");
     assert!(!shared.folder().exists(), "nothing of it is left");
     assert!(!shared.pipe().exists(), "nor of its pipe");
 }
@@ -189,4 +198,98 @@ async fn a_daemon_that_nobody_needs_any_more_goes_with_the_next_agent() {
     fs::rename(&journal, &kept).expect("put aside");
     shared.agent.start().await;
     until("its end", || !crate::rig::alive(pid)).await;
+}
+
+/// A user of whom nothing but these jobs runs, so that what they leave is wiped.
+const LONE_UID: u32 = 251_400;
+
+#[tokio::test]
+async fn a_daemon_is_no_way_out_for_the_jobs_of_its_own_team() {
+    if !is_root() {
+        return;
+    }
+    let shared = Shared::start().await;
+    let server = &shared.agent.server;
+    let sharer = shared.job(250, "sleep 1000");
+    server.desire(std::slice::from_ref(&sharer)).await;
+    server.started(&sharer.id).await;
+    let pid = shared.daemon();
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    assert!(status.contains("NoNewPrivs:\t1"), "{status}");
+    // PTRACE_ATTACH by its numbers on x86-64: a child of its own can be traced, the daemon cannot.
+    let job = script(&format!(
+        r#"exec perl -e '$child = fork() // die; if (!$child) {{ sleep 60; exit; }}
+           print syscall(101, 16, $child, 0, 0) == 0 ? "traced\n" : "not: $!\n";
+           print syscall(101, 16, {pid}, 0, 0) == 0 ? "traced\n" : "not: $!\n";
+           kill 9, $child;'"#
+    ));
+    server.desire(&[sharer.clone(), job.clone()]).await;
+    server.released(&job.id).await;
+    let log = server.read_log(&job.id, false).await.expect("a log");
+    assert_eq!(log, "traced\nnot: Operation not permitted\n");
+    // What it began all the same ends with it.
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("it runs");
+    if !groups.contains("mps-") {
+        eprintln!("NOT CHECKED: there are no control groups");
+        return;
+    }
+    let path = groups.lines().find_map(|line| {
+        let (controller, path) = line.split_once(':')?.1.split_once(':')?;
+        let path = path.trim_start_matches('/');
+        path.contains("mps-")
+            .then(|| Path::new("/sys/fs/cgroup").join(controller).join(path))
+    });
+    let path = path.expect("its group");
+    let mut stray = Command::new("sleep").arg("1000").spawn().expect("it runs");
+    fs::write(path.join("cgroup.procs"), stray.id().to_string()).expect("put there");
+    server.desire(&[stopped(&sharer, 0)]).await;
+    server.released(&sharer.id).await;
+    assert!(stray.wait().expect("it ended").code().is_none(), "killed");
+    assert!(!path.exists(), "its group is gone");
+}
+
+#[tokio::test]
+async fn a_pipe_folder_that_a_job_fills_without_end_is_taken_from_it() {
+    let shared = Shared::start().await;
+    let server = &shared.agent.server;
+    let pipe = shared.pipe();
+    let filler = script(&format!(
+        "i=0; while :; do i=$((i+1)); : 2>/dev/null > {}/$i; done",
+        pipe.display()
+    ));
+    let sharer = shared.job(250, "sleep 1000");
+    server.desire(&[filler.clone(), sharer.clone()]).await;
+    server.started(&sharer.id).await;
+    until("it is filled", || pipe.join("100").exists()).await;
+    server.desire(&[filler.clone(), stopped(&sharer, 0)]).await;
+    server.released(&sharer.id).await;
+    assert!(!pipe.exists(), "nothing of it is left");
+    server.desire(&[stopped(&filler, 0)]).await;
+    server.released(&filler.id).await;
+}
+
+#[tokio::test]
+async fn what_a_job_by_mps_left_in_shared_memory_goes_with_the_last_of_its_team_whichever_that_is()
+{
+    if !is_root() {
+        return;
+    }
+    let shared = Shared::start().await;
+    let server = &shared.agent.server;
+    let name = shared.agent.folder.path().file_name().expect("a name");
+    let litter = Path::new("/dev/shm").join(name);
+    let of_team = |job| wire::Assignment {
+        uid: LONE_UID,
+        ..job
+    };
+    let plain = of_team(script("sleep 1000"));
+    server.desire(std::slice::from_ref(&plain)).await;
+    server.started(&plain.id).await;
+    let sharer = of_team(shared.job(250, &format!("echo x > {}", litter.display())));
+    server.desire(&[plain.clone(), sharer.clone()]).await;
+    server.released(&sharer.id).await;
+    assert!(litter.exists(), "its team still runs");
+    server.desire(&[stopped(&plain, 0)]).await;
+    server.released(&plain.id).await;
+    assert!(!litter.exists(), "nothing of the team runs any more");
 }

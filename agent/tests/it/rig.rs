@@ -16,6 +16,8 @@ use crate::fake_server::FakeServer;
 pub const AGENT: &str = env!("CARGO_BIN_EXE_allotment-agent");
 /// A user of a team; far from those of the machine.
 pub const UID: u32 = 251_000;
+/// The user of another one.
+pub const OTHER_UID: u32 = 251_100;
 /// Longest wait for a state of the machine.
 const WAIT_MAX: Duration = Duration::from_secs(40);
 
@@ -92,9 +94,11 @@ impl Agent {
             machine.display().to_string(),
         ));
         let library = crate::gpus::library();
+        // Also who is not root may cut the devices of a simulated machine.
         self.configure(&format!(
-            "inventory_seconds = 1\nnvml_library = '{}'\n{settings}",
-            library.display()
+            "inventory_seconds = 1\nnvml_library = '{}'\nmig_capability = '{}'\n{settings}",
+            library.display(),
+            machine.display()
         ));
         machine
     }
@@ -160,6 +164,9 @@ impl Agent {
         let child = Command::new(AGENT)
             .args(["run", "--allow-unisolated", "--state-dir"])
             .arg(self.state())
+            // What lies below /tmp is seen by jobs only where it is a folder for work.
+            .arg("--work-root")
+            .arg(self.open_folder())
             .args(&self.arguments)
             .envs(self.environment.iter().cloned())
             .env("ALLOTMENT_LOG", "info,agent=debug")
@@ -177,6 +184,13 @@ impl Agent {
             child.kill().expect("killed");
             child.wait().expect("reaped");
         }
+    }
+
+    /// Has the server want one more.
+    pub async fn want_also(&self, assignment: &wire::Assignment) {
+        let mut all = self.server.inner().desired.clone();
+        all.push(assignment.clone());
+        self.server.desire(&all).await;
     }
 
     /// How it ended by itself, if it has.
@@ -235,6 +249,18 @@ impl Drop for Agent {
                 if let Some(pid) = pid {
                     let _ = kill(Pid::from_raw(pid * signal_to), Signal::SIGKILL);
                 }
+            }
+        }
+        // So do the daemons of MPS, which have our folder in their environment.
+        let pipes = format!("CUDA_MPS_PIPE_DIRECTORY={}", self.state().display());
+        for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let pid = process.file_name().to_string_lossy().parse();
+            let environment = fs::read(process.path().join("environ")).unwrap_or_default();
+            let mut variables = environment.split(|byte| *byte == 0);
+            if let Ok(pid) = pid
+                && variables.any(|variable| variable.starts_with(pipes.as_bytes()))
+            {
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
             }
         }
     }

@@ -148,7 +148,6 @@ async fn what_cannot_run_is_refused_in_words() {
     let root = agent.open_folder();
     fs::create_dir(root.join("data")).expect("made");
     std::os::unix::fs::symlink("/etc", root.join("link")).expect("linked");
-    agent.arguments = vec!["--work-root".to_owned(), root.display().to_string()];
     agent.start().await;
     let directory = |path: &str| wire::Assignment {
         working_directory: path.to_owned(),
@@ -221,6 +220,12 @@ async fn what_cannot_run_is_refused_in_words() {
         ["accepted", "refused", "released"]
     );
     assert_eq!(agent.server.story(&cases[2].0.id), ["refused"]);
+    for folder in ["jobs", "runs"] {
+        let folder = agent.state().join(folder);
+        let ids = || fs::read_dir(&folder).expect("listed").flatten();
+        let left = || ids().any(|entry| entry.path().is_dir());
+        until("nothing is left of them", || !left()).await;
+    }
 
     let inside = directory(&root.join("data").display().to_string());
     let job = wire::Assignment {
@@ -289,7 +294,7 @@ async fn a_job_that_takes_too_much_memory_is_told_as_such() {
         memory_mib: 32,
         cpus_milli: 1000,
         ..script(&format!(
-            "while [ ! -e {} ]; do sleep 0.02; done; exec python3 -c 'x = bytearray(512 * 1024 * 1024)'",
+            "while [ ! -e {} ]; do sleep 0.02; done; exec perl -e '$x = \"x\" x (512 * 1024 * 1024)'",
             gate.display()
         ))
     };
@@ -346,7 +351,7 @@ fn groups_of(agent: &Agent, id: &str) -> Vec<std::path::PathBuf> {
         serde_json::from_slice(&fs::read(orders).expect("orders")).expect("JSON");
     let cgroups = serde_json::from_value(orders["cgroups"].clone()).expect("an interface");
     let parents = match cgroups {
-        Cgroups::V2 { parent } => vec![parent],
+        Cgroups::V2 { parent, .. } => vec![parent],
         Cgroups::V1 { parents } => parents.into_iter().map(|parent| parent.folder).collect(),
         Cgroups::None => Vec::new(),
     };

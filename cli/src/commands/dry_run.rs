@@ -24,10 +24,12 @@ pub fn print(answer: &Value) -> Result<(), Failure> {
     );
     // Whom it would displace, and what it would be refused for, is told by the answer alone.
     let waiting = waiting.filter(|_| answer["verdict"] == "waits");
+    // The sentences of a wait end with when it is over.
+    let start_told = waiting.is_some();
     for line in waiting.unwrap_or_else(|| vec![text(&verdict.into())]) {
         table::print_line(&line)?;
     }
-    for line in lines(answer) {
+    for line in lines(answer, start_told) {
         table::print_line(&line)?;
     }
     remedies::print(&answer["waiting"]["remedies"], None)
@@ -37,8 +39,8 @@ fn items<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
     value[key].as_array().into_iter().flatten()
 }
 
-/// When, where, what is changed for it, whom it displaces, and what it costs.
-fn lines(answer: &Value) -> Vec<String> {
+/// When, unless that was told; where, what is changed for it, whom it displaces, and what it costs.
+fn lines(answer: &Value, start_told: bool) -> Vec<String> {
     let mut lines = Vec::new();
     let elements = words::elements(&answer["array"]);
     let array = !elements.is_empty();
@@ -54,7 +56,7 @@ fn lines(answer: &Value) -> Vec<String> {
             table::money(&answer["array"]["cost_per_hour"])
         ));
     }
-    if answer["expected_start"].is_string() {
+    if answer["expected_start"].is_string() && !start_told {
         let start = table::shown(answer, "expected_start");
         // Its own earliest start is no estimate.
         let spread = (answer["waiting"]["code"] != "not_yet")
@@ -207,7 +209,7 @@ mod tests {
             "cost_per_hour": {"amount": "82.2000", "currency": "CNY"},
         });
         assert_eq!(
-            lines(&answer),
+            lines(&answer, false),
             [
                 "start      about 2026-11-30T12:00:00Z, no starts measured yet",
                 "where      later, on n2",
@@ -218,6 +220,7 @@ mod tests {
                 "price      ¥82.20 per hour",
             ]
         );
+        assert_eq!(lines(&answer, true)[0], "where      later, on n2");
     }
 
     #[test]
@@ -226,7 +229,7 @@ mod tests {
             "displaces": {"jobs": 1, "own_jobs": 0, "gpus": 1, "moved_jobs": 1, "lost_gpu_seconds": 1},
         });
         assert_eq!(
-            lines(&answer),
+            lines(&answer, false),
             [
                 "displaces  1 job that holds 1 GPU, 0 of them of your own teams; 1 GPU-second of its work is lost",
                 "moves      1 job to another place",

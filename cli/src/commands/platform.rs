@@ -1,4 +1,4 @@
-//! `allot nodes`, `teams`, `quota` and `usage`.
+//! `allot teams`, `quota` and `usage`.
 
 use clap::Args;
 use domain::MilliGpu;
@@ -11,55 +11,6 @@ use crate::table::{self, Column, text};
 
 /// Most rows of a list that is not paged for people.
 const ROWS_MAX: usize = 10_000;
-
-/// List nodes.
-#[derive(Debug, Args)]
-#[command(after_help = "Example:\n  allot nodes")]
-pub struct Nodes {
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-impl Nodes {
-    /// Runs the command.
-    pub async fn run(self) -> Result<(), Failure> {
-        let nodes = Client::found()?.list("/nodes", &[], ROWS_MAX).await?;
-        if self.json {
-            return table::print_json(&json!({ "items": nodes }));
-        }
-        let rows: Vec<Value> = nodes.into_iter().map(count_devices).collect();
-        let columns = [
-            ("NAME", "name"),
-            ("POOL", "pool"),
-            ("INTENT", "intent"),
-            ("REACHABILITY", "reachability"),
-            ("MODEL", "model"),
-            ("DEVICES", "count"),
-            ("FREE", "free"),
-            ("OUT", "out"),
-        ];
-        table::print(
-            &rows,
-            &columns,
-            "no nodes; enrol one with `allotment-agent enrol`",
-        )
-    }
-}
-
-fn count_devices(mut node: Value) -> Value {
-    let devices = node["devices"].as_array().cloned().unwrap_or_default();
-    let out = devices.iter().filter(|d| d["health"] != "healthy").count();
-    let free = devices
-        .iter()
-        .filter(|d| d["health"] == "healthy" && d["in_use"].as_i64() == Some(0))
-        .count();
-    node["model"] = devices.first().map_or(Value::Null, |d| d["model"].clone());
-    node["count"] = json!(devices.len());
-    node["free"] = json!(free);
-    node["out"] = json!(out);
-    node
-}
 
 /// List teams.
 #[derive(Debug, Args)]

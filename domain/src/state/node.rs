@@ -60,7 +60,7 @@ text_enum!(
 steps!(DeviceHealth, "device" {
     Healthy => [Suspect, Failed, ModeChange],
     Suspect => [Healthy, Failed],
-    Failed => [Healthy],
+    Failed => [Healthy, Suspect],
     ModeChange => [Healthy, Failed],
 });
 

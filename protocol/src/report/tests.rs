@@ -9,6 +9,7 @@ fn device(index: u32, uuid: &str) -> wire::Device {
         pci_bus_id: String::new(),
         health: "healthy".into(),
         health_reason: String::new(),
+        finding: 0,
         mig: None,
     }
 }

@@ -1,7 +1,8 @@
 //! One product per state folder: a lock that the kernel gives back when its holder dies.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{Read, Seek, Write};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::time::Duration;
 
@@ -74,13 +75,19 @@ fn free(state: &Path) -> anyhow::Result<bool> {
 
 fn open(state: &Path) -> anyhow::Result<File> {
     let path = state.join(FILE);
-    File::options()
+    // Whoever can open it can hold it.
+    let opened = File::options()
         .read(true)
         .write(true)
         .create(true)
         .truncate(false)
+        .mode(0o600)
         .open(&path)
-        .with_context(|| format!("open {}", path.display()))
+        .and_then(|file| {
+            file.set_permissions(Permissions::from_mode(0o600))?;
+            Ok(file)
+        });
+    opened.with_context(|| format!("open {}", path.display()))
 }
 
 #[cfg(test)]
@@ -93,6 +100,8 @@ mod tests {
         let state = std::env::temp_dir().join(format!("allotment-rig-hold-{}", std::process::id()));
         who::make_folder(&state, who::PRIVATE).unwrap();
         let first = Hold::take(&state).unwrap().expect("nobody holds it");
+        let mode = state.join(FILE).metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "no job can open it");
         assert!(Hold::take(&state).unwrap().is_none());
         drop(first);
         assert!(Hold::take(&state).unwrap().is_some());

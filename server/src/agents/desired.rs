@@ -60,6 +60,8 @@ pub struct Wanted {
     pub epoch: Epoch,
     /// By assignment.
     pub wants: BTreeMap<AssignmentId, Want>,
+    /// Its devices that persons have cleared, by UUID, up to which finding.
+    pub cleared: BTreeMap<String, i64>,
 }
 
 /// What a connection has told its node so far.
@@ -68,6 +70,7 @@ pub struct Told {
     revision: u64,
     epoch: Option<Epoch>,
     wants: BTreeMap<AssignmentId, Want>,
+    cleared: BTreeMap<String, i64>,
 }
 
 /// What must be told to bring a node from what it was told to what is wanted.
@@ -95,7 +98,7 @@ impl Told {
             .copied()
             .collect();
         let first = self.revision == 0;
-        let known = !first && self.epoch == Some(wanted.epoch);
+        let known = !first && self.epoch == Some(wanted.epoch) && self.cleared == wanted.cleared;
         if known && changed.is_empty() && forgotten.is_empty() {
             return None;
         }
@@ -143,6 +146,7 @@ impl Told {
         let full = self.revision == 0;
         self.revision += 1;
         self.epoch = Some(wanted.epoch);
+        self.cleared.clone_from(&wanted.cleared);
         for id in &difference.forgotten {
             self.wants.remove(id);
         }
@@ -165,6 +169,7 @@ impl Told {
             forgotten: texts(&difference.forgotten),
             // Of a delta nothing follows from what it does not list.
             following: if full { texts(&later) } else { Vec::new() },
+            cleared: wanted.cleared.iter().map(cleared).collect(),
         })
     }
 }
@@ -186,6 +191,13 @@ impl Part {
         }
         self.bytes += bytes;
         self.assignments.push(assignment);
+    }
+}
+
+fn cleared((uuid, up_to): (&String, &i64)) -> wire::Cleared {
+    wire::Cleared {
+        uuid: uuid.clone(),
+        up_to: up_to.unsigned_abs(),
     }
 }
 
@@ -329,6 +341,7 @@ mod tests {
         let mut wanted = Wanted {
             epoch,
             wants: BTreeMap::new(),
+            cleared: BTreeMap::new(),
         };
         let mut told = Told::default();
         assert!(told.difference(&wanted).is_some());
@@ -349,6 +362,10 @@ mod tests {
             (vec![], vec![id])
         );
         told.wants.clear();
+        wanted.cleared.insert("GPU-1".to_owned(), 7);
+        assert!(told.difference(&wanted).is_some(), "a person cleared it");
+        told.cleared.clone_from(&wanted.cleared);
+        assert_eq!(told.difference(&wanted), None);
         wanted.epoch.number = 2;
         assert!(told.difference(&wanted).is_some(), "another leader");
     }

@@ -7,7 +7,7 @@ use domain::ids::NodeId;
 
 use super::Shared;
 use super::desired::{Want, Wanted};
-use crate::store::{desired, epochs};
+use crate::store::{desired, devices, epochs};
 
 /// Runs until the server stops.
 pub async fn run(shared: Shared) {
@@ -37,14 +37,24 @@ async fn dispatch(shared: &Shared) -> Result<(), sqlx::Error> {
     let mut tx = shared.app.db.begin_system().await?;
     let epoch = epochs::current(&mut tx).await?;
     let marks = desired::marks(&mut tx, &nodes).await?;
+    let cleared = devices::cleared(&mut tx, &nodes).await?;
     tx.commit().await?;
     let mut wanted: BTreeMap<NodeId, Wanted> = nodes
         .into_iter()
         .map(|node| {
-            let wants = BTreeMap::new();
-            (node, Wanted { epoch, wants })
+            let wanted = Wanted {
+                epoch,
+                wants: BTreeMap::new(),
+                cleared: BTreeMap::new(),
+            };
+            (node, wanted)
         })
         .collect();
+    for device in cleared {
+        if let Some(wanted) = wanted.get_mut(&device.node_id) {
+            wanted.cleared.insert(device.uuid, device.up_to);
+        }
+    }
     for mark in &marks {
         if let Some(wanted) = wanted.get_mut(&mark.node_id) {
             wanted.wants.insert(mark.id, Want::of(mark));

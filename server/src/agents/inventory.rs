@@ -11,10 +11,12 @@ use super::models;
 use crate::store::devices::{self, DeviceRow, Reported};
 use crate::store::events::{self, Actor, NewEvent, Subject};
 use crate::store::nodes::{self, Machine};
-use crate::store::{Tx, capacity};
+use crate::store::{Tx, audit, capacity};
 
 /// Why a device that its node does not report any more is `failed`.
 const GONE: &str = "gone from the node's inventory";
+/// The audit log's word for a device whose health its node changed.
+const HEALTH_ACTION: &str = "report_device_health";
 /// Why a device is `suspect` of which a node says nothing that has not read its devices.
 const UNREAD: &str = "the node's agent has restarted and cannot read its devices";
 
@@ -38,7 +40,11 @@ pub async fn apply(
         match known.remove(&device.uuid) {
             Some(row) => {
                 devices::update(tx, row.id, &reported).await?;
-                set_health(tx, &row, actor, device.health, &device.health_reason).await?;
+                // What has failed is no better for a driver that does not answer.
+                let unread = inventory.devices_unread && row.health == DeviceHealth::Failed;
+                if !(unread && device.health == DeviceHealth::Suspect) {
+                    set_health(tx, &row, actor, device.health, &device.health_reason).await?;
+                }
             }
             None => match devices::add(tx, node, &reported).await? {
                 Some(_) => note_new(tx, node, actor, device).await?,
@@ -54,7 +60,9 @@ pub async fn apply(
         false => (DeviceHealth::Failed, GONE),
     };
     for row in known.values() {
-        set_health(tx, row, actor, unlisted, why).await?;
+        if row.health != DeviceHealth::Failed || unlisted == DeviceHealth::Failed {
+            set_health(tx, row, actor, unlisted, why).await?;
+        }
     }
     nodes::set_machine(tx, node, &machine(inventory, warnings)).await?;
     capacity::refresh(tx, node).await
@@ -68,6 +76,7 @@ fn reported(device: &Device) -> Reported {
         model: models::of_product(&device.product_name),
         memory_mib: device.memory_mib,
         pci_bus_id: device.pci_bus_id.clone(),
+        finding: device.finding,
         mig: device.mig.as_ref().map(|instances| json!(instances)),
     }
 }
@@ -98,9 +107,12 @@ async fn set_health(
     to: DeviceHealth,
     reason: &str,
 ) -> Result<(), sqlx::Error> {
-    // A change of mode is ours to end, and a failed device must be seen healthy once before it
-    // may be suspect.
+    // A change of mode is ours to end.
     let ours = row.health == DeviceHealth::ModeChange && to != DeviceHealth::Failed;
+    if row.health == to && row.health_reason != reason {
+        // One that is gone keeps the reason that its node had last.
+        return devices::set_reason(tx, row.id, reason).await;
+    }
     if row.health == to || ours || row.health.step(to).is_err() {
         return Ok(());
     }
@@ -116,6 +128,12 @@ async fn set_health(
             data: json!({ "uuid": row.uuid, "index": row.index }),
         };
         events::insert(tx, &event).await?;
+        let object = format!("device/{}", row.uuid);
+        let words = match reason {
+            "" => to.to_string(),
+            reason => format!("{to}: {reason}"),
+        };
+        audit::insert_of_agent(tx, actor.name(), HEALTH_ACTION, &object, "done", &words).await?;
     }
     Ok(())
 }

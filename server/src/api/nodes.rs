@@ -35,6 +35,7 @@ pub fn routes() -> OpenApiRouter<App> {
         .routes(routes!(drain_node))
         .routes(routes!(retire_node))
         .routes(routes!(declare_node_lost))
+        .routes(routes!(clear_device))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -42,6 +43,15 @@ pub fn routes() -> OpenApiRouter<App> {
 struct NodePath {
     /// The node's name.
     node: Name,
+}
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+struct DevicePath {
+    /// The node's name.
+    node: Name,
+    /// The device: its index on the node, or its UUID.
+    device: String,
 }
 
 /// What a list of nodes is cut to.
@@ -184,6 +194,20 @@ async fn retire_node(asked: Asked<NodePath, Reason>) -> Result<Answer<Node>, App
 async fn declare_node_lost(asked: Asked<NodePath, Reason>) -> Result<Answer<Node>, AppError> {
     let node = &asked.object.node;
     nodes::declare_lost(&asked.app, &asked.asker, asked.repeat, node, asked.input).await
+}
+
+/// Return a device to service of which something was found: whoever asks vouches that it is dealt with.
+/// Its node is told, and the device is healthy when the node says so; what the node still sees of it keeps it out.
+#[utoipa::path(
+    post, path = "/nodes/{node}/devices/{device}/clear", tag = "fleet",
+    params(DevicePath, RepeatKey),
+    request_body = Option<Reason>,
+    responses((status = 200, description = "The node.", body = Node), Refusals)
+)]
+async fn clear_device(asked: Asked<DevicePath, Reason>) -> Result<Answer<Node>, AppError> {
+    let DevicePath { node, device } = &asked.object;
+    let device = (node, device.as_str());
+    nodes::clear_device(&asked.app, &asked.asker, asked.repeat, device, asked.input).await
 }
 
 async fn set_intent(

@@ -141,6 +141,7 @@ actions! {
     DrainNode "drain_node" Platform(STEER);
     RetireNode "retire_node" Platform(STEER);
     DeclareNodeLost "declare_node_lost" Platform(STEER);
+    ClearDevice "clear_device" Platform(STEER);
     UpdateNode "update_node" Platform(STEER);
     ListNodeEvents "list_node_events" SignedIn;
     CreateJoinToken "create_join_token" Platform(STEER);

@@ -12,10 +12,11 @@ use super::links::LogPiece;
 use super::rights::Watch;
 use super::streams::{Kind, Seat};
 use super::{App, AppError, Asker, jobs, sessions};
-use crate::store::assignments::{self, LogOf, LogPlace};
+use crate::store::assignments;
+use crate::store::fillings::{self, LogOf, LogPlace};
 use crate::store::nodes;
 
-pub use crate::store::assignments::Refilled;
+pub use crate::store::fillings::Refilled;
 
 /// Tries in a row to get on with a log whose stream broke without giving anything.
 const TRIES_MAX: u32 = 5;
@@ -163,12 +164,12 @@ async fn find(app: &App, asker: &Asker, job: JobId, ask: &LogAsk) -> Result<Foun
         worker: ask.worker,
         filling: ask.filling,
     };
-    let place = assignments::log_place(&mut tx, row.team_id, job, of).await?;
+    let place = fillings::log_place(&mut tx, row.team_id, job, of).await?;
     let any = LogOf {
         filling: None,
         ..of
     };
-    let filled = assignments::log_place(&mut tx, row.team_id, job, any).await?;
+    let filled = fillings::log_place(&mut tx, row.team_id, job, any).await?;
     tx.commit().await?;
     match place {
         Some(place) => Ok(Found::At(place)),
@@ -211,7 +212,7 @@ fn absent(of: LogOf, last: i32, filled: bool) -> AppError {
 pub async fn refilled(app: &App, asker: &Asker, job: JobId) -> Result<Vec<Refilled>, AppError> {
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let row = jobs::find(&mut tx, asker, Action::GetJob, job).await?;
-    let refilled = assignments::refilled(&mut tx, row.team_id, job).await?;
+    let refilled = fillings::refilled(&mut tx, row.team_id, job).await?;
     tx.commit().await?;
     Ok(refilled)
 }

@@ -1,5 +1,6 @@
 //! Nodes as people see them: what each is, who holds what of it, and what is wanted of it.
 
+mod clear;
 mod join;
 mod steer;
 mod view;
@@ -12,6 +13,7 @@ use super::{App, AppError, Asker};
 use crate::store::nodes::{Filter, NodeRow};
 use crate::store::{self, Tx};
 
+pub use clear::clear_device;
 pub use join::{JoinToken, NewJoinToken, create_join_token};
 pub use steer::{NodePatch, NodeWish, Reason, declare_lost, set_intent, update};
 pub use view::{Device, DeviceSlice, Node, NodeEvent};

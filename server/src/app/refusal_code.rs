@@ -57,6 +57,8 @@ codes! {
     NodeAnswers = "node_answers",
     /// Work is on the node.
     NodeInUse = "node_in_use",
+    /// Nothing was found of the device that a person could clear.
+    NothingFound = "nothing_found",
     /// The job is not suspended.
     NotSuspended = "not_suspended",
     /// What is to be changed is not there yet.

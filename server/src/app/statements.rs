@@ -1,6 +1,6 @@
 //! Quota statements: what teams hold, borrow and lend of each pool now, by the engine's own reckoning.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use domain::name::Name;
 use domain::quantity::Weight;
@@ -13,9 +13,9 @@ use utoipa::ToSchema;
 use super::authorise::Action;
 use super::quotas::NewQuota;
 use super::{App, AppError, Asker, promises, questions, teams};
-use crate::scheduler::{starved, windows};
+use crate::scheduler::starved;
+use crate::scheduler::windows::{self, InPlace};
 use crate::store;
-use crate::store::windows::Window;
 
 /// What a team has of each pool, with all below it.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -128,17 +128,17 @@ pub async fn of_all(app: &App, asker: &Asker) -> Result<(Timestamp, Vec<Statemen
     let (world, statements) = app.questions.ask("make statements of quota", made).await?;
     let sees_all = asker.platform_role.is_some();
     let seen = |team: &str| sees_all || own.iter().any(|name| name == team);
-    let open = windows::open_at(&all_windows, world.now);
+    let in_place = windows::in_place(&all_windows, world.now);
     let lines = statements
         .into_iter()
         .filter(|statement| seen(&statement.team))
-        .map(|statement| line(&world, &open, statement, &seen));
+        .map(|statement| line(&world, &in_place, statement, &seen));
     Ok((world.now, lines.collect()))
 }
 
 fn line(
     world: &World,
-    open: &[&Window],
+    in_place: &BTreeMap<(&str, &str), InPlace>,
     statement: Statement,
     seen: &impl Fn(&str) -> bool,
 ) -> StatementLine {
@@ -148,8 +148,9 @@ fn line(
         promised: promises::of_team(&world.teams, &statement.team, &statement.pool),
         booked: booked(world, &statement.team, &statement.pool),
         devices_out: promises::out(world, &statement.pool),
-        window: windows::holding(open, &statement.team, &statement.pool)
-            .map(|window| window.name.clone()),
+        window: in_place
+            .get(&(statement.pool.as_str(), statement.team.as_str()))
+            .map(|found| found.window.name.clone()),
         leaving: leaving(world, &statement.pool),
         quota: quota(&world.teams, &statement.team, &statement.pool),
         guaranteed: statement.guaranteed,

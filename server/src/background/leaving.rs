@@ -4,13 +4,14 @@ use domain::ids::JobId;
 use domain::state::{AttemptEnd, AttemptState, JobState};
 
 use super::each;
+use crate::accounting::meter;
 use crate::app::App;
 use crate::lifecycle::end::lose_node;
 use crate::lifecycle::{Eviction, LifecycleError, Stop, give_up, stop};
 use crate::store::attempts::{self, AttemptRow, Leaving};
 use crate::store::events::Actor;
 use crate::store::jobs::{self, JobRow};
-use crate::store::{Tx, assignments};
+use crate::store::{self, Tx, assignments};
 
 /// Fences work on lost nodes, but for work that is kept: that waits for its node to answer or
 /// for a person to declare it dead.
@@ -57,7 +58,17 @@ async fn fail(app: &App, leaving: Leaving) -> Result<(), LifecycleError> {
         return Ok(());
     }
     let actor = &Actor::System;
-    if !give_up(&mut tx, &mut job, &attempt, &failed, message.clone(), actor).await? {
+    let goes_on = give_up(&mut tx, &mut job, &attempt, &failed, message.clone(), actor).await?;
+    // What its work did since is lost, and so is the time until it has left: nobody's team pays it.
+    let lost = match goes_on {
+        true => failed,
+        false => assignments::taken_of_attempt(&mut tx, attempt.id).await?,
+    };
+    let now = store::clock(&mut tx).await?;
+    for worker in lost {
+        meter::silent(&mut tx, worker, Some(now), now).await?;
+    }
+    if !goes_on {
         let wish = Stop::because(AttemptEnd::NodeLost, message);
         stop(&mut tx, &mut job, &wish, actor).await?;
     }

@@ -5,6 +5,7 @@
 
 mod leases;
 mod leaving;
+mod refusing;
 pub mod retention;
 mod windows;
 
@@ -93,6 +94,7 @@ pub async fn reconcile(app: &App, settled: bool) -> Round {
     round.push(("lost nodes", leaving::lost_nodes(app).await));
     round.push(("failed devices", leaving::failed_devices(app).await));
     round.push(("draining nodes", leaving::draining_nodes(app).await));
+    round.push(("refusing nodes", refusing::cordon(app).await));
     round.push(("time limits", windows::time_limits(app).await));
     round.push(("start windows", windows::start_windows(app).await));
     Round(round)

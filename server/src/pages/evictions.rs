@@ -27,12 +27,18 @@ pub async fn of_job(
     Ok(rows.map(|row| (row.attempt, shown(row))).collect())
 }
 
+/// What a team's page tells of its evictions.
+pub struct OfTeam {
+    /// The last ones.
+    pub last: Vec<EvictionRow>,
+    /// Whether there were others before these.
+    pub more: bool,
+    /// Their sums by month and rule.
+    pub sums: Vec<EvictionSum>,
+}
+
 /// The last evictions of a team, and their sums by month and rule.
-pub async fn of_team(
-    app: &App,
-    asker: &Asker,
-    team: &Name,
-) -> Result<(Vec<EvictionRow>, Vec<EvictionSum>), PageError> {
+pub async fn of_team(app: &App, asker: &Asker, team: &Name) -> Result<OfTeam, PageError> {
     let page = evictions::of_team(app, asker, team, &PageAsk::first()).await?;
     let mut months: Vec<&str> = page.sums.iter().map(|sum| sum.month.as_str()).collect();
     months.dedup();
@@ -52,8 +58,13 @@ pub async fn of_team(
         })
     });
     let sums = sums.collect();
+    let more = page.next_cursor.is_some() || page.items.len() > SHOWN_MAX;
     let last = page.items.into_iter().take(SHOWN_MAX).map(shown);
-    Ok((last.collect(), sums))
+    Ok(OfTeam {
+        last: last.collect(),
+        more,
+        sums,
+    })
 }
 
 fn shown(row: Eviction) -> EvictionRow {

@@ -95,6 +95,7 @@ pub fn cell(node: &Node, device: &Device, teams: &Teams) -> draw::Device {
     draw::Device {
         index: device.index.unsigned_abs(),
         health: device.health,
+        why: Some(device.health_reason.clone()).filter(|why| !why.is_empty()),
         out: node.intent != NodeIntent::Open || node.reachability != Reachability::Ready,
         shares: device
             .slices

@@ -88,6 +88,7 @@ pages! {
     "/nodes/{node}/uncordon" { post node::uncordon_node, UncordonNode; }
     "/nodes/{node}/drain" { post node::drain_node, DrainNode; }
     "/nodes/{node}/declare-lost" { post node::declare_node_lost, DeclareNodeLost; }
+    "/nodes/{node}/devices/{device}/clear" { post node::clear_device, ClearDevice; }
     "/jobs" <jobs::JobsQuery> ["done"] { get jobs::list_jobs; }
     "/jobs/{job}" <job::JobQuery> ["done"] { get job::show_job; }
     "/jobs/{job}/log/stream" <job::log::StreamQuery> { get job::log::stream_log; }

@@ -5,6 +5,7 @@ use axum::response::{Redirect, Response};
 use chrono::TimeDelta;
 use domain::name::Name;
 use domain::state::{DeviceHealth, NodeIntent, Reachability};
+use serde::Deserialize;
 use web::messages::{Messages, Phrase};
 use web::parts::{EventLine, State as Shown};
 use web::shell::Section;
@@ -69,8 +70,10 @@ pub async fn show_node(
             .map(|mode| mode.as_str().to_owned())
             .collect(),
         notes: notes(&node),
+        warnings: node.warnings.clone(),
         work: work(&node, &teams),
-        devices: devices(&node, &teams),
+        devices: devices(asker, &node, &teams),
+        intent_reason: told(&node.intent_reason),
         events: event_lines(&shell.t, &node.name, &events),
         actions,
         pool: node.pool,
@@ -99,11 +102,15 @@ fn notes(node: &Node) -> Vec<NodeNote> {
         .collect()
 }
 
-fn devices(node: &Node, teams: &Teams) -> Vec<NodeDevice> {
+fn devices(asker: &Asker, node: &Node, teams: &Teams) -> Vec<NodeDevice> {
+    let clears = may(asker, Action::ClearDevice, Target::Platform);
     let devices = node.devices.iter();
     devices
         .map(|device| NodeDevice {
             cell: cell(node, device, teams),
+            since: device.health_at,
+            cleared: device.cleared,
+            clearable: clears && device.found && !device.cleared,
             uuid: device.uuid.clone(),
             model: device.product_name.clone(),
             memory_mib: device.memory_mib,
@@ -177,10 +184,10 @@ fn event_line(t: &Messages, node: &str, group: &[NodeEvent]) -> Option<EventLine
     Some(EventLine {
         at: event.at,
         state,
-        code: if event.reason == "enrolled" {
-            "enrolled".into()
-        } else {
-            event.to.clone()
+        code: match event.reason.as_str() {
+            "enrolled" => "enrolled".into(),
+            "cleared" => "cleared".into(),
+            _ => event.to.clone(),
         },
         // What the node itself or the product did is told without a name.
         actor: Some(event.actor.clone())
@@ -199,8 +206,12 @@ fn detail(t: &Messages, group: &[NodeEvent]) -> Option<Phrase> {
         t.count("node.event_devices", named.len())
             .with("indices", named.join(", "))
     });
+    let said = |event: &NodeEvent| Some(event.data["message"].as_str()?.to_owned());
     let why = match group.first()?.reason.as_str() {
         "" | "enrolled" => None,
+        "cleared" => said(group.first()?)
+            .filter(|said| !said.is_empty())
+            .map(|said| Phrase::literal(&said)),
         code if t.knows("node_reason", code) => Some(t.word("node_reason", code)),
         text => Some(Phrase::literal(text)),
     };
@@ -280,6 +291,28 @@ pub async fn declare_node_lost(
     )
     .await?;
     Ok(back_to(&name, "declared_lost"))
+}
+
+/// Why a person clears a device.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ClearForm {
+    reason: String,
+}
+
+/// Takes a person's word that what was found of a device is dealt with.
+pub async fn clear_device(
+    State(app): State<App>,
+    Path((name, device)): Path<(String, String)>,
+    posted: Posted<ClearForm>,
+) -> Result<Redirect, PageError> {
+    let name = read_node(&name)?;
+    let why = Reason {
+        reason: posted.fields.reason,
+    };
+    let asker = &posted.visit.asker;
+    nodes::clear_device(&app, asker, Repeat::none(), (&name, &device), why).await?;
+    Ok(back_to(&name, "device_cleared"))
 }
 
 async fn want(

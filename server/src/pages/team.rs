@@ -78,13 +78,14 @@ async fn show(
         })
         .or(shell.notice);
     let spent = spend::of_team(app, asker, name).await?;
-    let (evictions, eviction_sums) = evictions::of_team(app, asker, name).await?;
+    let evictions = evictions::of_team(app, asker, name).await?;
     page(&TeamView {
         team: known.shown(name.as_str()),
         ancestors: ancestors(&known, &team),
         quotas: quota_rows(app, asker, name).await?,
-        evictions,
-        eviction_sums,
+        evictions: evictions.last,
+        evictions_before: evictions.more,
+        eviction_sums: evictions.sums,
         jobs,
         month: shell.now,
         spend: spent.lines,

@@ -33,6 +33,8 @@ const REFUSALS_MAX: u32 = 3;
 pub enum Turn {
     /// It is done.
     Done,
+    /// Something was settled that needs no plan; what is so now is for the next turn, which is due.
+    Settled,
     /// The plan for the present world was refused, and one workload may be at fault: it is tried
     /// again, and without that workload in the end.
     Spoiled,
@@ -118,7 +120,7 @@ impl Cycle {
         if settled == settle::Settled::Changed {
             // What was settled is read again before anything is planned on it.
             self.app.wake.all();
-            return Ok(Turn::Done);
+            return Ok(Turn::Settled);
         }
         let due = self.next_moment.is_some_and(|at| at <= self.mirror.now);
         let unsettled = self.spoiled > 0 || self.anybody_waits();

@@ -99,7 +99,7 @@ async fn lead(
             Err(_) => return Err(sqlx::Error::PoolTimedOut),
         }
         match cycle.turn().await {
-            Ok(Turn::Done) => app.pulse.scheduler_beats(),
+            Ok(Turn::Done | Turn::Settled) => app.pulse.scheduler_beats(),
             // No beat: a loop that starts nothing, however often it turns, is not ready.
             Ok(Turn::Spoiled) => {}
             Ok(Turn::Stuck) => app.pulse.plan_was_refused(),

@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::TimeDelta;
 use domain::Timestamp;
-use domain::name::Name;
 
 use crate::store::quotas::Amounts;
 use crate::store::windows::{Window, WindowQuota};
@@ -36,13 +35,6 @@ pub fn lay_over<K: Ord>(
     }
 }
 
-/// Of windows that are open, in the order in which they opened, the one that holds for a team in a pool.
-pub fn holding<'w>(open: &[&'w Window], team: &str, pool: &str) -> Option<&'w Window> {
-    let names = |quota: &WindowQuota| quota.team.as_str() == team;
-    let mut last = open.iter().rev().copied();
-    last.find(|window| window.pool.as_str() == pool && window.quotas.iter().any(names))
-}
-
 /// What an open window brings in the place of a team's quota.
 #[derive(Debug)]
 pub struct InPlace<'w> {
@@ -54,8 +46,8 @@ pub struct InPlace<'w> {
     pub until: Timestamp,
 }
 
-/// The teams of one pool for which a window is open at a moment, each with the one that holds.
-pub fn in_place(windows: &[Window], at: Timestamp) -> BTreeMap<&Name, InPlace<'_>> {
+/// Pool and team for which a window is open at a moment, each with the one that holds.
+pub fn in_place(windows: &[Window], at: Timestamp) -> BTreeMap<(&str, &str), InPlace<'_>> {
     let mut found = BTreeMap::new();
     for window in open_at(windows, at) {
         let Some(opening) = window.weekly.open_at(at) else {
@@ -68,7 +60,7 @@ pub fn in_place(windows: &[Window], at: Timestamp) -> BTreeMap<&Name, InPlace<'_
                 quota,
                 until,
             };
-            found.insert(&quota.team, in_place);
+            found.insert((window.pool.as_str(), quota.team.as_str()), in_place);
         }
     }
     found

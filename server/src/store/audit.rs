@@ -145,6 +145,25 @@ pub async fn insert_of_agent(
     Ok(())
 }
 
+/// Writes a row of what the product itself did.
+pub async fn insert_of_system(
+    tx: &mut Tx,
+    action: &str,
+    object: &str,
+    reason: &str,
+) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "INSERT INTO audit (actor_kind, actor_name, action, object, outcome, reason)
+         VALUES ('system', 'allotment', $1, $2, 'done', $3)",
+        action,
+        object,
+        reason,
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
+}
+
 /// Reads up to `rows` entries older than `before`, newest first.
 pub async fn page(
     tx: &mut Tx,

@@ -31,6 +31,12 @@ pub struct DeviceRow {
     pub health: DeviceHealth,
     /// Why.
     pub health_reason: String,
+    /// Since when.
+    pub health_at: Timestamp,
+    /// The newest thing that its node found of it and that is not cleared there.
+    pub finding: Option<i64>,
+    /// Up to which finding a person has cleared it.
+    pub cleared: i64,
     /// When it was first seen.
     pub first_seen_at: Timestamp,
 }
@@ -50,6 +56,8 @@ pub struct Reported {
     pub memory_mib: i64,
     /// Where it sits.
     pub pci_bus_id: String,
+    /// The newest thing that its node found of it and that is not cleared there.
+    pub finding: Option<i64>,
     /// Its instances, while it is in MIG mode.
     pub mig: Option<Value>,
 }
@@ -59,7 +67,7 @@ pub async fn of_nodes(tx: &mut Tx, nodes: &[NodeId]) -> Result<Vec<DeviceRow>, s
     sqlx::query_as!(
         DeviceRow,
         r#"SELECT id AS "id: DeviceId", node_id AS "node_id: NodeId", uuid, index, product_name, model, memory_mib,
-                  pci_bus_id, health AS "health: DeviceHealth", health_reason, first_seen_at
+                  pci_bus_id, health AS "health: DeviceHealth", health_reason, health_at, finding, cleared, first_seen_at
            FROM devices
            WHERE node_id = ANY ($1)
            ORDER BY node_id, index, id"#,
@@ -74,7 +82,7 @@ pub async fn lock_of_node(tx: &mut Tx, node: NodeId) -> Result<Vec<DeviceRow>, s
     sqlx::query_as!(
         DeviceRow,
         r#"SELECT id AS "id: DeviceId", node_id AS "node_id: NodeId", uuid, index, product_name, model, memory_mib,
-                  pci_bus_id, health AS "health: DeviceHealth", health_reason, first_seen_at
+                  pci_bus_id, health AS "health: DeviceHealth", health_reason, health_at, finding, cleared, first_seen_at
            FROM devices
            WHERE node_id = $1
            ORDER BY id
@@ -93,8 +101,8 @@ pub async fn add(
     device: &Reported,
 ) -> Result<Option<DeviceId>, sqlx::Error> {
     sqlx::query_scalar!(
-        r#"INSERT INTO devices AS d (id, node_id, uuid, index, product_name, model, memory_mib, pci_bus_id, mig)
-           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+        r#"INSERT INTO devices AS d (id, node_id, uuid, index, product_name, model, memory_mib, pci_bus_id, mig, finding)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
            ON CONFLICT ON CONSTRAINT device_uuid_taken DO UPDATE
            SET node_id = excluded.node_id, index = excluded.index, version = d.version + 1
            WHERE EXISTS (SELECT FROM nodes AS n WHERE n.id = d.node_id AND n.intent = 'retired')
@@ -108,6 +116,7 @@ pub async fn add(
         device.memory_mib,
         device.pci_bus_id,
         device.mig,
+        device.finding,
     )
     .fetch_optional(&mut **tx)
     .await
@@ -117,10 +126,12 @@ pub async fn add(
 pub async fn update(tx: &mut Tx, id: DeviceId, device: &Reported) -> Result<bool, sqlx::Error> {
     let done = sqlx::query!(
         "UPDATE devices
-         SET index = $2, product_name = $3, model = $4, memory_mib = $5, pci_bus_id = $6, mig = $7,
-             version = version + 1
+         SET index = $2, product_name = $3, model = $4, memory_mib = $5, pci_bus_id = $6, mig = $7, finding = $8,
+             -- Numbers may begin anew with the next finding.
+             cleared = CASE WHEN $8::bigint IS NULL THEN 0 ELSE cleared END, version = version + 1
          WHERE id = $1
-           AND (index, product_name, model, memory_mib, pci_bus_id, mig) IS DISTINCT FROM ($2, $3, $4, $5, $6, $7)",
+           AND (index, product_name, model, memory_mib, pci_bus_id, mig, finding)
+               IS DISTINCT FROM ($2, $3, $4, $5, $6, $7, $8)",
         id as DeviceId,
         device.index,
         device.product_name,
@@ -128,6 +139,7 @@ pub async fn update(tx: &mut Tx, id: DeviceId, device: &Reported) -> Result<bool
         device.memory_mib,
         device.pci_bus_id,
         device.mig,
+        device.finding,
     )
     .execute(&mut **tx)
     .await?;
@@ -143,7 +155,7 @@ pub async fn step_health(
     reason: &str,
 ) -> Result<bool, sqlx::Error> {
     let done = sqlx::query!(
-        "UPDATE devices SET health = $3, health_reason = $4, version = version + 1
+        "UPDATE devices SET health = $3, health_reason = $4, health_at = allotment.clock(), version = version + 1
          WHERE id = $1 AND health = $2",
         id as DeviceId,
         from as DeviceHealth,
@@ -153,6 +165,56 @@ pub async fn step_health(
     .execute(&mut **tx)
     .await?;
     Ok(done.rows_affected() == 1)
+}
+
+/// Writes why a device is as it is, where that has changed and its health has not.
+pub async fn set_reason(tx: &mut Tx, id: DeviceId, reason: &str) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "UPDATE devices SET health_reason = $2, version = version + 1 WHERE id = $1 AND health_reason <> $2",
+        id as DeviceId,
+        reason,
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
+}
+
+/// Notes that a person has cleared what was found of a device, up to a number; false where something
+/// was found since, or it is cleared there by now.
+pub async fn clear(tx: &mut Tx, id: DeviceId, up_to: i64) -> Result<bool, sqlx::Error> {
+    let done = sqlx::query!(
+        "UPDATE devices SET cleared = $2, version = version + 1 WHERE id = $1 AND finding = $2",
+        id as DeviceId,
+        up_to,
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// A device whose node is to know that it is cleared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cleared {
+    /// The node.
+    pub node_id: NodeId,
+    /// NVML's UUID.
+    pub uuid: String,
+    /// Up to which finding.
+    pub up_to: i64,
+}
+
+/// The devices of nodes that persons have cleared and that their nodes have not, by UUID.
+pub async fn cleared(tx: &mut Tx, nodes: &[NodeId]) -> Result<Vec<Cleared>, sqlx::Error> {
+    sqlx::query_as!(
+        Cleared,
+        r#"SELECT node_id AS "node_id: NodeId", uuid, cleared AS up_to
+           FROM devices
+           WHERE node_id = ANY ($1) AND finding <= cleared
+           ORDER BY uuid"#,
+        nodes as &[NodeId],
+    )
+    .fetch_all(&mut **tx)
+    .await
 }
 
 /// A share of a device with who holds it, as far as the transaction may see.

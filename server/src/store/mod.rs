@@ -19,6 +19,7 @@ pub mod epochs;
 pub mod events;
 pub mod evictions;
 pub mod expected_starts;
+pub mod fillings;
 pub mod idempotency;
 pub mod jobs;
 pub mod join_tokens;

@@ -381,7 +381,7 @@ pub async fn step_intent(
     reason: &str,
 ) -> Result<Option<i64>, sqlx::Error> {
     sqlx::query_scalar!(
-        "UPDATE nodes SET intent = $3, intent_reason = $4, version = version + 1
+        "UPDATE nodes SET intent = $3, intent_reason = $4, intent_at = allotment.clock(), version = version + 1
          WHERE id = $1 AND version = $2
          RETURNING version",
         id as NodeId,
@@ -391,6 +391,33 @@ pub async fn step_intent(
     )
     .fetch_optional(&mut **tx)
     .await
+}
+
+/// The open nodes that have refused at least so many starts within so many seconds, since they are
+/// open: how many each. The workers of one attempt are one start.
+pub async fn refusing(
+    tx: &mut Tx,
+    starts: i64,
+    seconds: i32,
+) -> Result<Vec<(NodeId, i64)>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"SELECT n.id AS "id: NodeId", count(DISTINCT a.attempt_id) AS "refused!"
+           FROM nodes AS n
+           JOIN events AS e ON e.node_id = n.id
+           JOIN assignments AS a ON a.id = e.subject_id
+           WHERE n.intent = 'open' AND e.at >= n.intent_at
+             AND e.at > allotment.clock() - make_interval(secs => $2)
+             AND e.subject = 'assignment' AND e.reason = 'start_refused' AND e.to_state IN ('released', 'cleaning')
+             AND e.actor_kind = 'agent' AND e.actor_name = n.name
+           GROUP BY n.id
+           HAVING count(DISTINCT a.attempt_id) >= $1
+           ORDER BY n.id"#,
+        starts,
+        f64::from(seconds),
+    )
+    .fetch_all(&mut **tx)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.id, row.refused)).collect())
 }
 
 /// Replaces a node's labels; its new version, or nothing when it changed meanwhile.

@@ -86,6 +86,12 @@ impl Ground {
             ))
             .await;
         ground
+            .run(
+                "INSERT INTO devices (id, node_id, uuid, index, product_name, model, memory_mib)
+                 SELECT gen_random_uuid(), id, 'GPU-n1-0', 0, 'NVIDIA H100 80GB HBM3', 'H100-80GB', 81559 FROM nodes",
+            )
+            .await;
+        ground
             .run(&format!(
                 "INSERT INTO assignments (id, team_id, job_id, attempt_id, node_id, worker, node_rank, cpus_milli, memory_mib)
                  SELECT gen_random_uuid(), '{team}', a.job_id, a.id, n.id, 0, 0, 0, 0 FROM attempts AS a, nodes AS n"
@@ -113,6 +119,7 @@ impl Ground {
             "INSERT INTO memberships (team_id, user_id, role) VALUES ('{team}', '{viewer}', 'viewer')
              ON CONFLICT DO NOTHING;
              UPDATE users SET disabled_at = NULL WHERE disabled_at IS NOT NULL;
+             UPDATE devices SET finding = 1, cleared = 0;
              INSERT INTO classes (name, priority, preemptible) VALUES ('spare', 1, true)
              ON CONFLICT DO NOTHING;
              INSERT INTO bookings (id, pool_id, name, team_id, gpus_milli, starts_at, ends_at)
@@ -142,6 +149,7 @@ impl Ground {
             .replace("{window}", "spare")
             .replace("{policy_version}", "1")
             .replace("{node}", "n1")
+            .replace("{device}", "0")
             .replace("{job}", &self.job.to_string())
     }
 

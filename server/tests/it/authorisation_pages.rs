@@ -167,6 +167,7 @@ impl Walk {
             .replace("{team}", "vision")
             .replace("{user}", "vision-viewer")
             .replace("{node}", "n1")
+            .replace("{device}", "0")
             .replace("{policy_version}", "1")
             .replace("{pool}", "h100")
             .replace("{class}", "spare")

@@ -322,6 +322,18 @@ async fn booked_gpus_are_lent_until_they_begin_and_given_back_when_they_end(owne
     assert_eq!(fleet.job(borrower).await.state, JobState::Running);
     clock.set("2026-01-05T10:00:00Z").await;
     leader.turn().await.expect("a turn");
+    assert_eq!(
+        fleet.job(borrower).await.state,
+        JobState::Running,
+        "what its team has no work for is lent"
+    );
+    let spec = json!({"name": "exam", "command": ["true"], "per_worker": {"gpus": 8}, "class": "training-high"});
+    let exam = fleet
+        .submit_as(&fleet.bob(), "speech", spec.clone())
+        .await
+        .expect("accepted")
+        .id;
+    leader.turn().await.expect("a turn");
     let job = fleet.job(borrower).await;
     assert_eq!(job.state, JobState::Preempting, "{}", job.message);
     let rule = sqlx::query_scalar!(
@@ -335,12 +347,6 @@ async fn booked_gpus_are_lent_until_they_begin_and_given_back_when_they_end(owne
     fleet
         .report(borrower, &[told_to_end(), FactKind::Released])
         .await;
-    let spec = json!({"name": "exam", "command": ["true"], "per_worker": {"gpus": 8}, "class": "training-high"});
-    let exam = fleet
-        .submit_as(&fleet.bob(), "speech", spec.clone())
-        .await
-        .expect("accepted")
-        .id;
     leader.turn().await.expect("a turn");
     assert_eq!(
         fleet.job(exam).await.state,

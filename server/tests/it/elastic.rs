@@ -9,8 +9,8 @@ use server::lifecycle::Actor;
 use server::lifecycle::end::{Loss, Spared, lose_workers};
 use server::scheduler::translate;
 use server::scheduler::world::{Memory, Mirror};
-use server::store::assignments::{self, LogOf};
 use server::store::desired;
+use server::store::fillings::{self, LogOf};
 use sqlx::PgPool;
 
 use super::fleet::{Fleet, told_to_end};
@@ -152,7 +152,7 @@ async fn a_gang_is_shrunk_to_make_room_and_what_leaves_it_counts_for_nothing(own
             worker: 7,
             filling,
         };
-        let place = assignments::log_place(&mut tx, fleet.vision, job, of).await;
+        let place = fillings::log_place(&mut tx, fleet.vision, job, of).await;
         place.expect("asked").map(|place| place.phase)
     };
     assert_eq!(log(Some(1)).await, Some(AssignmentPhase::Released));

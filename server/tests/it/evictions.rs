@@ -17,6 +17,7 @@ use sqlx::PgPool;
 
 use super::fixture::Server;
 use super::fleet::{Fleet, exited, told_to_end};
+use super::pages::{Browser, add_person};
 use super::simulated::Clock;
 
 /// One eviction of a job, which has no more of them, as somebody reads it.
@@ -318,4 +319,30 @@ async fn pages_tell_a_job_and_its_team_what_gave_way(owner: PgPool) {
         told["items"][0]["for"],
         json!({ "team": "speech", "job": gainer, "booking": null })
     );
+}
+
+/// Of a list that is cut short its page says that it is.
+#[sqlx::test(migrations = "../migrations")]
+async fn a_teams_page_says_that_it_lists_the_last_ones_where_there_are_others(owner: PgPool) {
+    let fleet = Fleet::new(owner.clone()).await;
+    fleet.node("n1", 1).await;
+    fleet.running(1).await;
+    add_person(&owner, "boss", Some("admin")).await;
+    let mut browser = Browser::new(&fleet.app);
+    browser.sign_in("boss").await;
+    for (rows, told) in [(10, false), (1, true)] {
+        let statement = format!(
+            "INSERT INTO evictions (team_id, job_id, attempt_id, pool_id, kind, rule, workers_before, workers_after,
+                                    gpus_milli, devices, lost_gpu_milli_seconds)
+             SELECT a.team_id, a.job_id, a.id, p.id, 'preemption', 'drain', 1, 0, 1000, 1, 0
+             FROM attempts AS a, pools AS p, generate_series(1, {rows})"
+        );
+        sqlx::raw_sql(sqlx::AssertSqlSafe(statement))
+            .execute(&owner)
+            .await
+            .expect("evictions");
+        let page = browser.get("/teams/vision").await.html;
+        let says = page.contains("Listed are the last 10 times; there were others before");
+        assert_eq!(says, told, "{page}");
+    }
 }

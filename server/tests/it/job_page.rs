@@ -9,7 +9,7 @@ use sqlx::PgPool;
 
 use crate::fixture::Server;
 use crate::fleet::{Fleet, add_node, exited, turn};
-use crate::pages::{Browser, add_person, give_password};
+use crate::pages::{Browser, add_person, give_password, token};
 
 /// More than one page of events holds.
 const MANY: i32 = 600;
@@ -129,4 +129,38 @@ async fn a_job_that_was_cancelled_while_it_ran_says_so_once_where_it_stands(owne
     // Once as a code for scripts and once for people.
     assert_eq!(lede.matches("ancelled").count(), 2, "{lede}");
     assert_eq!(page.matches("<b>Cancelled</b>").count(), 1, "{page}");
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn an_array_is_changed_on_its_page_until_an_element_has_begun(owner: PgPool) {
+    let fleet = Fleet::new(owner.clone()).await;
+    fleet.node("n1", 1).await;
+    let spec = json!({
+        "name": "sweep", "command": ["true"], "per_worker": { "gpus": 1 }, "array": { "count": 3 },
+    });
+    let id = fleet.submit_spec(spec).await.expect("accepted").id;
+    add_person(&owner, "boss", Some("admin")).await;
+    let mut browser = Browser::new(&fleet.app);
+    browser.sign_in("boss").await;
+    let (page, change) = (format!("/jobs/{id}"), format!("/jobs/{id}/change"));
+    let html = browser.get(&page).await.html;
+    assert!(html.contains(&format!("action=\"{change}\"")), "{html}");
+    let form = format!(
+        "csrf={}&version=1&class=urgent&preemptible=&time_limit_minutes=2",
+        token(&html)
+    );
+    let answer = browser.post(&change, &form).await;
+    assert_eq!(answer.status, StatusCode::SEE_OTHER, "{}", answer.html);
+    let spec = fleet.job(id).await.spec.expect("it can be read");
+    assert_eq!(
+        (spec.class.as_str(), spec.time_limit_seconds),
+        ("urgent", Some(120))
+    );
+    let mut leader = fleet.lead().await;
+    // Elements are brought to life before one starts.
+    for _ in 0..3 {
+        leader.turn().await.expect("a turn");
+    }
+    let html = browser.get(&page).await.html;
+    assert!(!html.contains(&change), "one has begun: {html}");
 }

@@ -418,6 +418,7 @@ pub fn inventory(name: &str, gpus: u32) -> wire::Inventory {
                 pci_bus_id: format!("00000000:{index:02X}:00.0"),
                 health: "healthy".into(),
                 health_reason: String::new(),
+                finding: 0,
                 mig: None,
             })
             .collect(),

@@ -26,6 +26,7 @@ mod fleet;
 mod fleet_rest;
 mod following;
 mod freed;
+mod health;
 mod hellos;
 mod idempotency;
 mod in_place;

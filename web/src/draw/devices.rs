@@ -47,6 +47,8 @@ pub struct Device {
     pub index: u32,
     /// Its health.
     pub health: DeviceHealth,
+    /// Why it is so, where that is told.
+    pub why: Option<String>,
     /// Whether the node takes no new work, or does not answer.
     pub out: bool,
     /// The parts that are held, in the order of their places.
@@ -73,7 +75,15 @@ impl Device {
             .map(|share| describe_share(t, share))
             .collect();
         if self.health != DeviceHealth::Healthy {
-            parts.push(health.word(t).to_string());
+            let state = health.word(t);
+            parts.push(match &self.why {
+                Some(why) => t
+                    .say("device.because")
+                    .nest("state", state)
+                    .with("why", why)
+                    .to_string(),
+                None => state.to_string(),
+            });
         }
         if parts.is_empty() {
             let state = if self.out {
@@ -270,6 +280,7 @@ mod tests {
         let device = Device {
             index: 3,
             health: DeviceHealth::Healthy,
+            why: None,
             out: false,
             shares: vec![held(250, 2), held(500, 3)],
         };
@@ -299,6 +310,7 @@ mod tests {
         let device = Device {
             index: 0,
             health: DeviceHealth::Healthy,
+            why: None,
             out: false,
             shares: vec![share],
         };

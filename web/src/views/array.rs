@@ -9,7 +9,7 @@ use crate::messages::Phrase;
 use crate::parts::{EventLine, State, Team};
 use crate::shell::{Section, Shell};
 
-use super::{JobActions, JobRow};
+use super::{JobActions, JobChange, JobRow};
 
 /// An array as its team sees it.
 #[derive(Debug, Clone, Template)]
@@ -57,6 +57,10 @@ pub struct ArrayView {
     pub asked: Vec<(&'static str, Phrase)>,
     /// What the reader may do with it, and with some of its elements.
     pub actions: JobActions,
+    /// Its version, which a change of it names.
+    pub version: i64,
+    /// What may be changed of all its elements, while none of them has begun.
+    pub change: Option<JobChange>,
 }
 
 impl ArrayView {

@@ -85,7 +85,7 @@ pub struct JobChange {
 }
 
 impl JobChange {
-    fn preemptions(&self) -> [(&'static str, bool); 3] {
+    pub(super) fn preemptions(&self) -> [(&'static str, bool); 3] {
         ["", "true", "false"].map(|choice| (choice, choice == self.preemptible))
     }
 }
@@ -107,6 +107,7 @@ impl PlacedWorker {
         let cells = self.devices.iter().map(|(index, milli, mode)| Device {
             index: *index,
             health: DeviceHealth::Healthy,
+            why: None,
             out: false,
             shares: vec![Share {
                 holder: Holder::Known {

@@ -41,6 +41,10 @@ pub struct NodeView {
     pub modes: Vec<String>,
     /// What people should know of how it isolates work.
     pub notes: Vec<NodeNote>,
+    /// What its agent warns of, in its words.
+    pub warnings: Vec<String>,
+    /// Why it is as people want it, where somebody said so.
+    pub intent_reason: Option<String>,
     /// Its devices.
     pub devices: Vec<NodeDevice>,
     /// What runs on it.
@@ -88,6 +92,12 @@ impl NodeNote {
 pub struct NodeDevice {
     /// The device as the map shows it.
     pub cell: Device,
+    /// Since when its health is what it is.
+    pub since: DateTime<Utc>,
+    /// Whether a person has cleared what was found, and its node has yet to say so.
+    pub cleared: bool,
+    /// Whether the reader may clear what was found of it.
+    pub clearable: bool,
     /// Its UUID.
     pub uuid: String,
     /// Its model.
@@ -151,6 +161,11 @@ const WHOLE: i64 = domain::quantity::MILLI;
 impl NodeDevice {
     fn drawn(&self, t: &Messages) -> Html {
         draw::device(t, &self.cell)
+    }
+
+    /// Whether its health needs words.
+    fn ill(&self) -> bool {
+        self.cell.health != DeviceHealth::Healthy
     }
 
     /// Who is on it, or why nobody is.

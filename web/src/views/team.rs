@@ -27,7 +27,9 @@ pub struct TeamView {
     pub quotas: Vec<QuotaRow>,
     /// The last times that its work gave way, the newest first.
     pub evictions: Vec<EvictionRow>,
-    /// The same by month and rule, the newest month first.
+    /// Whether there were others before these.
+    pub evictions_before: bool,
+    /// All of them by month and rule, the newest month first.
     pub eviction_sums: Vec<EvictionSum>,
     /// Jobs that wait and that run.
     pub jobs: (i64, i64),

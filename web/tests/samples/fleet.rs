@@ -27,6 +27,7 @@ pub fn device(index: u32, shares: Vec<Share>) -> Device {
     Device {
         index,
         health: DeviceHealth::Healthy,
+        why: None,
         out: false,
         shares,
     }
@@ -143,6 +144,7 @@ pub fn node() -> NodeView {
         runners: vec!["process".into()],
         modes: vec!["exclusive".into(), "time_slice".into()],
         notes: vec![NodeNote::NoIsolation],
+        warnings: vec!["jobs share the machine's /tmp, since private_tmp is false".into()],
         work: vec![
             NodeWork {
                 device: 0,
@@ -162,6 +164,9 @@ pub fn node() -> NodeView {
         devices: devices
             .into_iter()
             .map(|cell| NodeDevice {
+                since: minutes_ago(90),
+                cleared: false,
+                clearable: cell.health == DeviceHealth::Suspect,
                 uuid: format!("GPU-5e0b1c2d-0000-4000-8000-00000000000{}", cell.index),
                 model: "NVIDIA H100 80GB HBM3".into(),
                 memory_mib: 81_559,
@@ -178,6 +183,7 @@ pub fn node() -> NodeView {
             actor: Some("admin".into()),
             detail: Some(Phrase::literal("driver 580.95.05")),
         }],
+        intent_reason: None,
         actions: vec![NodeAction::Cordon, NodeAction::Drain],
         leaving: Some(Leaving {
             moves: 4000,

@@ -97,6 +97,8 @@ pub fn array() -> ArrayView {
             change: false,
             clone: true,
         },
+        version: 1,
+        change: None,
     }
 }
 

@@ -55,6 +55,7 @@ pub fn team_page() -> TeamView {
                 Gainer::Booking("demo".into(), "speech".into()),
             ),
         ],
+        evictions_before: true,
         eviction_sums: vec![EvictionSum {
             month: now(),
             rule: EvictionRule::Reclaim,

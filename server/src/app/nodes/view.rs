@@ -85,6 +85,13 @@ pub struct Device {
     pub health: DeviceHealth,
     /// Why.
     pub health_reason: String,
+    /// Since when.
+    #[schema(value_type = String, format = DateTime)]
+    pub health_at: Timestamp,
+    /// Whether something was found of it that keeps it out until a check has passed or a person clears it.
+    pub found: bool,
+    /// Whether a person has cleared what was found, and its node has yet to say so.
+    pub cleared: bool,
     /// Its NUMA node.
     pub numa: Option<u32>,
     /// Which group of linked devices it is in.
@@ -269,6 +276,11 @@ fn show_device(
         memory_mib: device.memory_mib,
         health: device.health,
         health_reason: device.health_reason,
+        health_at: device.health_at,
+        found: device.finding.is_some(),
+        cleared: device
+            .finding
+            .is_some_and(|finding| finding <= device.cleared),
         numa,
         nvlink,
         mode: used.map(|used| used.mode),

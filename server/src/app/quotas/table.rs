@@ -75,17 +75,16 @@ pub async fn table(app: &App, asker: &Asker) -> Result<QuotaTable, AppError> {
         }
     }
     tx.commit().await?;
+    let found = windows::in_place(&all_windows, now);
     let in_place = |pool: &Name| {
-        let own = all_windows.iter().filter(|window| window.pool == *pool);
-        let own: Vec<_> = own.cloned().collect();
-        let found = windows::in_place(&own, now).into_iter();
-        let told = found.map(|(team, found)| {
+        let here = found.values().filter(|found| found.window.pool == *pool);
+        let told = here.map(|found| {
             let in_place = InPlace {
                 window: found.window.name.clone(),
                 quota: NewQuota::from(found.quota.amounts),
                 until: found.until,
             };
-            (team.clone(), in_place)
+            (found.quota.team.clone(), in_place)
         });
         told.collect()
     };

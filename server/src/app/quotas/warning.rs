@@ -148,7 +148,8 @@ pub(super) async fn warnings(
 /// The windows that are open at a moment and hold in place of the quotas of these teams.
 pub fn in_place(promises: &Promises, teams: &BTreeSet<&Name>, at: Timestamp) -> Vec<Warning> {
     let mut by_window: BTreeMap<&Name, (Timestamp, Vec<Name>)> = BTreeMap::new();
-    for (team, found) in windows::in_place(&promises.windows, at) {
+    for found in windows::in_place(&promises.windows, at).into_values() {
+        let team = &found.quota.team;
         if teams.contains(team) {
             let told = by_window.entry(&found.window.name);
             told.or_insert((found.until, Vec::new()))

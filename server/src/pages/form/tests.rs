@@ -104,6 +104,8 @@ fn a_fraction_shares_a_device_unless_a_mode_is_chosen() {
     );
     let chosen = (String::from("time_slice"), vec![SharingMode::TimeSlice]);
     assert_eq!(modes("0.5", "time_slice"), chosen);
+    let chosen = (String::from("mps"), vec![SharingMode::Mps]);
+    assert_eq!(modes("0.5", "mps"), chosen);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::super::fault::encode;
 use super::super::jobs::{Teams, cost_of, row, size};
 use super::super::visit::Visit;
 use super::super::{PageError, page, words};
-use super::view::{JobQuery, actions, asked, event_lines, milli};
+use super::view::{JobQuery, actions, asked, change, event_lines, milli};
 use super::why;
 use crate::app::authorise::{self, Action};
 use crate::app::jobs::{self, Job};
@@ -51,7 +51,14 @@ pub(super) async fn show(
     let rows = elements.items.into_iter();
     // Elements may be held back by themselves while others run.
     let suspended = !job.state.terminal() && grid.contains(&JobState::Suspended);
+    let waits = |state: &JobState| matches!(state, JobState::Queued | JobState::Suspended);
+    let change = match grid.iter().all(waits) {
+        true => change(app, asker, &job).await?,
+        false => None,
+    };
     let view = ArrayView {
+        version: job.version,
+        change,
         id: id.to_string(),
         team: teams.shown(&job.team),
         why: why::short(&shell.t, &job),

@@ -354,7 +354,11 @@ pub(super) fn actions(asker: &Asker, job: &Job) -> JobActions {
 }
 
 /// The form that changes a job while it waits, for who may.
-async fn change(app: &App, asker: &Asker, job: &Job) -> Result<Option<JobChange>, PageError> {
+pub(super) async fn change(
+    app: &App,
+    asker: &Asker,
+    job: &Job,
+) -> Result<Option<JobChange>, PageError> {
     let Some(spec) = job.spec.as_ref().filter(|_| actions(asker, job).change) else {
         return Ok(None);
     };

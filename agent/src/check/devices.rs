@@ -1,0 +1,233 @@
+//! What can be done with the devices: the driver, each device, and the ways of sharing them.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use super::{Finding, Need, State};
+use crate::config::Config;
+use crate::gpus::cut::MigPolicy;
+use crate::gpus::mig::Mig;
+use crate::gpus::nvml::{self, ReadError};
+use crate::gpus::{Gpu, Reading, permission};
+use crate::mps;
+
+/// Longest wait for NVML: a driver that loads takes some seconds, and one that hangs never answers.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(30);
+/// Where the kernel lists devices that can be split by mediated devices.
+const MEDIATED: &str = "/sys/class/mdev_bus";
+/// Where it lists devices by address.
+const PCI: &str = "/sys/bus/pci/devices";
+/// What a virtual function of NVIDIA's has, where virtual GPUs are handed out by it.
+const VIRTUAL_FUNCTION: &str = "nvidia/creatable_vgpu_types";
+
+/// What NVML told at one moment.
+struct Driver {
+    nvml_version: String,
+    reading: Reading,
+}
+
+pub(super) fn look(config: &Config) -> Vec<Finding> {
+    let driver = ask(config.nvml_library.clone());
+    let mut findings = Vec::new();
+    match &driver {
+        Ok(driver) => {
+            findings.push(Finding::ok(
+                "driver",
+                Need::Needed,
+                format!(
+                    "version {}, NVML {}",
+                    driver.reading.driver_version, driver.nvml_version
+                ),
+            ));
+            findings.extend(devices(&driver.reading));
+            let capability = permission::capability(config.mig_capability.as_deref());
+            let permitted = permission::may_cut(capability);
+            findings.extend(mig(&driver.reading, config.mig, permitted, capability));
+        }
+        Err(words) => findings.push(Finding::ok("driver", Need::Needed, words.clone()).but(
+            State::Missing,
+            "install NVIDIA's driver and load it (`nvidia-smi` shows whether it is), or name its library by nvml_library",
+        )),
+    }
+    let version = driver
+        .as_ref()
+        .ok()
+        .map(|d| d.reading.driver_version.as_str());
+    findings.push(shared_by_mps(config.mps_control.as_deref(), version));
+    findings.push(virtual_gpus(Path::new(MEDIATED), Path::new(PCI)));
+    findings
+}
+
+/// Asks NVML on a thread of its own, since a call may hang.
+fn ask(library: Option<PathBuf>) -> Result<Driver, String> {
+    let (sender, receiver) = mpsc::channel();
+    let asks = move || {
+        let read = || -> Result<Driver, ReadError> {
+            let nvml = nvml::open(library.as_deref())?;
+            Ok(Driver {
+                nvml_version: nvml.sys_nvml_version().unwrap_or_default(),
+                reading: nvml::read_once(library.as_deref())?,
+            })
+        };
+        // Nobody may listen any more.
+        let _ = sender.send(read());
+    };
+    let thread = std::thread::Builder::new().name("nvml".to_owned());
+    thread
+        .spawn(asks)
+        .map_err(|error| format!("no thread: {error}"))?;
+    match receiver.recv_timeout(LOOK_TIMEOUT) {
+        Ok(told) => told.map_err(|error| error.to_string()),
+        Err(_) => Err(format!(
+            "NVML has not answered for {} s",
+            LOOK_TIMEOUT.as_secs()
+        )),
+    }
+}
+
+fn devices(reading: &Reading) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = reading.gpus.iter().map(device).collect();
+    findings.extend(reading.failures.iter().map(|(index, words)| {
+        Finding::ok(format!("device {index}"), Need::Optional, words.clone()).but(
+            State::Missing,
+            "look for Xid errors in the kernel's log (`dmesg`); reset the device or restart the machine",
+        )
+    }));
+    if reading.gpus.is_empty() {
+        findings.push(
+            Finding::ok("devices", Need::Needed, "the driver has no device that answers").but(
+                State::Missing,
+                "`lspci -d 10de:` lists the cards that the machine sees, `dmesg` why the driver left one out",
+            ),
+        );
+    }
+    findings
+}
+
+fn device(gpu: &Gpu) -> Finding {
+    let seen = format!(
+        "{} {}, {} MiB, at {}",
+        gpu.uuid, gpu.product_name, gpu.memory_mib, gpu.pci_bus_id
+    );
+    Finding::ok(format!("device {}", gpu.index), Need::Optional, seen)
+}
+
+/// MIG for each device that has it; one line where none has.
+fn mig(reading: &Reading, policy: MigPolicy, permitted: bool, capability: &Path) -> Vec<Finding> {
+    let cuttable = reading
+        .gpus
+        .iter()
+        .filter_map(|gpu| Some((gpu, reading.mig.get(&gpu.uuid)?)));
+    let mut findings: Vec<Finding> = cuttable
+        .map(|(gpu, mig)| of_device(gpu, mig, policy, permitted, capability))
+        .collect();
+    if findings.is_empty() && !reading.gpus.is_empty() {
+        findings.push(
+            Finding::ok("mig", Need::Optional, "no device here can be cut by MIG").but(
+                State::Missing,
+                "nothing: share these devices by time slices or by MPS",
+            ),
+        );
+    }
+    findings
+}
+
+fn of_device(
+    gpu: &Gpu,
+    mig: &Mig,
+    policy: MigPolicy,
+    permitted: bool,
+    capability: &Path,
+) -> Finding {
+    let mode = match (mig.on, mig.pending) {
+        (false, false) => "off".to_owned(),
+        (true, true) => format!("on, {} instances", mig.instances.len()),
+        (true, false) => "on, and off after a reset".to_owned(),
+        (false, true) => "off, and on after a reset".to_owned(),
+    };
+    let seen = format!("capable, mode {mode}");
+    let found = Finding::ok(format!("mig {}", gpu.index), Need::Optional, seen);
+    if policy == MigPolicy::Never {
+        return found.but(
+            State::Warning,
+            "the setting mig is never: dynamic or static would use it",
+        );
+    }
+    if !permitted {
+        let remedy = format!(
+            "run the agent as root, or let its user read {}",
+            capability.display()
+        );
+        return Finding {
+            seen: format!("{}; this user may not cut it", found.seen),
+            ..found.but(State::Missing, remedy)
+        };
+    }
+    if mig.on != mig.pending {
+        return found.but(
+            State::Warning,
+            "reset the device (`nvidia-smi --gpu-reset`) or restart the machine",
+        );
+    }
+    found
+}
+
+fn shared_by_mps(named: Option<&Path>, driver_version: Option<&str>) -> Finding {
+    let program = named.unwrap_or(Path::new(mps::PROGRAM));
+    let path = program.display();
+    if !program.is_file() {
+        return Finding::ok("mps", Need::Optional, format!("{path} is not there")).but(
+            State::Missing,
+            "install the driver's package with nvidia-cuda-mps-control, or name the program by mps_control",
+        );
+    }
+    let version = driver_version.map_or_else(
+        || "of an unknown version".to_owned(),
+        |version| format!("of driver {version}, whose part it is"),
+    );
+    Finding::ok("mps", Need::Optional, format!("{path}, {version}"))
+}
+
+/// Virtual GPUs by the way that the kernel shows, if it shows one.
+fn virtual_gpus(mediated: &Path, pci: &Path) -> Finding {
+    let found = |seen| Finding::ok("vgpu", Need::Optional, seen);
+    let count = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().count();
+    let functions = std::fs::read_dir(pci).into_iter().flatten().flatten();
+    let functions = functions.filter(|entry| entry.path().join(VIRTUAL_FUNCTION).exists());
+    let told = match (count(mediated), functions.count()) {
+        (0, 0) => {
+            return found("the kernel shows no device that can be split for guests".to_owned())
+                .but(
+                    State::Missing,
+                    "where guests are wanted, install NVIDIA's vGPU host driver; a job needs none",
+                );
+        }
+        (0, functions) => format!("{functions} virtual functions with types of their own"),
+        (devices, _) => format!("{devices} devices by mediated devices"),
+    };
+    found(told).but(
+        State::Warning,
+        "this agent hands out no virtual GPUs: it counts such a device as whole",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn virtual_gpus_are_found_by_either_of_the_kernels_ways() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (mediated, pci) = (folder.path().join("mdev"), folder.path().join("pci"));
+        assert_eq!(virtual_gpus(&mediated, &pci).state, State::Missing);
+        let function = pci.join("0000:41:00.4/nvidia");
+        std::fs::create_dir_all(&function).expect("made");
+        std::fs::write(function.join("creatable_vgpu_types"), "").expect("written");
+        let told = virtual_gpus(&mediated, &pci);
+        assert!(told.seen.contains("1 virtual function"), "{}", told.seen);
+        std::fs::create_dir_all(mediated.join("0000:41:00.0")).expect("made");
+        let told = virtual_gpus(&mediated, &pci);
+        assert!(told.seen.contains("mediated"), "{}", told.seen);
+    }
+}

@@ -1,0 +1,61 @@
+//! Which programs may compute on a device at once: only the server of MPS while one shares the device,
+//! so that nobody goes past it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nvml_wrapper::enum_wrappers::device::ComputeMode;
+use nvml_wrapper::error::NvmlError;
+use tokio::sync::oneshot;
+
+use super::nvml;
+
+/// Longest wait for the driver, which answers in milliseconds and may hang with its device.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What came of a wish for a mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// It was another before.
+    Made,
+    /// It was so already.
+    Had,
+}
+
+/// Lets one process alone compute on a device, or again as many as like. A mode that an operator chose
+/// otherwise stays: of the modes only the default one and this are exchanged.
+pub async fn set_exclusive(
+    library: Option<PathBuf>,
+    uuid: &str,
+    exclusive: bool,
+) -> Result<Change, String> {
+    let (from, to) = match exclusive {
+        true => (ComputeMode::Default, ComputeMode::ExclusiveProcess),
+        false => (ComputeMode::ExclusiveProcess, ComputeMode::Default),
+    };
+    let (sender, receiver) = oneshot::channel();
+    let uuid = uuid.to_owned();
+    let change = move || -> Result<Change, String> {
+        let nvml = nvml::open(library.as_deref()).map_err(|error| error.to_string())?;
+        let exchange = || -> Result<Change, NvmlError> {
+            let mut device = nvml.device_by_uuid(uuid.as_str())?;
+            if device.compute_mode()? != from {
+                return Ok(Change::Had);
+            }
+            device.set_compute_mode(to)?;
+            Ok(Change::Made)
+        };
+        exchange().map_err(|error| error.to_string())
+    };
+    // A thread of its own: a call may hang. Nobody may listen any more.
+    let thread = std::thread::Builder::new().name("compute mode".to_owned());
+    let spawned = thread.spawn(move || drop(sender.send(change())));
+    spawned.map_err(|error| format!("no thread: {error}"))?;
+    match tokio::time::timeout(CHANGE_TIMEOUT, receiver).await {
+        Ok(Ok(done)) => done,
+        Ok(Err(_)) | Err(_) => Err(format!(
+            "NVML has not answered for {} s",
+            CHANGE_TIMEOUT.as_secs()
+        )),
+    }
+}

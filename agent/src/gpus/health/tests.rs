@@ -1,0 +1,232 @@
+use protocol::wire;
+
+use super::*;
+
+const GPU: &str = "GPU-1";
+
+struct Desk {
+    health: Health,
+    now: Instant,
+    folder: tempfile::TempDir,
+}
+
+impl Desk {
+    fn new(policy: HealthPolicy) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        Self {
+            health: Health::load(policy, folder.path().join("health.json")),
+            now: Instant::now(),
+            folder,
+        }
+    }
+
+    /// What is told of the device after a reading.
+    fn read(&mut self, signs: &Signs) -> (String, String) {
+        self.read_as(signs, DeviceHealth::Healthy)
+    }
+
+    fn read_as(&mut self, signs: &Signs, told: DeviceHealth) -> (String, String) {
+        let mut snapshot = Snapshot {
+            devices: vec![wire::Device {
+                uuid: GPU.to_owned(),
+                health: told.to_string(),
+                ..wire::Device::default()
+            }],
+            ..Snapshot::default()
+        };
+        let reading = Reading {
+            signs: BTreeMap::from([(GPU.to_owned(), signs.clone())]),
+            ..Reading::default()
+        };
+        self.health.judge(&mut snapshot, Some(&reading), self.now);
+        let device = snapshot.devices.remove(0);
+        (device.health, device.health_reason)
+    }
+
+    fn restart(&mut self) {
+        let policy = self.health.policy.clone();
+        self.health = Health::load(policy, self.folder.path().join("health.json"));
+    }
+}
+
+fn well() -> Signs {
+    Signs {
+        ecc_uncorrected: Some(5),
+        pcie_width: Some((16, 16)),
+        ..Signs::default()
+    }
+}
+
+#[test]
+fn what_happened_stays_over_a_restart_until_it_is_cleared() {
+    let mut desk = Desk::new(HealthPolicy::default());
+    desk.health.note_xid(GPU, 31);
+    assert_eq!(desk.read(&well()).0, "healthy", "an application's fault");
+    desk.health.note_xid(GPU, 79);
+    let told = desk.read(&well());
+    assert_eq!(
+        (told.0.as_str(), told.1.as_str()),
+        ("failed", "Xid 79: fallen off the bus")
+    );
+    desk.restart();
+    assert_eq!(desk.read(&well()).0, "failed");
+    let number = desk.health.findings(GPU)[0].number;
+    desk.health.note_xid(GPU, 79);
+    assert!(!desk.health.clear(GPU, number), "it happened again since");
+    assert_eq!(desk.read(&well()).0, "failed");
+    let again = desk.health.findings(GPU)[0].number;
+    assert!(again > number && desk.health.clear(GPU, again));
+    assert_eq!(desk.read(&well()).0, "healthy");
+}
+
+#[test]
+fn a_state_is_over_only_after_some_readings_in_a_row_without_it() {
+    let mut desk = Desk::new(HealthPolicy::default());
+    let pending = Signs {
+        rows_pending: true,
+        ..well()
+    };
+    assert_eq!(desk.read(&pending).0, "suspect");
+    assert_eq!([desk.read(&well()).0, desk.read(&well()).0], ["suspect"; 2]);
+    assert_eq!(desk.read(&pending).0, "suspect", "it begins anew");
+    assert_eq!([desk.read(&well()).0, desk.read(&well()).0], ["suspect"; 2]);
+    assert_eq!(desk.read(&well()).0, "healthy");
+    assert_eq!(
+        desk.read_as(&well(), DeviceHealth::Failed).0,
+        "failed",
+        "it was gone"
+    );
+    assert_eq!(desk.read(&well()).0, "failed", "it is back, and watched");
+}
+
+#[test]
+fn memory_errors_count_from_what_is_known_also_of_those_that_nobody_was_there_to_see() {
+    let mut desk = Desk::new(HealthPolicy::default());
+    assert_eq!(desk.read(&well()).0, "healthy", "those of its life before");
+    desk.restart();
+    let more = Signs {
+        ecc_uncorrected: Some(7),
+        ..well()
+    };
+    let told = desk.read(&more);
+    assert_eq!(told.0, "suspect");
+    assert_eq!(told.1, "uncorrectable memory errors: 2 more, 7 in all");
+}
+
+#[test]
+fn heat_counts_when_it_lasts_and_fewer_lanes_at_once() {
+    let mut desk = Desk::new(HealthPolicy::default());
+    let hot = Signs {
+        clocks_event_reasons: 0x44,
+        ..well()
+    };
+    assert_eq!(desk.read(&hot).0, "healthy");
+    desk.now += Duration::from_secs(59);
+    assert_eq!(desk.read(&hot).0, "healthy");
+    desk.now += Duration::from_secs(1);
+    let told = desk.read(&hot);
+    assert_eq!(told.1, "heat has slowed it down for more than 60 s");
+    let capped = Signs {
+        clocks_event_reasons: 4,
+        ..well()
+    };
+    let mut desk = Desk::new(HealthPolicy::default());
+    desk.read(&capped);
+    desk.now += Duration::from_secs(600);
+    assert_eq!(desk.read(&capped).0, "healthy", "a power cap is normal");
+    let narrow = Signs {
+        pcie_width: Some((8, 16)),
+        ..well()
+    };
+    assert_eq!(desk.read(&narrow).1, "it uses 8 of 16 PCIe lanes");
+}
+
+#[test]
+fn a_site_says_what_it_makes_of_what_is_seen() {
+    let mut desk = Desk::new(HealthPolicy {
+        xid: BTreeMap::from([
+            ("79".to_owned(), Class::Suspect),
+            ("94".to_owned(), Class::Failed),
+        ]),
+        pcie_width: Class::Ignore,
+        ..HealthPolicy::default()
+    });
+    let narrow = Signs {
+        pcie_width: Some((8, 16)),
+        ..well()
+    };
+    assert_eq!(desk.read(&narrow).0, "healthy");
+    desk.health.note_xid(GPU, 79);
+    assert_eq!(desk.read(&narrow).0, "suspect");
+    desk.health.note_xid(GPU, 94);
+    assert_eq!(desk.read(&narrow).0, "failed", "the worst counts");
+}
+
+#[test]
+fn what_the_driver_asks_for_and_rows_that_fail_take_a_device_out() {
+    let mut desk = Desk::new(HealthPolicy::default());
+    for (signs, health) in [
+        (
+            Signs {
+                rows_failed: true,
+                ..well()
+            },
+            "failed",
+        ),
+        (
+            Signs {
+                recovery_action: 1,
+                ..well()
+            },
+            "failed",
+        ),
+        (
+            Signs {
+                recovery_action: 2,
+                ..well()
+            },
+            "failed",
+        ),
+        (
+            Signs {
+                recovery_action: 4,
+                ..well()
+            },
+            "suspect",
+        ),
+    ] {
+        assert_eq!(desk.read(&signs).0, health, "{signs:?}");
+    }
+}
+
+#[test]
+fn a_device_that_was_gone_stays_out_when_it_is_back() {
+    let mut desk = Desk::new(HealthPolicy::default());
+    assert_eq!(desk.read_as(&well(), DeviceHealth::Failed).0, "failed");
+    let number = desk.health.findings(GPU)[0].number;
+    assert_eq!(desk.read_as(&well(), DeviceHealth::Failed).0, "failed");
+    assert_eq!(
+        desk.health.findings(GPU)[0].number,
+        number,
+        "it has gone once"
+    );
+    for _ in 0..5 {
+        assert_eq!(desk.read(&well()).0, "failed");
+    }
+    assert!(desk.health.clear(GPU, number));
+    assert_eq!(desk.read(&well()).0, "healthy");
+}
+
+#[test]
+fn what_fails_a_device_is_not_forgotten_for_what_makes_it_suspect() {
+    let mut desk = Desk::new(HealthPolicy::default());
+    desk.health.note_xid(GPU, 79);
+    let mut signs = well();
+    desk.read(&signs);
+    for errors in 6..40 {
+        signs.ecc_uncorrected = Some(errors);
+        desk.read(&signs);
+    }
+    assert_eq!(desk.health.findings(GPU).len(), FINDINGS_MAX);
+    assert_eq!(desk.read(&signs).0, "failed");
+}

@@ -1,0 +1,127 @@
+//! `allot nodes` and `allot clear`: the fleet, what is wrong with it, and a device returned to service.
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::client::{Client, part};
+use crate::failure::Failure;
+use crate::table::{self, text};
+
+/// Most rows of a list that is not paged for people.
+const ROWS_MAX: usize = 10_000;
+
+/// List nodes, and the devices that are out of use.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  allot nodes")]
+pub struct Nodes {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Nodes {
+    /// Runs the command.
+    pub async fn run(self) -> Result<(), Failure> {
+        let nodes = Client::found()?.list("/nodes", &[], ROWS_MAX).await?;
+        if self.json {
+            return table::print_json(&json!({ "items": nodes }));
+        }
+        let out: Vec<String> = nodes.iter().flat_map(out_of_use).collect();
+        let rows: Vec<Value> = nodes.into_iter().map(count_devices).collect();
+        let columns = [
+            ("NAME", "name"),
+            ("POOL", "pool"),
+            ("INTENT", "intent"),
+            ("REACHABILITY", "reachability"),
+            ("MODEL", "model"),
+            ("DEVICES", "count"),
+            ("FREE", "free"),
+            ("OUT", "out"),
+        ];
+        table::print(
+            &rows,
+            &columns,
+            "no nodes; enrol one with `allotment-agent enrol`",
+        )?;
+        for line in out {
+            table::print_line(&line)?;
+        }
+        Ok(())
+    }
+}
+
+/// What is out of use on a node, and why, as lines.
+fn out_of_use(node: &Value) -> Vec<String> {
+    let name = text(&node["name"]);
+    let mut lines = Vec::new();
+    if node["intent"] != "open" && node["intent_reason"] != "" {
+        let (intent, why) = (text(&node["intent"]), text(&node["intent_reason"]));
+        lines.push(format!("{name} is {intent}: {why}"));
+    }
+    let devices = node["devices"].as_array().into_iter().flatten();
+    lines.extend(devices.filter(|d| d["health"] != "healthy").map(|device| {
+        let [index, health, since] = ["index", "health", "health_at"].map(|key| text(&device[key]));
+        let why = text(&device["health_reason"]);
+        let remedy = match (&device["found"], &device["cleared"]) {
+            (Value::Bool(true), Value::Bool(true)) => {
+                "; cleared, which its node has yet to say".to_owned()
+            }
+            (Value::Bool(true), _) => {
+                format!("; once it is dealt with: allot clear {name} {index}")
+            }
+            _ => String::new(),
+        };
+        format!("{name} device {index} is {health} since {since}: {why}{remedy}")
+    }));
+    lines
+}
+
+fn count_devices(mut node: Value) -> Value {
+    let devices = node["devices"].as_array().cloned().unwrap_or_default();
+    let out = devices.iter().filter(|d| d["health"] != "healthy").count();
+    let free = devices
+        .iter()
+        .filter(|d| d["health"] == "healthy" && d["in_use"].as_i64() == Some(0))
+        .count();
+    node["model"] = devices.first().map_or(Value::Null, |d| d["model"].clone());
+    node["count"] = json!(devices.len());
+    node["free"] = json!(free);
+    node["out"] = json!(out);
+    node
+}
+
+/// Return a device to service of which something was found, once that is dealt with.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  allot clear gpu-07 3 --reason 'reset, and dcgmi diag has passed'"
+)]
+pub struct Clear {
+    /// The node
+    node: String,
+    /// The device: its index on the node, or its UUID
+    device: String,
+    /// What was done
+    #[arg(long, default_value = "")]
+    reason: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Clear {
+    /// Runs the command.
+    pub async fn run(self) -> Result<(), Failure> {
+        let path = format!(
+            "/nodes/{}/devices/{}/clear",
+            part(&self.node),
+            part(&self.device)
+        );
+        let body = json!({ "reason": self.reason });
+        let node = Client::found()?.post(&path, &body).await?;
+        if self.json {
+            return table::print_json(&node);
+        }
+        let said = "what was found of it is cleared; it is healthy when its node says so";
+        table::print_line(&format!("device {} of {}: {said}", self.device, self.node))
+    }
+}
