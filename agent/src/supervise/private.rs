@@ -4,20 +4,18 @@
 //! It is made by a new process of the supervisor's in namespaces of its own before it gives up its
 //! rights, and goes with the last process in them: the machine's own mounts are never changed.
 
-use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::stat::{Mode, umask};
+use nix::sys::stat::{Mode, mkdirat, umask};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use serde::{Deserialize, Serialize};
 
-use super::spawn::open_folder;
+use super::spawn::{open_folder, step_down};
 
 /// Where shared memory has its names.
 const SHARED_MEMORY: &str = "/dev/shm";
@@ -105,24 +103,62 @@ impl Private {
             mount(Some("proc"), "/proc", Some("proc"), flags, hidden)?;
         }
         let before = umask(Mode::from_bits_truncate(0o022));
-        let shown = kept
-            .iter()
-            .try_for_each(|(path, folder)| show(path, folder));
+        let shown = kept.iter().try_for_each(Kept::show);
         umask(before);
         shown
     }
 
     /// Opens what is to be found below a folder that is not the machine's, while it still can be.
-    fn open_kept(&self) -> io::Result<Vec<(&Path, OwnedFd)>> {
-        let covered = |path: &&PathBuf| {
-            let shared = Path::new(SHARED_MEMORY);
-            let folders = self.folders.iter().map(|place| place.of.as_path());
-            let memory = self.memory.iter().map(|_| shared);
-            folders.chain(memory).any(|of| path.starts_with(of))
+    fn open_kept(&self) -> io::Result<Vec<Kept<'_>>> {
+        let shared = self.memory.iter().map(|_| Path::new(SHARED_MEMORY));
+        let folders = self.folders.iter().map(|place| place.of.as_path());
+        let covers: Vec<&Path> = folders.chain(shared).collect();
+        let covered = |path: &'_ PathBuf| {
+            let covers = covers.iter().filter(|of| path.starts_with(of));
+            covers.copied().max_by_key(|of| of.as_os_str().len())
         };
-        let kept = self.kept.iter().filter(covered);
-        kept.map(|path| Ok((path.as_path(), open_folder(path)?)))
+        let kept = self.kept.iter();
+        kept.filter_map(|path| Some((path, covered(path)?)))
+            .map(|(path, of)| {
+                Ok(Kept {
+                    of,
+                    below: path.strip_prefix(of).map_err(io::Error::other)?,
+                    folder: open_folder(path)?,
+                })
+            })
             .collect()
+    }
+}
+
+/// A folder that is found where it is, below one that is not the machine's.
+struct Kept<'p> {
+    of: &'p Path,
+    below: &'p Path,
+    folder: OwnedFd,
+}
+
+impl Kept<'_> {
+    /// Shows it there. The way to it is made step by step and through no link: it lies in a folder of the
+    /// job's team, of which others may run already.
+    fn show(&self) -> io::Result<()> {
+        let mut at = open_folder(self.of)?;
+        for name in self.below {
+            match mkdirat(at.as_fd(), name, Mode::from_bits_truncate(0o711)) {
+                Ok(()) | Err(Errno::EEXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
+            at = step_down(&at, Path::new(name))?;
+        }
+        let (from, to) = (through(&self.folder), through(&at));
+        let all = MsFlags::MS_BIND | MsFlags::MS_REC;
+        let shown = mount(
+            Some(from.as_str()),
+            to.as_str(),
+            None::<&str>,
+            all,
+            None::<&str>,
+        );
+        Ok(shown?)
     }
 }
 
@@ -134,19 +170,6 @@ fn put(own: &OwnedFd, of: &Path) -> io::Result<()> {
     mount(Some(own.as_str()), of, None::<&str>, bind, None::<&str>)?;
     let again = bind | MsFlags::MS_REMOUNT | flags;
     Ok(mount(None::<&str>, of, None::<&str>, again, None::<&str>)?)
-}
-
-/// Shows an open folder at its path below a folder that is new. The way to it is ours to make: its
-/// owner has no process yet.
-fn show(path: &Path, folder: &OwnedFd) -> io::Result<()> {
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o711)
-        .create(path)?;
-    let from = through(folder);
-    let all = MsFlags::MS_BIND | MsFlags::MS_REC;
-    let shown = mount(Some(from.as_str()), path, None::<&str>, all, None::<&str>);
-    Ok(shown?)
 }
 
 /// A path that leads to an open folder, whatever covers its names.
@@ -181,4 +204,47 @@ fn forbidden(of: &Path) -> io::Result<MsFlags> {
     } else {
         always
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Enters on a thread of its own, which alone sees what is made.
+    fn entered(private: &Private) -> io::Result<()> {
+        std::thread::scope(|scope| scope.spawn(|| private.enter()).join().expect("no panic"))
+    }
+
+    #[test]
+    fn the_way_to_a_kept_folder_follows_no_link_of_the_team() {
+        if !matches!(able(), Ok(true)) {
+            eprintln!("NOT CHECKED: this machine lets us mount nothing");
+            return;
+        }
+        let (kept, own) = (
+            tempfile::tempdir_in("/tmp").expect("a folder"),
+            tempfile::tempdir().expect("a folder"),
+        );
+        let below = kept.path().join("sets/data");
+        std::fs::create_dir_all(&below).expect("made");
+        let private = Private {
+            folders: vec![InPlace {
+                own: own.path().to_owned(),
+                of: PathBuf::from("/tmp"),
+            }],
+            memory: None,
+            processes_hidden: false,
+            kept: vec![below],
+        };
+        entered(&private).expect("the way is made");
+        let way = own.path().join(kept.path().file_name().expect("a name"));
+        assert!(way.join("sets/data").is_dir());
+
+        let elsewhere = tempfile::tempdir_in("/var/tmp").expect("a folder");
+        std::fs::remove_dir_all(&way).expect("removed");
+        std::os::unix::fs::symlink(elsewhere.path(), &way).expect("a link");
+        entered(&private).expect_err("refused");
+        let made = elsewhere.path().read_dir().expect("listed").count();
+        assert_eq!(made, 0, "nothing was made behind the link");
+    }
 }

@@ -1,9 +1,10 @@
 //! The supervisor's loop: output, signals, grace and lease of one running job.
 
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::fd::{AsFd as _, OwnedFd};
 
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -205,18 +206,11 @@ impl Watch<'_> {
     }
 
     /// Moves what is in the pipe to the log, once.
-    fn drain(&mut self) -> bool {
-        let mut buffer = [0; OUTPUT_BYTES_AT_ONCE];
-        match nix::unistd::read(self.run.output.as_fd(), &mut buffer) {
-            Ok(0) => {
-                self.output_open = false;
-                false
-            }
-            Ok(count) => {
-                self.run.log.append(&buffer[..count]);
-                true
-            }
-            Err(_) => false,
+    fn drain(&mut self) {
+        let log = &mut self.run.log;
+        let read = read_once(&self.run.output, |bytes| log.append(bytes));
+        if read == Ok(0) {
+            self.output_open = false;
         }
     }
 
@@ -224,8 +218,10 @@ impl Watch<'_> {
         // Read before the group is emptied: its counters go with it on some kernels.
         descendants::kill_all(&self.run.group);
         let out_of_memory = self.run.group.oom_kills() > 0;
-        set_nonblocking(&self.run.output);
-        while self.output_open && self.drain() {}
+        if self.output_open {
+            let log = &mut self.run.log;
+            read_rest(&self.run.output, |bytes| log.append(bytes));
+        }
         self.run.log.close();
         self.run.group.remove();
         let (code, signal) = self.status.unwrap_or_default();
@@ -256,8 +252,45 @@ impl Watch<'_> {
     }
 }
 
-fn set_nonblocking(output: &std::os::fd::OwnedFd) {
-    use nix::fcntl::{FcntlArg, OFlag, fcntl};
-    debug_assert!(output.as_raw_fd() >= 0);
+/// Takes what is in a pipe, once; how many bytes that were.
+fn read_once(output: &OwnedFd, take: impl FnOnce(&[u8])) -> nix::Result<usize> {
+    let mut buffer = [0; OUTPUT_BYTES_AT_ONCE];
+    let count = nix::unistd::read(output.as_fd(), &mut buffer)?;
+    take(&buffer[..count]);
+    Ok(count)
+}
+
+/// Takes what a job has left in its pipe: no more than the pipe holds, since another process of the team may
+/// have got its other end and write without end.
+fn read_rest(output: &OwnedFd, mut take: impl FnMut(&[u8])) {
     let _ = fcntl(output.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK));
+    let holds = fcntl(output.as_fd(), FcntlArg::F_GETPIPE_SZ);
+    let mut left = holds.map_or(0, |bytes| usize::try_from(bytes).unwrap_or_default());
+    while left > 0 {
+        match read_once(output, &mut take) {
+            Ok(0) | Err(_) => break,
+            Ok(count) => left = left.saturating_sub(count),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn the_last_reading_ends_though_somebody_writes_on() {
+        let (output, mut end) = io::pipe().expect("a pipe");
+        end.write_all(b"the last words\n").expect("written");
+        let mut taken = Vec::new();
+        read_rest(&output.into(), |bytes| {
+            taken.extend_from_slice(bytes);
+            assert!(taken.len() < 1024 * 1024, "it is read without end");
+            end.write_all(&[b'y'; OUTPUT_BYTES_AT_ONCE / 2])
+                .expect("written");
+        });
+        assert!(taken.starts_with(b"the last words\n"));
+    }
 }
