@@ -8,6 +8,8 @@ use serde::Deserialize;
 
 use crate::gpus::cut::MigPolicy;
 use crate::gpus::policy::HealthPolicy;
+use crate::proc;
+use crate::supervise::cgroup;
 
 /// Where state lies by default.
 pub const STATE_DIR: &str = "/var/lib/allotment-agent";
@@ -42,8 +44,11 @@ pub struct Config {
     /// CPUs to offer, in place of all that the machine has: for a node that keeps some
     /// back, and for a simulated one.
     pub cpus: Option<u32>,
-    /// Memory to offer, in MiB, likewise.
+    /// Memory to offer, in MiB, likewise; by default what jobs may have together.
     pub memory_mib: Option<i64>,
+    /// How much memory jobs may have together, in MiB, where there are control groups; by default all that the
+    /// machine has but a thirty-second part.
+    pub jobs_memory_mib_max: Option<i64>,
     /// How much of one job's output is kept.
     pub log_bytes_max: u64,
     /// How much all logs may take together; the oldest go first.
@@ -105,6 +110,7 @@ impl Default for Config {
             work_roots: Vec::new(),
             cpus: None,
             memory_mib: None,
+            jobs_memory_mib_max: None,
             log_bytes_max: 64 * 1024 * 1024,
             logs_bytes_max: 10 * 1024 * 1024 * 1024,
             logs_days_max: 14,
@@ -208,8 +214,13 @@ impl Config {
         if self.cpus == Some(0) {
             return refuse("cpus", "0".to_owned(), "at least 1");
         }
-        if let Some(mib) = self.memory_mib.filter(|mib| *mib <= 0) {
-            return refuse("memory_mib", mib.to_string(), "more than 0");
+        for (field, mib) in [
+            ("memory_mib", self.memory_mib),
+            ("jobs_memory_mib_max", self.jobs_memory_mib_max),
+        ] {
+            if let Some(mib) = mib.filter(|mib| *mib <= 0) {
+                return refuse(field, mib.to_string(), "more than 0");
+            }
         }
         self.health.check()?;
         match (&self.mig_layout, &self.mig_config) {
@@ -240,6 +251,12 @@ impl Config {
             );
         }
         Ok(())
+    }
+
+    /// How much memory jobs may have together.
+    pub fn jobs_memory_mib(&self) -> i64 {
+        let machine = || cgroup::share_mib(proc::machine_memory_mib());
+        self.jobs_memory_mib_max.unwrap_or_else(machine)
     }
 
     /// How old checkpoints may become, if they have an age at all.
@@ -292,6 +309,7 @@ mod tests {
             ("device_files = ['dev/fuse']", "device_files"),
             ("dev_root = 'dev'", "dev_root"),
             ("memory_mib = -1", "memory_mib"),
+            ("jobs_memory_mib_max = 0", "jobs_memory_mib_max"),
             ("[health.xid]\nmany = 'job'", "health.xid"),
             ("[health]\nprobe = ['check']", "health.probe"),
             ("[health]\nprobe_uid = 0", "health.probe_uid"),

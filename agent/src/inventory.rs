@@ -14,7 +14,6 @@ use crate::supervise::cgroup::Cgroups;
 
 /// Said on the node's page where jobs run as the agent's own user.
 pub const NO_ISOLATION: &str = "no isolation between teams on this node";
-const KIB_PER_MIB: i64 = 1024;
 
 /// What does not change while an agent lives.
 #[derive(Debug, Clone)]
@@ -52,7 +51,9 @@ impl Machine {
         let unisolated = (!isolated).then(|| NO_ISOLATION.to_owned());
         Self {
             cpus_milli: cpus * domain::quantity::MILLI,
-            memory_mib: config.memory_mib.unwrap_or_else(memory_mib),
+            memory_mib: config
+                .memory_mib
+                .unwrap_or_else(|| config.jobs_memory_mib()),
             address: config
                 .address
                 .clone()
@@ -130,15 +131,6 @@ fn address_towards(server: &str) -> Option<String> {
     let socket = UdpSocket::bind(any).ok()?;
     socket.connect((host, uri.port_u16().unwrap_or(443))).ok()?;
     Some(socket.local_addr().ok()?.ip().to_string())
-}
-
-fn memory_mib() -> i64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let kib: i64 = total
-        .and_then(|rest| rest.trim().trim_end_matches(" kB").trim().parse().ok())
-        .unwrap_or_default();
-    kib / KIB_PER_MIB
 }
 
 #[cfg(test)]

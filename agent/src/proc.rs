@@ -281,6 +281,16 @@ fn open_pidfd(pid: i32) -> io::Result<OwnedFd> {
     }
 }
 
+/// How much memory the machine has, in MiB.
+pub fn machine_memory_mib() -> i64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib: i64 = total
+        .and_then(|rest| rest.trim().trim_end_matches(" kB").trim().parse().ok())
+        .unwrap_or_default();
+    kib / 1024
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

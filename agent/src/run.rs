@@ -54,7 +54,8 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let lease = Lease::open(&folders.lease(), &boot_id).context("the lease cannot be kept")?;
     let (cgroups, warning) = Cgroups::detect(&config.cgroup_parent);
     let (walls, missing) = Walls::look(&config, isolated, &cgroups);
-    let warnings = warning.into_iter().chain(missing).collect();
+    let together = cgroups.bound_together(config.jobs_memory_mib());
+    let warnings = warning.into_iter().chain(missing).chain(together).collect();
     let identity = keeper.identity().await;
     let health = Arc::new(Health::load(config.health.clone(), folders.health()));
     let machine = Machine::look(&config, identity.server(), isolated, (&cgroups, warnings));

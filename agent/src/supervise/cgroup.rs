@@ -1,6 +1,8 @@
 //! Control groups: how CPU and memory limits of a job are enforced and device files barred, by
 //! version 2 or 1 of the kernel's interface, or not at all.
 
+mod together;
+
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -15,14 +17,14 @@ use super::device_program;
 use super::devices::{self, DeviceFile};
 use crate::proc::Process;
 
+pub use together::share_mib;
+
 /// Most processes and threads of one job: a fork bomb ends here and a job that starts a
 /// thread per core and file does not.
 const PIDS_MAX: u32 = 32 * 1024;
 /// One job has at most one such part of the numbers that the kernel gives to processes: on many
 /// machines there are no more than 32,768, and a bomb must leave enough to end it.
 const PIDS_PART: u32 = 4;
-/// All jobs together have at most one such part: the other half is the machine's own.
-const PIDS_PART_OF_ALL: u32 = 2;
 /// Numbers for processes where the kernel does not say how many there are: its smallest default.
 const PIDS_OF_KERNEL: u32 = 32 * 1024;
 /// Processes that are held by descriptors at once; a supervisor may have 1024 descriptors.
@@ -289,7 +291,7 @@ fn detect_v2(mounts: &str, name: &str) -> io::Result<Cgroups> {
         down_to.push(part);
         enable(&down_to, has("pids"))?;
     }
-    set_if_there(&parent, "pids.max", pids_max_of_all(pids_of_kernel()))?;
+    set_if_there(&parent, "pids.max", together::pids_max(pids_of_kernel()))?;
     let devices = can_bar(&parent);
     Ok(Cgroups::V2 { parent, devices })
 }
@@ -342,7 +344,7 @@ fn detect_v1(mounts: &str, name: &str) -> io::Result<Cgroups> {
                     .write(true)
                     .open(folder.join("cgroup.procs"))?;
                 if controller == "pids" {
-                    set_if_there(&folder, "pids.max", pids_max_of_all(pids_of_kernel()))?;
+                    set_if_there(&folder, "pids.max", together::pids_max(pids_of_kernel()))?;
                 }
                 Ok(Parent {
                     controller: controller.to_owned(),
@@ -418,10 +420,6 @@ fn pids_max_of_job(of_kernel: u32) -> u32 {
     PIDS_MAX.min(of_kernel / PIDS_PART).max(1)
 }
 
-fn pids_max_of_all(of_kernel: u32) -> u32 {
-    (of_kernel / PIDS_PART_OF_ALL).max(1)
-}
-
 fn pids_of_kernel() -> u32 {
     fs::read_to_string("/proc/sys/kernel/pid_max")
         .ok()
@@ -486,7 +484,7 @@ cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0
     fn jobs_leave_the_machine_numbers_for_its_own_processes() {
         let small = 32 * 1024;
         assert_eq!(pids_max_of_job(small), 8192);
-        assert_eq!(pids_max_of_all(small), 16_384);
+        assert_eq!(together::pids_max(small), 16_384);
         assert_eq!(pids_max_of_job(4 * 1024 * 1024), PIDS_MAX);
     }
 

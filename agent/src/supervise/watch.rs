@@ -237,6 +237,10 @@ impl Watch<'_> {
                 (true, ..) => {
                     "the node could not reach the server until its lease ended".to_owned()
                 }
+                (_, true, true) if self.orders.limits.memory_mib == 0 => {
+                    "killed for want of memory: it has no limit of its own, and the jobs of the node had together all that they may have"
+                        .to_owned()
+                }
                 (_, true, true) => format!(
                     "killed for using more than its {} MiB of memory",
                     self.orders.limits.memory_mib

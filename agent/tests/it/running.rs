@@ -6,6 +6,7 @@ use std::fs;
 use agent::supervise::cgroup::Cgroups;
 use protocol::wire;
 
+use crate::remains::Remains;
 use crate::rig::{Agent, UID, assignment, is_root, script, until, wanted};
 
 #[tokio::test]
@@ -312,6 +313,29 @@ async fn a_job_that_takes_too_much_memory_is_told_as_such() {
     assert!(exited.message.contains("32 MiB"), "{}", exited.message);
     agent.server.released(&job.id).await;
     assert!(groups.iter().all(|group| !group.exists()), "{groups:?}");
+}
+
+#[tokio::test]
+async fn jobs_without_a_limit_have_no_more_memory_together_than_the_node_gives_them() {
+    let mut agent = Agent::enrolled().await;
+    let (_, parent) = Remains::before(&agent);
+    agent.configure(&format!("{parent}\njobs_memory_mib_max = 96"));
+    agent.start().await;
+    let told = agent.server.inner().inventories[0].clone();
+    if told.cgroup == "none" {
+        eprintln!("NOT CHECKED: there are no control groups");
+        return;
+    }
+    assert_eq!(told.memory_mib, 96, "more is not offered");
+    let job = script(r#"exec perl -e '$x = "x" x (512 * 1024 * 1024)'"#);
+    agent.server.desire(std::slice::from_ref(&job)).await;
+    let exited = agent.server.exited(&job.id).await;
+    assert!(exited.out_of_memory, "{exited:?}");
+    assert!(
+        exited.message.contains("the jobs of the node had together"),
+        "{}",
+        exited.message
+    );
 }
 
 #[tokio::test]
