@@ -78,6 +78,12 @@ pub struct Config {
     /// The control program of MPS; by default /usr/bin/nvidia-cuda-mps-control. Where there is none,
     /// devices are not shared so.
     pub mps_control: Option<PathBuf>,
+    /// Whether jobs of several teams may share a device by MPS where their pool lets them: its daemon is
+    /// root's then and serves the users of all, which MPS does not keep apart.
+    pub mps_across_teams: bool,
+    /// How much memory of the machine a daemon of MPS and its servers may have, in MiB, where there are
+    /// control groups; 0 is no bound.
+    pub mps_memory_mib_max: i64,
     /// Whether each job has `/tmp`, `/var/tmp`, `/dev/shm`, System V and POSIX objects and a list of
     /// processes of its own, as root.
     pub private_tmp: bool,
@@ -122,6 +128,8 @@ impl Default for Config {
             mig_keep: false,
             memory_grace_seconds: 30,
             mps_control: None,
+            mps_across_teams: false,
+            mps_memory_mib_max: 4096,
             private_tmp: true,
             device_files: Vec::new(),
             dev_root: PathBuf::from("/dev"),
@@ -222,6 +230,10 @@ impl Config {
                 return refuse(field, mib.to_string(), "more than 0");
             }
         }
+        if self.mps_memory_mib_max < 0 {
+            let mib = self.mps_memory_mib_max.to_string();
+            return refuse("mps_memory_mib_max", mib, "0 or more");
+        }
         self.health.check()?;
         match (&self.mig_layout, &self.mig_config) {
             (Some(path), None) => {
@@ -310,6 +322,7 @@ mod tests {
             ("dev_root = 'dev'", "dev_root"),
             ("memory_mib = -1", "memory_mib"),
             ("jobs_memory_mib_max = 0", "jobs_memory_mib_max"),
+            ("mps_memory_mib_max = -1", "mps_memory_mib_max"),
             ("[health.xid]\nmany = 'job'", "health.xid"),
             ("[health]\nprobe = ['check']", "health.probe"),
             ("[health]\nprobe_uid = 0", "health.probe_uid"),

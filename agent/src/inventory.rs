@@ -27,6 +27,7 @@ pub struct Machine {
     warnings: Vec<String>,
     work_roots: Vec<String>,
     mps: bool,
+    mps_across_teams: bool,
 }
 
 impl Machine {
@@ -64,6 +65,7 @@ impl Machine {
             checkpoints_shared: config.checkpoints_shared,
             warnings: unisolated.into_iter().chain(warnings).collect(),
             mps,
+            mps_across_teams: mps && config.mps_across_teams,
             // A folder whose name is no text cannot be asked for either.
             work_roots: config
                 .work_roots
@@ -99,6 +101,7 @@ impl Machine {
                 .collect(),
             work_roots: self.work_roots.clone(),
             devices_unread: !gpus.listed,
+            mps_across_teams: self.mps_across_teams,
         }
     }
 }

@@ -1,16 +1,20 @@
-//! MPS: a control daemon for each device that is shared so, begun for the first that shares it and
-//! ended after the last, with a pipe and a log folder of its own.
+//! MPS: a control daemon for each device, or instance of one, that is shared so, begun for the first that
+//! shares it and ended after the last, with a pipe and a log folder of its own.
 //!
-//! A daemon runs as the user of the one team that shares the device, and its folders are that
-//! user's alone: nobody else's client reaches it, and it can reach nothing of anybody else. What keeps
-//! it from its own clients is its wall. It outlives the agent, which finds it again by what it wrote
-//! down of it.
+//! A daemon runs as the user of the one team that shares the device, unless the settings let teams share
+//! one: then it is ours and serves all. Its folders are ours, and only who bears its mark may change them:
+//! the jobs that it serves reach its socket and can put nothing in its place. What keeps it from its own
+//! clients is its wall. It outlives the agent, which finds it again by what it wrote down of it.
 
+pub mod control;
+mod exclusive;
+mod place;
 mod wall;
 
 use std::collections::BTreeMap;
+use std::fs::Permissions;
 use std::io;
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -19,17 +23,19 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 use tokio::sync::OwnedMutexGuard;
 
 use crate::files::{self, Durability};
-use crate::gpus::compute_mode::{self, Change};
 use crate::proc::{self, Process};
 use crate::supervise::cgroup::{Cgroups, Limits};
 use crate::supervise::devices::DeviceFile;
 use crate::{checksum, removal};
+use control::Control;
 use wall::Wall;
+
+pub use control::PIPE_VARIABLE;
+pub use place::Place;
 
 /// The control program where NVIDIA's driver puts it.
 pub const PROGRAM: &str = "/usr/bin/nvidia-cuda-mps-control";
@@ -39,21 +45,14 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(15);
 /// How often that is looked at.
 const CHANGE_CHECK: Duration = Duration::from_millis(50);
-/// Longest answer that is read: a daemon has some words for each server, and what answers in its place has
-/// as many as it likes.
-const ANSWER_BYTES_MAX: u64 = 64 * 1024;
-/// Servers that are asked how they are: a daemon has one for each user.
-const SERVERS_MAX: usize = 4;
-/// Digits of a device's UUID that tell it from all others of a node.
-const PIPE_DIGITS: usize = 16;
 /// The kernel's bound on a socket's path, less its final zero byte.
 const SOCKET_PATH_MAX: usize = 107;
+/// The folder that a daemon has within the one that its team alone may pass; short for that bound.
+const PIPE_NAME: &str = "p";
 /// The socket of a daemon in its pipe folder.
 const SOCKET_NAME: &str = "control";
-/// Names a client's daemon.
-pub const PIPE_VARIABLE: &str = "CUDA_MPS_PIPE_DIRECTORY";
-/// Where daemon and servers write.
-const LOG_VARIABLE: &str = "CUDA_MPS_LOG_DIRECTORY";
+/// Lets a daemon of root serve several users at once.
+const FOR_ALL_USERS: &str = "-multiuser-server";
 
 /// Why a device is not shared.
 #[derive(Debug, thiserror::Error)]
@@ -64,22 +63,45 @@ pub enum MpsError {
     )]
     OtherTeam(String),
     /// The daemon does not begin.
-    #[error("the MPS daemon of device {uuid} does not start: {words}")]
+    #[error("the MPS daemon of device {name} does not start: {words}")]
     Start {
-        /// The device.
-        uuid: String,
+        /// The device, or the instance by its place.
+        name: String,
         /// Why.
         words: String,
     },
 }
 
+/// What has happened to a daemon that its clients feel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trouble {
+    /// A client's fault has brought its server down for all.
+    Fault,
+    /// It has ended though it was needed.
+    Gone,
+}
+
+/// How devices are shared on a node.
+pub struct Rules {
+    /// The control program; by default the driver's.
+    pub program: Option<PathBuf>,
+    /// Whether teams may share one daemon.
+    pub across_teams: bool,
+    /// What a daemon and its servers may have of the machine's memory, in MiB.
+    pub memory_mib: i64,
+    /// Whether jobs run as their team's user.
+    pub isolated: bool,
+}
+
 /// Who shares a device, and what its daemon may do.
 #[derive(Debug, Clone)]
 pub struct Sharer {
-    /// Its user; none where the agent is not root.
-    pub uid: Option<u32>,
+    /// The team's user.
+    pub team: u32,
+    /// What CUDA calls the device, or the instance.
+    pub visible: String,
     /// A group that nobody bears yet, for a daemon that begins.
-    pub mark: Option<u32>,
+    pub mark: u32,
     /// The device files that the daemon may open; none where it is barred from none.
     pub open: Option<Vec<DeviceFile>>,
 }
@@ -89,43 +111,43 @@ pub struct Sharer {
 struct Daemon {
     pid: i32,
     start_ticks: u64,
-    /// The user that shares the device; none where the agent is not root.
+    /// The user of the team that it serves; none where it serves all.
+    team: Option<u32>,
+    /// The user that it runs as; none where that is ours.
     uid: Option<u32>,
     /// A group that all that it begins bears.
-    #[serde(default)]
     mark: Option<u32>,
+    /// What CUDA calls its device.
+    visible: String,
 }
 
 /// The daemons of a node.
 pub struct Mps {
     program: Option<PathBuf>,
+    rules: Rules,
     root: PathBuf,
     pipes: PathBuf,
     /// The library that devices' modes are set through.
     library: Option<PathBuf>,
     cgroups: Cgroups,
-    locks: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    locks: Mutex<BTreeMap<Place, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 /// One device's turn: nobody begins or ends its daemon meanwhile.
 pub struct Turn<'m> {
     mps: &'m Mps,
     program: &'m Path,
-    uuid: String,
+    place: Place,
     _lock: OwnedMutexGuard<()>,
 }
 
 impl Mps {
     /// Looks for the control program, the driver's or the one that is named.
-    pub fn look(
-        program: Option<&Path>,
-        root: PathBuf,
-        library: Option<PathBuf>,
-        cgroups: Cgroups,
-    ) -> Self {
-        let program = program.unwrap_or(Path::new(PROGRAM));
+    pub fn look(rules: Rules, root: PathBuf, library: Option<PathBuf>, cgroups: Cgroups) -> Self {
+        let program = rules.program.as_deref().unwrap_or(Path::new(PROGRAM));
         Self {
             program: program.is_file().then(|| program.to_owned()),
+            rules,
             pipes: root.with_extension("pipes"),
             root,
             library,
@@ -139,34 +161,37 @@ impl Mps {
         self.program.is_some()
     }
 
-    /// The pipe folder of a device, whose name is as short as it can be: the path of a socket is bounded.
-    pub fn pipe(&self, uuid: &str) -> PathBuf {
-        let digits = uuid.chars().filter(char::is_ascii_hexdigit);
-        self.pipes
-            .join(digits.take(PIPE_DIGITS).collect::<String>())
+    /// The pipe folder of a place, whose name is as short as it can be: the path of a socket is bounded.
+    pub fn pipe(&self, place: &Place) -> PathBuf {
+        self.gate(place).join(PIPE_NAME)
     }
 
-    /// The devices that have, or had, a daemon.
-    pub fn devices(&self) -> Vec<String> {
+    /// The folder that who shares the device must pass to its pipe folder.
+    fn gate(&self, place: &Place) -> PathBuf {
+        self.pipes.join(place.short())
+    }
+
+    /// What has, or had, a daemon.
+    pub fn places(&self) -> Vec<Place> {
         let entries = std::fs::read_dir(&self.root)
             .into_iter()
             .flatten()
             .flatten();
         entries
-            .filter_map(|entry| entry.file_name().into_string().ok())
+            .filter_map(|entry| Place::read(entry.file_name().to_str()?))
             .collect()
     }
 
-    /// Takes a device's turn; none where nothing is shared here.
-    pub async fn turn(&self, uuid: &str) -> Option<Turn<'_>> {
+    /// Takes a place's turn; none where nothing is shared here.
+    pub async fn turn(&self, place: &Place) -> Option<Turn<'_>> {
         let lock = {
             let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(locks.entry(uuid.to_owned()).or_default())
+            Arc::clone(locks.entry(place.clone()).or_default())
         };
         Some(Turn {
             mps: self,
             program: self.program.as_deref()?,
-            uuid: uuid.to_owned(),
+            place: place.clone(),
             _lock: lock.lock_owned().await,
         })
     }
@@ -174,20 +199,25 @@ impl Mps {
 
 impl Turn<'_> {
     /// Sees to it that a daemon runs for who shares the device; `shared` tells whether somebody else has a part
-    /// of the device, so that the daemon of another user cannot be ended.
-    pub async fn have(&self, sharer: &Sharer, shared: bool) -> Result<(), MpsError> {
+    /// of it, so that the daemon of another team cannot be ended. How it is spoken to.
+    pub async fn have(&self, sharer: &Sharer, shared: bool) -> Result<Control, MpsError> {
         let failed = |error: io::Error| MpsError::Start {
-            uuid: self.uuid.clone(),
+            name: self.place.name(),
             words: error.to_string(),
         };
         if let Some(daemon) = self.daemon().map_err(failed)?
             && self.alive(&daemon).map_err(failed)?.is_some()
         {
-            if daemon.uid == sharer.uid {
-                return Ok(());
+            let serves = match daemon.team {
+                Some(team) => team == sharer.team,
+                None => self.mps.rules.across_teams,
+            };
+            // An instance that was made anew has another name.
+            if serves && daemon.visible == sharer.visible {
+                return Ok(self.control(&daemon));
             }
-            if shared {
-                return Err(MpsError::OtherTeam(self.uuid.clone()));
+            if shared && !serves {
+                return Err(MpsError::OtherTeam(self.place.uuid.clone()));
             }
         }
         // Also one that was begun and not written down.
@@ -195,23 +225,15 @@ impl Turn<'_> {
         self.begin(sharer).await.map_err(failed)
     }
 
-    /// Whether a client's fault has brought the device's server down for all.
-    pub async fn faulted(&self) -> bool {
-        let Ok(Some(daemon)) = self.daemon() else {
-            return false;
-        };
-        let Ok(servers) = self.ask("get_server_list", &daemon).await else {
-            return false;
-        };
-        let servers = servers.lines().filter(|line| !line.trim().is_empty());
-        for server in servers.take(SERVERS_MAX) {
-            let asked = format!("get_server_status {}", server.trim());
-            let told = self.ask(&asked, &daemon).await;
-            if told.is_ok_and(|told| told.contains("FAULT")) {
-                return true;
-            }
+    /// What has happened to the daemon, where something has.
+    pub async fn trouble(&self) -> Option<Trouble> {
+        let daemon = self.daemon().ok()??;
+        if matches!(self.alive(&daemon), Ok(None)) {
+            return Some(Trouble::Gone);
         }
-        false
+        let control = self.control(&daemon);
+        let asked = tokio::task::spawn_blocking(move || control.faulted(ANSWER_TIMEOUT)).await;
+        matches!(asked, Ok(true)).then_some(Trouble::Fault)
     }
 
     /// Ends the daemon, if there is one, with all that it began, and wipes its folders.
@@ -231,7 +253,11 @@ impl Turn<'_> {
                 tokio::time::sleep(CHANGE_CHECK).await;
             }
         }
-        let wall = self.wall(daemon.as_ref());
+        let wall = Wall {
+            group: self.mps.cgroups.group(&self.group()),
+            uid: None,
+            mark: daemon.and_then(|daemon| daemon.mark),
+        };
         while wall.kill() {
             if tokio::time::Instant::now() > deadline + CHANGE_TIMEOUT {
                 return Err(io::ErrorKind::TimedOut.into());
@@ -240,8 +266,8 @@ impl Turn<'_> {
         }
         wall.group.remove();
         self.let_others_compute().await;
-        // What its team filled may be large.
-        let folders = [self.mps.pipe(&self.uuid), self.folder()];
+        // What its servers filled may be large.
+        let folders = [self.mps.gate(&self.place), self.folder()];
         let removed = tokio::task::spawn_blocking(move || {
             folders
                 .iter()
@@ -250,39 +276,38 @@ impl Turn<'_> {
         removed.await.map_err(io::Error::other)?
     }
 
-    async fn begin(&self, sharer: &Sharer) -> io::Result<()> {
-        let uid = sharer.uid;
-        let socket = self.mps.pipe(&self.uuid).join(SOCKET_NAME);
+    async fn begin(&self, sharer: &Sharer) -> io::Result<Control> {
+        let socket = self.mps.pipe(&self.place).join(SOCKET_NAME);
         if socket.as_os_str().len() > SOCKET_PATH_MAX {
             let remedy = format!("at most {SOCKET_PATH_MAX} bytes: set a shorter state_dir");
             let words = format!("its socket {} is refused: {remedy}", socket.display());
             return Err(io::Error::other(words));
         }
-        files::ensure_folder(&self.mps.root, 0o711)?;
-        files::ensure_folder(&self.mps.pipes, 0o711)?;
-        files::ensure_folder(&self.folder(), 0o711)?;
-        for folder in [self.mps.pipe(&self.uuid), self.log()] {
-            files::ensure_folder(&folder, 0o700)?;
-            if uid.is_some() {
-                chown(&folder, uid, uid)?;
-            }
-        }
-        self.keep_others_off().await?;
-        // Written down before: what began all the same is found by it.
+        let rules = &self.mps.rules;
+        let own = !rules.across_teams;
         let mut daemon = Daemon {
             pid: 0,
             start_ticks: 0,
-            uid,
-            mark: sharer.mark,
+            team: own.then_some(sharer.team),
+            uid: (own && rules.isolated).then_some(sharer.team),
+            mark: rules.isolated.then_some(sharer.mark),
+            visible: sharer.visible.clone(),
         };
+        self.make_folders(&daemon)?;
+        self.keep_others_off().await?;
+        // Written down before: what began all the same is found by it.
         files::write_json(&self.record(), &daemon, Durability::Buffered)?;
-        let unlimited = Limits::default();
+        let limits = Limits {
+            memory_mib: rules.memory_mib,
+            ..Limits::default()
+        };
         let open = sharer.open.as_deref();
-        self.mps.cgroups.create(&self.group(), &unlimited, open)?;
-        let mut command = self.command(&daemon)?;
+        self.mps.cgroups.create(&self.group(), &limits, open)?;
+        let mut command = self.control(&daemon).command()?;
         command
             .arg("-f")
-            .env("CUDA_VISIBLE_DEVICES", &self.uuid)
+            .args((!own).then_some(FOR_ALL_USERS))
+            .env("CUDA_VISIBLE_DEVICES", &daemon.visible)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
@@ -312,112 +337,61 @@ impl Turn<'_> {
             }
             tokio::time::sleep(CHANGE_CHECK).await;
         }
-        Ok(())
+        Ok(self.control(&daemon))
     }
 
-    /// Lets nobody compute on the device but the server. That is advised and not needed: a driver that
-    /// refuses it keeps no job from starting.
-    async fn keep_others_off(&self) -> io::Result<()> {
-        // Written down before: after a death in between it is set back all the same.
-        std::fs::write(self.mark(), "")?;
-        let set = compute_mode::set_exclusive(self.mps.library.clone(), &self.uuid, true).await;
-        match set {
-            Ok(Change::Made) => {}
-            // Whoever set it before keeps it.
-            Ok(Change::Had) => std::fs::remove_file(self.mark())?,
-            Err(words) => tracing::warn!(
-                device.uuid = self.uuid,
-                words,
-                "processes that go past MPS are not kept off the device"
-            ),
+    /// Makes the folders of a daemon. Those who share the device pass to the pipe folder, of which each name is
+    /// known, and the daemon alone changes it, by its mark.
+    fn make_folders(&self, daemon: &Daemon) -> io::Result<()> {
+        let (gate, pipe) = (self.mps.gate(&self.place), self.mps.pipe(&self.place));
+        files::ensure_folder(&self.mps.root, 0o711)?;
+        files::ensure_folder(&self.mps.pipes, 0o711)?;
+        files::ensure_folder(&self.folder(), 0o711)?;
+        let open_to_all = self.mps.rules.isolated && daemon.uid.is_none();
+        files::ensure_folder(&gate, if open_to_all { 0o711 } else { 0o700 })?;
+        files::ensure_folder(&pipe, if open_to_all { 0o755 } else { 0o700 })?;
+        files::ensure_folder(&self.log(), 0o700)?;
+        if daemon.uid.is_some() {
+            for (folder, group, mode) in [
+                (&gate, daemon.uid, 0o710),
+                (&pipe, daemon.mark, 0o775),
+                (&self.log(), daemon.mark, 0o770),
+            ] {
+                chown(folder, None, group)?;
+                std::fs::set_permissions(folder, Permissions::from_mode(mode))?;
+            }
         }
         Ok(())
-    }
-
-    /// Lets as many processes as like compute on the device again, where we kept them off.
-    async fn let_others_compute(&self) {
-        if !self.mark().exists() {
-            return;
-        }
-        let set = compute_mode::set_exclusive(self.mps.library.clone(), &self.uuid, false).await;
-        if let Err(words) = set {
-            tracing::error!(
-                device.uuid = self.uuid,
-                words,
-                "one process alone may compute on the device: `nvidia-smi -c DEFAULT` sets that back"
-            );
-        }
-    }
-
-    /// Says that the mode of the device is ours.
-    fn mark(&self) -> PathBuf {
-        self.folder().join("exclusive")
     }
 
     /// Gives the daemon a command; what it answers.
     async fn ask(&self, line: &str, daemon: &Daemon) -> io::Result<String> {
-        let mut command = Command::from(self.command(daemon)?);
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true);
-        let mut child = command.spawn()?;
-        let mut input = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
-        let output = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
-        let errors = child.stderr.take().ok_or(io::ErrorKind::BrokenPipe)?;
-        let answer = async {
-            // A program that has left already says why by its status.
-            let _ = input.write_all(format!("{line}\n").as_bytes()).await;
-            drop(input);
-            let (mut told, mut words) = (Vec::new(), Vec::new());
-            let mut output = output.take(ANSWER_BYTES_MAX);
-            let mut errors = errors.take(ANSWER_BYTES_MAX);
-            tokio::try_join!(
-                output.read_to_end(&mut told),
-                errors.read_to_end(&mut words)
-            )?;
-            Ok::<_, io::Error>((child.wait().await?, told, words))
-        };
-        let (status, told, words) = tokio::time::timeout(ANSWER_TIMEOUT, answer).await??;
-        if status.success() {
-            return Ok(String::from_utf8_lossy(&told).into_owned());
-        }
-        let words = String::from_utf8_lossy(&words);
-        Err(io::Error::other(words.trim().to_owned()))
+        let (control, line) = (self.control(daemon), line.to_owned());
+        let asked = tokio::task::spawn_blocking(move || control.ask(&line, ANSWER_TIMEOUT)).await;
+        asked.map_err(io::Error::other)?
     }
 
-    /// The control program behind a daemon's wall, with nothing of ours in its environment.
-    fn command(&self, daemon: &Daemon) -> io::Result<std::process::Command> {
-        let mut command = std::process::Command::new(self.program);
-        command
-            .env_clear()
-            .env(PIPE_VARIABLE, self.mps.pipe(&self.uuid))
-            .env(LOG_VARIABLE, self.log())
-            .current_dir("/")
-            .stderr(Stdio::piped());
-        self.wall(Some(daemon)).put(&mut command)?;
-        Ok(command)
-    }
-
-    fn wall(&self, daemon: Option<&Daemon>) -> Wall {
-        Wall {
-            group: self.mps.cgroups.group(&self.group()),
-            uid: daemon.and_then(|daemon| daemon.uid),
-            mark: daemon.and_then(|daemon| daemon.mark),
+    fn control(&self, daemon: &Daemon) -> Control {
+        Control {
+            program: self.program.to_owned(),
+            pipe: self.mps.pipe(&self.place),
+            log: self.log(),
+            cgroups: self.mps.cgroups.clone(),
+            group: self.group(),
+            uid: daemon.uid,
+            mark: daemon.mark,
         }
     }
 
     /// The name of the daemon's control group: several agents of a machine may have their groups in
     /// one place, and devices of one name.
     fn group(&self) -> String {
-        let pipe = self.mps.pipe(&self.uuid);
-        let digits = pipe.file_name().unwrap_or_default().to_string_lossy();
         let agent = checksum::of(self.mps.pipes.as_os_str().as_encoded_bytes());
-        format!("mps-{agent}-{digits}")
+        format!("mps-{agent}-{}", self.place.short())
     }
 
     fn folder(&self) -> PathBuf {
-        self.mps.root.join(&self.uuid)
+        self.mps.root.join(self.place.name())
     }
 
     fn log(&self) -> PathBuf {

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::files::{self, Durability};
+use crate::mps::control::Control;
 use crate::supervise::cgroup::{Cgroups, Limits};
 use crate::supervise::devices::DeviceFile;
 use crate::supervise::private::Private;
@@ -44,6 +45,9 @@ pub struct Orders {
     /// What it has of its own where users share; `None` where it shares all.
     #[serde(default)]
     pub private: Option<Private>,
+    /// How the daemon of MPS is spoken to by which it shares a device; `None` where it shares none so.
+    #[serde(default)]
+    pub sharing: Option<Control>,
     /// Where its output goes.
     pub log: PathBuf,
     /// How much of its output is kept.

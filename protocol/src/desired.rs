@@ -75,11 +75,11 @@ pub struct DeviceShare {
     pub index: u32,
     /// How it is given out.
     pub mode: SharingMode,
-    /// How much of it.
+    /// How much of it; in the mode `mps` of the instance where there is one.
     pub gpus: MilliGpu,
     /// How much of its memory.
     pub memory_mib: i64,
-    /// The instance, in the mode `mig` and in no other.
+    /// The instance: in the mode `mig` always, in the mode `mps` where one is shared so, in no other.
     pub mig: Option<MigSlice>,
 }
 
@@ -310,7 +310,12 @@ impl TryFrom<wire::DeviceShare> for DeviceShare {
         }
         let mode = parse("devices.mode", &wire.mode)?;
         let mig = wire.mig.map(MigSlice::try_from).transpose()?;
-        if mig.is_some() != (mode == SharingMode::Mig) {
+        let fits = match mode {
+            SharingMode::Mig => mig.is_some(),
+            SharingMode::Mps => true,
+            SharingMode::Exclusive | SharingMode::TimeSlice | SharingMode::Vgpu => mig.is_none(),
+        };
+        if !fits {
             return Err(Malformed::invalid("devices.mig", &wire.mode));
         }
         Ok(Self {

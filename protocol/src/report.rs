@@ -120,6 +120,8 @@ pub struct Inventory {
     /// Whether nothing could list its devices since its agent began: what is not among `devices`
     /// is not gone for that.
     pub devices_unread: bool,
+    /// Whether several teams may share a device by MPS where their pool lets them.
+    pub mps_across_teams: bool,
 }
 
 /// One device.
@@ -338,6 +340,7 @@ impl Inventory {
                 .collect(),
             work_roots: check_roots(inventory.work_roots)?,
             devices_unread: inventory.devices_unread,
+            mps_across_teams: inventory.mps_across_teams,
         })
     }
 }

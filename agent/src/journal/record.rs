@@ -85,7 +85,7 @@ pub struct KeptDevice {
     /// How much of its memory, where that is bounded.
     #[serde(default)]
     pub memory_mib: i64,
-    /// The instance, in the mode `mig`.
+    /// The instance, in the mode `mig`, and in the mode `mps` where one is shared so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<MigSlice>,
 }

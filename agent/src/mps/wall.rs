@@ -28,7 +28,7 @@ const WORD_BITS: u32 = 32;
 pub struct Wall {
     /// Its control group, made or not.
     pub group: Group,
-    /// The user that it runs as; none where the agent is not root.
+    /// The user that it runs as; none where that is ours.
     pub uid: Option<u32>,
     /// The group that it bears and nobody else does.
     pub mark: Option<u32>,
@@ -67,8 +67,10 @@ fn enter(doors: &[File], uid: Option<u32>, mark: &[Gid]) -> io::Result<()> {
     for mut door in doors {
         door.write_all(b"0")?;
     }
-    if let Some(uid) = uid {
+    if !mark.is_empty() {
         setgroups(mark)?;
+    }
+    if let Some(uid) = uid {
         setgid(Gid::from_raw(uid))?;
         nix::sys::prctl::set_keepcaps(true)?;
         setuid(Uid::from_raw(uid))?;

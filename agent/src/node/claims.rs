@@ -8,6 +8,7 @@ use domain::sharing::SharingMode;
 use protocol::mig::MigSlice;
 
 use crate::journal::KeptDevice;
+use crate::mps::Place;
 
 /// The claims on the node's devices.
 #[derive(Debug, Default)]
@@ -34,7 +35,11 @@ impl Claims {
                     wanted.uuid
                 ));
             }
-            let sum: i64 = others().map(|(_, held)| held.gpus_milli).sum();
+            // What shares an instance by MPS has parts of that, and not of the device.
+            let beside = others().filter(|(_, held)| {
+                wanted.mode != SharingMode::Mps || Place::of(held) == Place::of(wanted)
+            });
+            let sum: i64 = beside.map(|(_, held)| held.gpus_milli).sum();
             if sum + wanted.gpus_milli > MILLI {
                 return Err(format!("device {} has no such share left", wanted.uuid));
             }
@@ -72,11 +77,12 @@ impl Claims {
             .collect()
     }
 
-    /// How many others share a device by MPS.
-    pub fn sharers_beside(&self, id: AssignmentId, uuid: &str) -> usize {
-        let others = self.by_assignment.iter().filter(|(other, _)| **other != id);
+    /// How many others share a device or an instance by MPS who are not about to leave.
+    pub fn sharers_beside(&self, id: AssignmentId, place: &Place) -> usize {
+        let others = self.by_assignment.iter();
+        let others = others.filter(|(other, _)| **other != id && !self.leaving.contains(other));
         let held = others.flat_map(|(_, held)| held);
-        held.filter(|held| held.uuid == uuid && held.mode == SharingMode::Mps)
+        held.filter(|held| held.mode == SharingMode::Mps && Place::of(held) == *place)
             .count()
     }
 
@@ -129,11 +135,13 @@ impl Claims {
 }
 
 /// Whether two shares may be of one device: both of a mode that takes turns, or instances that lie
-/// beside one another.
+/// beside one another. An instance is shared by MPS as a device is.
 fn shares(one: &KeptDevice, other: &KeptDevice) -> bool {
     let apart = match (&one.mig, &other.mig) {
+        (Some(a), Some(b)) if one.mode == SharingMode::Mps && a == b => true,
         (Some(one), Some(other)) => !one.overlaps(other),
-        _ => true,
+        (None, None) => true,
+        _ => false,
     };
     one.mode == other.mode && one.mode != SharingMode::Exclusive && apart
 }
@@ -176,6 +184,32 @@ mod tests {
         let own = slice(4, 4).remove(0).mig.expect("a slice");
         assert_eq!(claims.slices_beside(id, "GPU-1", &own).len(), 1);
         assert_eq!(claims.slices("GPU-1").len(), 2);
+    }
+
+    #[test]
+    fn an_instance_is_shared_by_mps_as_a_device_is() {
+        let by_mps = |start, gpus_milli| {
+            let mut held = slice(start, 4);
+            held[0].mode = SharingMode::Mps;
+            held[0].gpus_milli = gpus_milli;
+            held
+        };
+        let mut claims = Claims::default();
+        let id = AssignmentId::new();
+        claims.claim(id, &by_mps(4, 600)).expect("free");
+        let other = AssignmentId::new();
+        claims
+            .claim(other, &by_mps(4, 400))
+            .expect("its other part");
+        let beside = AssignmentId::new();
+        claims.claim(beside, &by_mps(0, 1000)).expect("beside");
+        assert!(claims.claim(AssignmentId::new(), &by_mps(4, 1)).is_err());
+        let whole = share(SharingMode::Mps, 100);
+        assert!(claims.claim(AssignmentId::new(), &whole).is_err());
+        let place = Place::of(&by_mps(4, 1)[0]);
+        assert_eq!(claims.sharers_beside(id, &place), 1);
+        claims.leave(other);
+        assert_eq!(claims.sharers_beside(id, &place), 0, "it is about to leave");
     }
 
     #[test]

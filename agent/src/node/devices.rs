@@ -11,7 +11,8 @@ use protocol::mig::MigSlice;
 use super::{Node, launch, walls};
 use crate::gpus::Snapshot;
 use crate::journal::{Kept, KeptDevice};
-use crate::mps::{self, Sharer};
+use crate::mps::control::Control;
+use crate::mps::{self, Place, Sharer, Trouble};
 use crate::runs::Refusal;
 
 /// Tries to unmake an instance before its slice is released with it still there: a process that was
@@ -41,6 +42,8 @@ pub struct View {
     pub names: Vec<String>,
     /// What bounds it on a device that it shares with others.
     pub bounds: Vec<(&'static str, String)>,
+    /// How the daemon is spoken to by which it shares a device.
+    pub control: Option<Control>,
 }
 
 /// Brings what an assignment was given into its mode; what its job is told of it. Done again it
@@ -48,7 +51,7 @@ pub struct View {
 pub async fn take(
     node: &Node,
     id: AssignmentId,
-    uid: Option<u32>,
+    team: u32,
     devices: &[KeptDevice],
 ) -> Result<View, Refusal> {
     let mut view = View::default();
@@ -73,58 +76,67 @@ pub async fn take(
                     "devices: a worker can share one device by MPS",
                 ));
             }
-            view.bounds = share_by_mps(node, id, uid, share).await?;
+            share_by_mps(node, id, team, share, &mut view).await?;
         }
     }
     Ok(view)
 }
 
-/// Lets a job share a device: its daemon runs, and the job is told of it and of its part.
+/// Lets a job share a device, or an instance: its daemon runs, and the job is told of it and of its part.
 async fn share_by_mps(
     node: &Node,
     id: AssignmentId,
-    uid: Option<u32>,
+    team: u32,
     share: &KeptDevice,
-) -> Result<Vec<(&'static str, String)>, Refusal> {
-    let turn = node.mps.turn(&share.uuid).await;
+    view: &mut View,
+) -> Result<(), Refusal> {
+    let place = Place::of(share);
+    let turn = node.mps.turn(&place).await;
     let turn = turn.ok_or_else(|| Refusal::here("this node cannot share devices by MPS"))?;
-    let shared = node.claims().sharers_beside(id, &share.uuid) > 0;
-    let view = View {
-        names: vec![share.uuid.clone()],
-        bounds: Vec::new(),
-    };
+    let shared = node.claims().sharers_beside(id, &place) > 0;
     let sharer = Sharer {
-        uid,
-        mark: uid.map(|_| launch::free_mark(&format!("mps {}", share.uuid))),
-        open: walls::device_files(node, std::slice::from_ref(share), &view).await?,
+        team,
+        visible: view.names.join(","),
+        mark: launch::free_mark(&format!("mps {}", place.name())),
+        open: walls::device_files(node, std::slice::from_ref(share), view).await?,
     };
     let had = turn.have(&sharer, shared).await;
-    had.map_err(|error| Refusal::here(error.to_string()))?;
-    let pipe = node.mps.pipe(&share.uuid).to_string_lossy().into_owned();
+    view.control = Some(had.map_err(|error| Refusal::here(error.to_string()))?);
+    let pipe = node.mps.pipe(&place).to_string_lossy().into_owned();
     // Of a percentage a small share keeps at least one: none would mean no bound.
     let percent = (share.gpus_milli * PERCENT / MILLI).max(1);
-    let mut bounds = vec![
+    view.bounds = vec![
         (mps::PIPE_VARIABLE, pipe),
         ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", percent.to_string()),
     ];
     if share.memory_mib > 0 {
         let limit = format!("0={}M", share.memory_mib);
-        bounds.push(("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", limit));
+        view.bounds
+            .push(("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", limit));
     }
-    Ok(bounds)
+    Ok(())
 }
 
 /// What is to be said of an end by what became of its devices. Where one was shared by MPS and its server
-/// has faulted, the job may have been taken down by another one, or have taken others down; of any its
-/// driver may have told of errors while the job ran.
+/// has faulted, the job may have been taken down by another one, or have taken others down; where its daemon
+/// is gone, another process of the team has ended that; of any its driver may have told of errors while the
+/// job ran.
 pub async fn fault(node: &Node, id: AssignmentId) -> Option<String> {
     let devices = node.claims().of(id);
     for share in devices.iter().filter(|d| d.mode == SharingMode::Mps) {
-        if node.mps.turn(&share.uuid).await?.faulted().await {
-            return Some(format!(
-                "a fatal fault of one client has ended all that share device {} by MPS, which does not keep faults apart",
-                share.uuid
-            ));
+        let uuid = &share.uuid;
+        match node.mps.turn(&Place::of(share)).await?.trouble().await {
+            Some(Trouble::Fault) => {
+                return Some(format!(
+                    "a fatal fault of one client has ended all that share device {uuid} by MPS, which does not keep faults apart"
+                ));
+            }
+            Some(Trouble::Gone) => {
+                return Some(format!(
+                    "the MPS daemon of device {uuid} had ended before the job did: its memory was short, or a process of its team has ended it"
+                ));
+            }
+            None => {}
         }
     }
     let started = node.folders.run(id).started().ok()??;
@@ -134,20 +146,20 @@ pub async fn fault(node: &Node, id: AssignmentId) -> Option<String> {
 
 /// Ends the daemon of a device that nobody else shares any more. It returns when the daemon and what the
 /// team left in its folders are gone, or somebody shares the device again: until then nobody else could.
-async fn unshare(node: &Node, id: AssignmentId, uuid: &str) {
+async fn unshare(node: &Node, id: AssignmentId, place: &Place) {
     let mut wait = LEAVE_WAIT;
     loop {
-        let Some(turn) = node.mps.turn(uuid).await else {
+        let Some(turn) = node.mps.turn(place).await else {
             return;
         };
-        if node.claims().sharers_beside(id, uuid) > 0 {
+        if node.claims().sharers_beside(id, place) > 0 {
             return;
         }
         let Err(error) = turn.end().await else {
             return;
         };
         drop(turn);
-        tracing::error!(device.uuid = uuid, %error, "an MPS daemon or its folder cannot be removed; its device is kept until it is");
+        tracing::error!(device.uuid = place.uuid, %error, "an MPS daemon or its folder cannot be removed; its device is kept until it is");
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(LEAVE_WAIT_MAX);
     }
@@ -155,38 +167,46 @@ async fn unshare(node: &Node, id: AssignmentId, uuid: &str) {
 
 /// Takes away what was made for an assignment, which runs no more.
 pub async fn leave(node: &Node, id: AssignmentId) {
+    // Before: of two that leave together neither may wait for the other.
+    node.claims().leave(id);
     let devices = node.claims().of(id);
-    for share in devices.iter().filter(|d| d.mode == SharingMode::Mps) {
-        unshare(node, id, &share.uuid).await;
-    }
-    for (uuid, slice) in devices
-        .iter()
-        .filter_map(|d| Some((&d.uuid, d.mig.as_ref()?)))
-    {
-        for attempt in 1..=LEAVE_TRIES {
-            let Err(error) = node.cutter.give_up(uuid, slice).await else {
-                break;
-            };
-            if attempt == LEAVE_TRIES {
-                tracing::error!(
-                    assignment.id = %id,
-                    error = &error as &dyn std::error::Error,
-                    "an instance is left behind; it goes when its place is needed, or at the next start"
-                );
-                break;
-            }
-            tokio::time::sleep(LEAVE_WAIT).await;
+    for share in &devices {
+        let place = Place::of(share);
+        if share.mode == SharingMode::Mps {
+            unshare(node, id, &place).await;
         }
+        if let Some(slice) = &share.mig
+            && node.claims().sharers_beside(id, &place) == 0
+        {
+            give_up(node, id, &share.uuid, slice).await;
+        }
+    }
+}
+
+async fn give_up(node: &Node, id: AssignmentId, uuid: &str, slice: &MigSlice) {
+    for attempt in 1..=LEAVE_TRIES {
+        let Err(error) = node.cutter.give_up(uuid, slice).await else {
+            break;
+        };
+        if attempt == LEAVE_TRIES {
+            tracing::error!(
+                assignment.id = %id,
+                error = &error as &dyn std::error::Error,
+                "an instance is left behind; it goes when its place is needed, or at the next start"
+            );
+            break;
+        }
+        tokio::time::sleep(LEAVE_WAIT).await;
     }
 }
 
 /// Unmakes what an earlier life of the agent made and nobody holds any more.
 pub async fn tidy(node: Arc<Node>, adopted: Vec<Kept>) {
     let adopted: Vec<KeptDevice> = adopted.into_iter().flat_map(|kept| kept.devices).collect();
-    for uuid in node.mps.devices() {
-        let shares = |d: &KeptDevice| d.uuid == uuid && d.mode == SharingMode::Mps;
+    for place in node.mps.places() {
+        let shares = |d: &KeptDevice| d.mode == SharingMode::Mps && Place::of(d) == place;
         if !adopted.iter().any(shares) {
-            unshare(&node, AssignmentId::new(), &uuid).await;
+            unshare(&node, AssignmentId::new(), &place).await;
         }
     }
     for uuid in node.cutter.cut_devices() {

@@ -337,7 +337,8 @@ fn judge(
 fn allowed(node: &Node, uuid: &str, pid: i32, program: &str) -> bool {
     let listed = node.config.health.allowed_programs.iter();
     let roots = proc::user(pid) == Some(0) && listed.clone().any(|allowed| allowed == program);
-    let shares = node.claims().shared_by_mps(uuid) || node.mps.devices().iter().any(|d| d == uuid);
+    let shares = node.claims().shared_by_mps(uuid)
+        || node.mps.places().iter().any(|place| place.uuid == uuid);
     roots || (program.starts_with(MPS_PROGRAMS) && shares)
 }
 

@@ -72,6 +72,7 @@ pub fn orders(
         cgroups: node.cgroups.clone(),
         devices: open,
         private,
+        sharing: devices.control.clone(),
         log: node.folders.log(assignment.id),
         log_bytes_max: node.config.log_bytes_max,
         lease: (!assignment.keep_on_partition).then(|| node.folders.lease()),

@@ -35,7 +35,7 @@ use crate::gpus::layout::Layout;
 use crate::gpus::permission;
 use crate::journal::{Journal, State};
 use crate::lease::Lease;
-use crate::mps::Mps;
+use crate::mps::{self, Mps};
 use crate::supervise::cgroup::Cgroups;
 
 pub use gate::watch as watch_gate;
@@ -124,8 +124,15 @@ impl Node {
         };
         let library = parts.config.nvml_library.clone();
         let cutter = Cutter::new(library, rules, parts.folders.cuts());
+        let isolated = nix::unistd::geteuid().is_root();
+        let sharing = mps::Rules {
+            program: parts.config.mps_control.clone(),
+            across_teams: parts.config.mps_across_teams,
+            memory_mib: parts.config.mps_memory_mib_max,
+            isolated,
+        };
         let mps = Mps::look(
-            parts.config.mps_control.as_deref(),
+            sharing,
             parts.folders.mps(),
             parts.config.nvml_library.clone(),
             parts.cgroups.clone(),
@@ -142,7 +149,7 @@ impl Node {
             lease: parts.lease,
             cgroups: parts.cgroups,
             walls: parts.walls,
-            isolated: nix::unistd::geteuid().is_root(),
+            isolated,
             kill_grace_ms: std::sync::atomic::AtomicI64::new(KILL_GRACE_MS),
             claims: Mutex::default(),
             phases: Mutex::default(),

@@ -201,8 +201,7 @@ impl Worker {
         assignment: &Arc<Assignment>,
         shares: &[KeptDevice],
     ) -> Result<(), Refusal> {
-        let uid = self.node.isolated.then_some(assignment.uid);
-        let view = devices::take(&self.node, self.id, uid, shares).await?;
+        let view = devices::take(&self.node, self.id, assignment.uid, shares).await?;
         Point::DevicesTaken.reached();
         let open = walls::device_files(&self.node, shares, &view).await?;
         let (node, laid_out) = (Arc::clone(&self.node), Arc::clone(assignment));

@@ -60,6 +60,8 @@ struct Watch<'a> {
     lease_over: bool,
     status: Option<(Option<i32>, Option<i32>)>,
     output_open: bool,
+    /// What it does on a shared device has been ended.
+    terminated: bool,
 }
 
 /// Follows a job until all its processes are gone, and tells how it ended.
@@ -74,6 +76,7 @@ pub fn to_end(folder: &RunFolder, orders: &Orders, run: Run) -> io::Result<Exit>
         lease_over: false,
         status: None,
         output_open: true,
+        terminated: false,
     };
     // A stop may have been written, and a child may have ended, before signals were read.
     watch.read_stop();
@@ -163,6 +166,9 @@ impl Watch<'_> {
             self.lease_over = true;
             self.stop(self.orders.grace_ms, true);
         }
+        if self.stopping.as_ref().is_some_and(|s| s.kill_at_ms <= now) {
+            self.terminate_clients();
+        }
         let due = match &mut self.stopping {
             // All that descends from us, wherever it has gone: a process may choose its group.
             Some(stopping) if stopping.kill_at_ms <= now => {
@@ -180,6 +186,20 @@ impl Watch<'_> {
         wait_ms.map_or(PollTimeout::NONE, |ms| {
             PollTimeout::try_from(ms).unwrap_or(PollTimeout::NONE)
         })
+    }
+
+    /// Ends what it does on a device that it shares by MPS, once, before anything of it is killed. Not when
+    /// the lease is over: then nobody waits for it.
+    fn terminate_clients(&mut self) {
+        let Some(control) = &self.orders.sharing else {
+            return;
+        };
+        if std::mem::replace(&mut self.terminated, true) || self.lease_over {
+            return;
+        }
+        let me = i32::try_from(std::process::id()).unwrap_or_default();
+        let clients = proc::descendants(me).iter().map(|seen| seen.pid).collect();
+        control.terminate(&clients);
     }
 
     /// When the lease ends, unless it has ended or the job does not need one.
@@ -215,6 +235,7 @@ impl Watch<'_> {
     }
 
     fn finish(mut self) -> Exit {
+        self.terminate_clients();
         // Read before the group is emptied: its counters go with it on some kernels.
         descendants::kill_all(&self.run.group);
         let out_of_memory = self.run.group.oom_kills() > 0;

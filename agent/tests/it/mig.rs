@@ -100,7 +100,7 @@ impl Cut {
 }
 
 /// What `allotment-agent gpus` prints.
-fn gpus(machine: &Path, more: &[&str]) -> String {
+pub fn gpus(machine: &Path, more: &[&str]) -> String {
     let output = Command::new(AGENT)
         .args(["gpus", "--nvml-library"])
         .arg(library())

@@ -2,9 +2,13 @@
 //! commands which an agent gives, and shares nothing.
 //!
 //! With `-f` it is the daemon, in the foreground; with `-d` it starts one and leaves; without either
-//! it passes the commands of its standard input to the daemon of its pipe folder.
+//! it passes the commands of its standard input to the daemon of its pipe folder. With `-multiuser-server`
+//! the clients of all users may reach it. Its clients are the programs that are told of its pipe folder and of a
+//! part of the threads.
 
+use std::fs::{OpenOptions, Permissions};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -12,6 +16,8 @@ use std::time::Duration;
 
 const PIPE_VARIABLE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 const LOG_VARIABLE: &str = "CUDA_MPS_LOG_DIRECTORY";
+/// Tells a client from what speaks to the daemon.
+const CLIENT_VARIABLE: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 /// How long a started daemon may take until it listens, in steps.
 const START_STEPS: u32 = 500;
 const START_STEP: Duration = Duration::from_millis(10);
@@ -68,12 +74,17 @@ fn serve() -> Result<(), String> {
     // What a daemon that was killed has left.
     let _ = std::fs::remove_file(socket(&pipe));
     let listener = UnixListener::bind(socket(&pipe)).map_err(words)?;
+    if std::env::args().any(|argument| argument == "-multiuser-server") {
+        let all = Permissions::from_mode(0o777);
+        std::fs::set_permissions(socket(&pipe), all).map_err(words)?;
+    }
     let pid = std::process::id();
     let pid_file = pipe.join("nvidia-cuda-mps-control.pid");
     std::fs::write(&pid_file, format!("{pid}\n")).map_err(words)?;
     let device = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
+    let log = log.join("control.log");
     let line = format!("Starting control daemon on {device}\n");
-    std::fs::write(log.join("control.log"), line).map_err(words)?;
+    std::fs::write(&log, line).map_err(words)?;
     let mut state = "ACTIVE";
     for caller in listener.incoming() {
         let caller = caller.map_err(words)?;
@@ -87,6 +98,17 @@ fn serve() -> Result<(), String> {
                 }
                 "get_server_list" => pid.to_string(),
                 "get_server_status" => state.to_owned(),
+                "get_client_list" => clients(&pipe).join("\n"),
+                "terminate_client" => {
+                    let wanted = command.rsplit(' ').next().unwrap_or_default();
+                    match clients(&pipe).iter().any(|pid| pid == wanted) {
+                        true => {
+                            note(&log, &command).map_err(words)?;
+                            String::new()
+                        }
+                        false => format!("Client {wanted} not found"),
+                    }
+                }
                 // What a client's fatal fault does to a real one.
                 "sim_fault" => {
                     state = "FAULT";
@@ -100,6 +122,28 @@ fn serve() -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+fn note(log: &Path, line: &str) -> std::io::Result<()> {
+    let mut log = OpenOptions::new().append(true).open(log)?;
+    writeln!(log, "{line}")
+}
+
+/// The pids of the programs that share the device.
+fn clients(pipe: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let shares = |pid: &String| {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let value = |name: &str| {
+            environment.split(|byte| *byte == 0).find_map(|pair| {
+                let pair = std::str::from_utf8(pair).ok()?;
+                pair.strip_prefix(name)?.strip_prefix('=')
+            })
+        };
+        value(PIPE_VARIABLE).map(Path::new) == Some(pipe) && value(CLIENT_VARIABLE).is_some()
+    };
+    names.filter(shares).collect()
 }
 
 fn pass() -> Result<(), String> {
