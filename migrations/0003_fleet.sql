@@ -70,6 +70,8 @@ CREATE TABLE nodes (
     cpus_milli bigint NOT NULL DEFAULT 0,
     memory_mib bigint NOT NULL DEFAULT 0,
     sharing text[] NOT NULL DEFAULT '{}',
+    -- Whether its agent lets several teams share a device by MPS where its pool does.
+    mps_across_teams boolean NOT NULL DEFAULT false,
     runners text[] NOT NULL DEFAULT '{}',
     -- Folders below which its jobs may work, as its agent is configured.
     work_roots text[] NOT NULL DEFAULT '{}',

@@ -75,6 +75,8 @@ pub(crate) struct PoolFacts<'w> {
     pub rows: Vec<Row>,
     /// Whether any team bounds what others may use of its guarantee.
     pub lends: bool,
+    /// Whether some of its devices are shared by MPS within one team alone.
+    pub teams_apart: bool,
 }
 
 /// A team with its place in the tree.
@@ -381,9 +383,11 @@ impl<'w> PoolFacts<'w> {
         let mut seen = HashSet::new();
         let kind = |n: &usize| (&all[*n].row.gpu_model, all[*n].row.gpu_memory_mib);
         let kinds = nodes.iter().copied().filter(|n| seen.insert(kind(n)));
+        let across = row.mps_across_teams && nodes.iter().all(|&n| all[n].row.mps_across_teams);
         Self {
             row,
             kinds: kinds.collect(),
+            teams_apart: row.sharing.contains(&SharingMode::Mps) && !across,
             nodes,
             unit,
             capacity: milli * unit,

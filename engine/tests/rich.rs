@@ -99,6 +99,8 @@ proptest! {
         let mut world = World { history: Vec::new(), ..recipe.world() };
         // Ranks in their grace go on as rows that no file has.
         world.workloads.retain(|w| w.name.chars().all(|c| !c.is_control()));
+        // Nor has a file what an agent can do.
+        world.nodes.iter_mut().for_each(|node| node.mps_across_teams = true);
         prop_assert_eq!(engine::scenario::parse(&shown(&world)).expect("its own writing"), world);
     }
 }

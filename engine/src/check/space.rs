@@ -154,6 +154,7 @@ fn device(
         return Some(format!("has vgpu parts of several sizes ({})", names()));
     }
     let teams: BTreeSet<&str> = users.iter().map(|(w, _)| w.team.as_str()).collect();
-    let across = modes.contains(&SharingMode::Mps) && teams.len() > 1 && !pool.mps_across_teams;
+    let allowed = pool.mps_across_teams && node.mps_across_teams;
+    let across = modes.contains(&SharingMode::Mps) && teams.len() > 1 && !allowed;
     across.then(|| format!("is shared by MPS across teams ({})", names()))
 }

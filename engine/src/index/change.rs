@@ -125,6 +125,7 @@ impl<'w> Index<'w> {
             && before.row.gpus == row.gpus
             && before.row.gpu_model == row.gpu_model
             && before.row.gpu_memory_mib == row.gpu_memory_mib
+            && before.row.mps_across_teams == row.mps_across_teams
             && before.row.labels == row.labels;
         if !same {
             return false;

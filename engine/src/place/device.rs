@@ -294,7 +294,7 @@ pub(crate) fn joins(
         let pool = index.pools[machine.pool].row;
         let full = part.mode == SharingMode::TimeSlice && load.sharers >= pool.time_slices;
         let foreign = part.mode == SharingMode::Mps
-            && !pool.mps_across_teams
+            && !(pool.mps_across_teams && machine.row.mps_across_teams)
             && load.team != index.works[work].team;
         // All parts of a device have one size, so that as many fit as its memory holds of them.
         let odd = part.mode == SharingMode::Vgpu && load.size != part.memory;

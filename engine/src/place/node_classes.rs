@@ -9,7 +9,6 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use domain::sharing::SharingMode;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::look::{self, Look};
@@ -327,10 +326,7 @@ impl Asked {
 /// The team of a workload, where devices are shared within a team only.
 pub(super) fn team_apart(index: &Index<'_>, query: Query<'_>) -> Option<usize> {
     let facts = &index.works[query.work];
-    let pool = index.pools[query.pool].row;
-    let apart = matches!(facts.need, Need::Part { .. })
-        && pool.sharing.contains(&SharingMode::Mps)
-        && !pool.mps_across_teams;
+    let apart = matches!(facts.need, Need::Part { .. }) && index.pools[query.pool].teams_apart;
     apart.then_some(facts.team)
 }
 
@@ -363,9 +359,11 @@ fn makes_of(index: &Index<'_>) -> Vec<usize> {
         let row = node.row;
         let host = (row.cpus, row.memory_mib, row.state as u8, node.pool);
         let devices = (row.gpus, &row.gpu_model, row.gpu_memory_mib, node.failed);
-        let layout = (&row.nvlink, &row.numa, &row.mig, &row.drives);
+        let layout = (&row.nvlink, &row.numa, &row.mig);
+        let driven = (&row.drives, row.mps_across_teams);
         let fresh = found.len();
-        makes.push(*found.entry((host, devices, layout)).or_insert(fresh));
+        let make = (host, devices, layout, driven);
+        makes.push(*found.entry(make).or_insert(fresh));
     }
     makes
 }

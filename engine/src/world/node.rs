@@ -59,6 +59,9 @@ pub struct Node {
     /// The modes that its agent can drive; `None` is all. Not part of scenario
     /// files: a mode that is not driven is hardware that is not there.
     pub drives: Option<Vec<SharingMode>>,
+    /// Whether its agent lets several teams share a device by MPS where its pool does. Not part of
+    /// scenario files, likewise.
+    pub mps_across_teams: bool,
 }
 
 impl Node {
@@ -79,6 +82,7 @@ impl Node {
             failed: Vec::new(),
             labels: BTreeMap::new(),
             drives: None,
+            mps_across_teams: true,
         }
     }
 

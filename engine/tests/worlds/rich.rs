@@ -164,6 +164,7 @@ fn node(i: usize, dice: &mut Dice<'_>, world: &World) -> Node {
     let pools: Vec<&str> = world.pools.iter().map(|p| p.name.as_str()).collect();
     let gpus = dice.one(&[4, 4, 2, 8, 4, 3, 1, 0]);
     let mut node = Node::new(&format!("n{i}"), dice.one(&pools), gpus);
+    node.mps_across_teams = !i.is_multiple_of(3);
     let (model, memory) = dice.one(&[
         ("H100-80GB", 81_559),
         ("H100-80GB", 81_559),

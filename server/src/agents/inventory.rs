@@ -88,6 +88,7 @@ fn machine(inventory: &Inventory, warnings: Vec<String>) -> Machine {
         memory_mib: inventory.memory_mib,
         address: inventory.address.clone(),
         sharing: inventory.sharing.clone(),
+        mps_across_teams: inventory.mps_across_teams,
         runners: inventory.runners.clone(),
         work_roots: inventory.work_roots.clone(),
         cgroup: inventory.cgroup.clone(),

@@ -208,6 +208,7 @@ fn node(record: &NodeRecord, held: &slices::Held<'_>) -> Node {
                 .filter_map(|mode| mode.parse().ok())
                 .collect(),
         ),
+        mps_across_teams: row.mps_across_teams,
     }
 }
 

@@ -45,6 +45,8 @@ pub struct NodeRow {
     pub memory_mib: i64,
     /// The sharing modes that its agent can drive.
     pub sharing: Vec<SharingMode>,
+    /// Whether it lets several teams share a device by MPS where its pool does.
+    pub mps_across_teams: bool,
     /// The runners that its agent can drive.
     pub runners: Vec<Runner>,
     /// How CPU and memory limits are enforced.
@@ -71,7 +73,7 @@ macro_rules! select_nodes {
             r#"SELECT n.id AS "id: NodeId", n.name, n.pool_id AS "pool_id: PoolId", p.name AS pool,
                       n.intent AS "intent: NodeIntent", n.intent_reason, n.reachability AS "reachability: Reachability",
                       n.last_heartbeat_at, n.lease_until, n.agent_version, n.address, n.driver_version,
-                      n.cpus_milli, n.memory_mib, n.sharing AS "sharing: Vec<SharingMode>",
+                      n.cpus_milli, n.memory_mib, n.sharing AS "sharing: Vec<SharingMode>", n.mps_across_teams,
                       n.runners AS "runners: Vec<Runner>", n.cgroup, n.isolated, n.checkpoints_shared,
                       n.warnings, n.labels, n.enrolled_at, n.version
                FROM nodes AS n
@@ -305,6 +307,8 @@ pub struct Machine {
     pub address: String,
     /// The sharing modes that its agent can drive.
     pub sharing: Vec<SharingMode>,
+    /// Whether it lets several teams share a device by MPS where its pool does.
+    pub mps_across_teams: bool,
     /// The runners that its agent can drive.
     pub runners: Vec<Runner>,
     /// How CPU and memory limits are enforced.
@@ -329,11 +333,11 @@ pub async fn set_machine(tx: &mut Tx, id: NodeId, machine: &Machine) -> Result<b
         "UPDATE nodes
          SET driver_version = $2, cpus_milli = $3, memory_mib = $4, address = $5, sharing = $6, runners = $7,
              cgroup = $8, isolated = $9, checkpoints_shared = $10, warnings = $11, nvlink = $12, numa = $13,
-             work_roots = $14, version = version + 1
+             work_roots = $14, mps_across_teams = $15, version = version + 1
          WHERE id = $1
            AND (driver_version, cpus_milli, memory_mib, address, sharing, runners, cgroup, isolated,
-                checkpoints_shared, warnings, nvlink, numa, work_roots)
-               IS DISTINCT FROM ($2, $3, $4, $5, $6::text[], $7::text[], $8, $9, $10, $11::text[], $12::jsonb, $13::jsonb, $14::text[])",
+                checkpoints_shared, warnings, nvlink, numa, work_roots, mps_across_teams)
+               IS DISTINCT FROM ($2, $3, $4, $5, $6::text[], $7::text[], $8, $9, $10, $11::text[], $12::jsonb, $13::jsonb, $14::text[], $15)",
         id as NodeId,
         machine.driver_version,
         machine.cpus_milli,
@@ -348,6 +352,7 @@ pub async fn set_machine(tx: &mut Tx, id: NodeId, machine: &Machine) -> Result<b
         machine.nvlink,
         machine.numa,
         &machine.work_roots,
+        machine.mps_across_teams,
     )
     .execute(&mut **tx)
     .await?;

@@ -174,6 +174,8 @@ pub struct NodeRow {
     pub memory_mib: i64,
     /// Sharing modes that its agent can drive.
     pub sharing: Vec<String>,
+    /// Whether it lets several teams share a device by MPS where its pool does.
+    pub mps_across_teams: bool,
     /// Runners that its agent can drive.
     pub runners: Vec<String>,
     /// Folders below which jobs may work.
@@ -193,7 +195,7 @@ pub async fn nodes(tx: &mut Tx, ids: Option<&[NodeId]>) -> Result<Vec<NodeRow>, 
     sqlx::query_as!(
         NodeRow,
         r#"SELECT n.id AS "id: NodeId", n.name, p.name AS pool, n.intent AS "intent: NodeIntent",
-                  n.reachability AS "reachability: Reachability", n.cpus_milli, n.memory_mib, n.sharing, n.runners,
+                  n.reachability AS "reachability: Reachability", n.cpus_milli, n.memory_mib, n.sharing, n.mps_across_teams, n.runners,
                   n.work_roots, n.checkpoints_shared, n.labels, n.nvlink, n.numa
            FROM nodes AS n
            JOIN pools AS p ON p.id = n.pool_id

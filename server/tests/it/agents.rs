@@ -157,6 +157,7 @@ async fn a_hello_brings_the_machine_into_view_and_a_heartbeat_makes_it_ready(own
     assert_eq!(node.devices[0].model, "H100-80GB");
     assert_eq!(node.devices[7].nvlink, Some(0));
     assert_eq!(node.sharing.len(), 2);
+    assert!(node.mps_across_teams);
 }
 
 #[sqlx::test(migrations = "../migrations")]

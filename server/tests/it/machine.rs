@@ -432,6 +432,7 @@ pub fn inventory(name: &str, gpus: u32) -> wire::Inventory {
         sharing: vec!["exclusive".into(), "time_slice".into()],
         runners: vec!["process".into()],
         cgroup: "none".into(),
+        mps_across_teams: true,
         ..Default::default()
     }
 }

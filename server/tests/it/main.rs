@@ -37,6 +37,7 @@ mod logs;
 mod machine;
 mod metering;
 mod misfits;
+mod mps;
 mod nodes;
 mod openapi;
 mod page_form;

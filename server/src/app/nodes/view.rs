@@ -50,6 +50,8 @@ pub struct Node {
     pub memory_mib: i64,
     /// The sharing modes that its agent can drive.
     pub sharing: Vec<SharingMode>,
+    /// Whether its agent lets several teams share a device by MPS where its pool does.
+    pub mps_across_teams: bool,
     /// The runners that its agent can drive.
     pub runners: Vec<Runner>,
     /// How CPU and memory limits are enforced: v2, v1 or none.
@@ -238,6 +240,7 @@ fn show_node(asker: &Asker, row: NodeRow, devices: Vec<Device>) -> Node {
         cpus: MilliCpu::from_milli(row.cpus_milli),
         memory_mib: row.memory_mib,
         sharing: row.sharing,
+        mps_across_teams: row.mps_across_teams,
         runners: row.runners,
         cgroup: row.cgroup,
         isolated: row.isolated,
