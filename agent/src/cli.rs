@@ -286,6 +286,19 @@ fn perform_gpus(args: &GpusArgs) -> anyhow::Result<()> {
             );
         }
     }
+    for (uuid, types) in &reading.vgpu {
+        println!("vgpu of {uuid}: {} types", types.len());
+        for kind in types {
+            let more = match kind.creatable {
+                true => ", more can be made",
+                false => "",
+            };
+            println!(
+                "{:>5}  {:<20}  {:<8}  {:>6} MiB  {} of {}{more}",
+                kind.id, kind.name, kind.class, kind.memory_mib, kind.active, kind.instances_max
+            );
+        }
+    }
     for (uuid, signs) in &reading.signs {
         for sign in signs.words() {
             println!("health of {uuid}: {sign}");

@@ -38,6 +38,9 @@ pub(crate) struct Cut {
     /// here since it is, like them, for all programs and gone with a restart of the machine.
     #[serde(default)]
     pub compute_mode: u32,
+    /// Whether the driver keeps account of processes on it; kept here for the same reason.
+    #[serde(default)]
+    pub accounting: bool,
 }
 
 /// A GPU instance.
@@ -80,6 +83,7 @@ impl Cuts {
             pending: false,
             instances: Vec::new(),
             compute_mode: 0,
+            accounting: false,
         };
         self.devices.get(uuid).unwrap_or(&UNCUT)
     }
@@ -115,6 +119,7 @@ impl Cuts {
             cut.on = kept && cut.pending;
             cut.pending = cut.on;
             cut.compute_mode = 0;
+            cut.accounting = false;
         }
     }
 
@@ -125,6 +130,16 @@ impl Cuts {
             return Err(Refusal::NotSupported);
         }
         cut.compute_mode = mode;
+        Ok(())
+    }
+
+    /// Sets whether account is kept of the processes on a device; of one that is cut it is not.
+    pub fn set_accounting(&mut self, device: &Device, on: bool) -> Answer<()> {
+        let cut = self.devices.entry(device.uuid.clone()).or_default();
+        if cut.on {
+            return Err(Refusal::NotSupported);
+        }
+        cut.accounting = on;
         Ok(())
     }
 

@@ -26,6 +26,8 @@ pub(crate) struct Library {
     /// Samples of load that were asked for, by the number of their handle.
     pub(crate) samples: BTreeMap<usize, crate::calls::gpm::Sample>,
     energy: BTreeMap<String, Energy>,
+    /// What is known of processes that account is kept of, by device and pid.
+    pub(crate) accounts: BTreeMap<(String, u32), crate::calls::accounting::Account>,
     workers: Workers,
 }
 
@@ -66,6 +68,7 @@ static LIBRARY: Mutex<Library> = Mutex::new(Library {
     event_sets: BTreeMap::new(),
     samples: BTreeMap::new(),
     energy: BTreeMap::new(),
+    accounts: BTreeMap::new(),
     workers: Workers::new(),
 });
 
@@ -280,6 +283,12 @@ impl Library {
         Ok(load.min(100))
     }
 
+    /// Whether a kernel runs on a device.
+    pub(crate) fn busy(&mut self, handle: nvmlDevice_t) -> Answer<bool> {
+        let uuid = self.device(handle)?.uuid.clone();
+        Ok(self.load_percent(&uuid)? > 0)
+    }
+
     /// The power that a device draws.
     pub(crate) fn power_mw(&mut self, handle: nvmlDevice_t) -> Answer<u32> {
         let uuid = self.device(handle)?.uuid.clone();
@@ -305,6 +314,18 @@ impl Library {
                 self.known.len() - 1
             });
         std::ptr::without_provenance_mut(FIRST_HANDLE + number * HANDLE_STEP)
+    }
+
+    /// The number of a virtual GPU; the same one for the same UUID, always.
+    pub(crate) fn number(&mut self, uuid: &str) -> Answer<u32> {
+        let place = (self.handle(uuid).addr() - FIRST_HANDLE) / HANDLE_STEP;
+        u32::try_from(place).map_err(|_| Refusal::Unknown)
+    }
+
+    /// The UUID that such a number stands for.
+    pub(crate) fn known(&self, number: u32) -> Answer<&str> {
+        let known = self.known.get(number as usize);
+        known.map(String::as_str).ok_or(Refusal::InvalidArgument)
     }
 
     /// The UUID that a handle stands for, whether or not its device is still there.
@@ -421,6 +442,12 @@ impl Library {
                 std::time::Duration::from_millis(u64::try_from(elapsed_ms).unwrap_or(0));
         }
     }
+}
+
+/// The share of time in which memory is read or written, at a load: work that computes half the time moves
+/// memory in half of that.
+pub(crate) fn memory_percent(load_percent: u32) -> u32 {
+    load_percent / 2
 }
 
 /// The power that a device draws at a load: idle a tenth of its limit, and at full load all of it.

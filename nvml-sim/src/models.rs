@@ -1,6 +1,7 @@
 //! The named machines: how each is built, from its cards to its buses and links.
 
 mod products;
+pub(crate) mod vgpus;
 
 use crate::machine::{
     Architecture, CpuList, Device, Fabric, Machine, NvlinkEnd, NvlinkGroup, PciAddress, Telemetry,
@@ -335,6 +336,7 @@ fn device(
         telemetry: Telemetry::default(),
         fault: None,
         xids: Vec::new(),
+        vgpu: None,
     }
 }
 

@@ -130,10 +130,6 @@ not_supported! {
     nvmlDeviceGetGspFirmwareMode
     nvmlDeviceGetSramEccErrorStatus
     nvmlDeviceSetPowerManagementLimit_v2
-    nvmlDeviceGetAccountingMode
-    nvmlDeviceGetAccountingStats
-    nvmlDeviceGetAccountingPids
-    nvmlDeviceGetAccountingBufferSize
     nvmlDeviceGetRetiredPages
     nvmlDeviceGetRetiredPages_v2
     nvmlDeviceGetRetiredPagesPendingStatus
@@ -164,8 +160,6 @@ not_supported! {
     nvmlDeviceSetFanSpeed_v2
     nvmlDeviceSetGpcClkVfOffset
     nvmlDeviceSetMemClkVfOffset
-    nvmlDeviceSetAccountingMode
-    nvmlDeviceClearAccountingPids
     nvmlDeviceResetNvLinkErrorCounters
     nvmlDeviceSetNvLinkUtilizationControl
     nvmlDeviceGetNvLinkUtilizationControl
@@ -191,7 +185,6 @@ not_supported! {
     nvmlDeviceGetVirtualizationMode
     nvmlDeviceGetHostVgpuMode
     nvmlDeviceSetVirtualizationMode
-    nvmlDeviceGetVgpuHeterogeneousMode
     nvmlDeviceSetVgpuHeterogeneousMode
     nvmlVgpuInstanceGetPlacementId
     nvmlDeviceGetVgpuTypeSupportedPlacements
@@ -203,27 +196,13 @@ not_supported! {
     nvmlDeviceGetGridLicensableFeatures_v4
     nvmlGetVgpuDriverCapabilities
     nvmlDeviceGetVgpuCapabilities
-    nvmlDeviceGetSupportedVgpus
-    nvmlDeviceGetCreatableVgpus
-    nvmlVgpuTypeGetClass
-    nvmlVgpuTypeGetName
-    nvmlVgpuTypeGetGpuInstanceProfileId
     nvmlVgpuTypeGetDeviceID
-    nvmlVgpuTypeGetFramebufferSize
     nvmlVgpuTypeGetNumDisplayHeads
     nvmlVgpuTypeGetResolution
-    nvmlVgpuTypeGetLicense
     nvmlVgpuTypeGetFrameRateLimit
-    nvmlVgpuTypeGetMaxInstances
-    nvmlVgpuTypeGetMaxInstancesPerVm
     nvmlVgpuTypeGetBAR1Info
-    nvmlDeviceGetActiveVgpus
-    nvmlVgpuInstanceGetVmID
-    nvmlVgpuInstanceGetUUID
     nvmlVgpuInstanceGetVmDriverVersion
-    nvmlVgpuInstanceGetFbUsage
     nvmlVgpuInstanceGetLicenseStatus
-    nvmlVgpuInstanceGetType
     nvmlVgpuInstanceGetFrameRateLimit
     nvmlVgpuInstanceGetEccMode
     nvmlVgpuInstanceGetEncoderCapacity

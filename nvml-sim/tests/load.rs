@@ -6,7 +6,7 @@ mod common;
 
 use common::Simulated;
 use nvml_sim::machine::{Process, ProcessKind};
-use nvml_wrapper::enum_wrappers::device::ComputeMode;
+use nvml_wrapper::enum_wrappers::device::{Clock, ComputeMode};
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings as sys;
 
@@ -43,6 +43,17 @@ fn utilisation_and_power_follow_what_the_processes_of_a_device_do() {
     let told = device.process_utilization_stats(None).unwrap();
     let told: Vec<(u32, u32)> = told.iter().map(|told| (told.pid, told.sm_util)).collect();
     assert_eq!(told, [(7, 30), (8, 20)]);
+    let memory = device.process_utilization_stats(None).unwrap();
+    let memory: Vec<u32> = memory.iter().map(|told| told.mem_util).collect();
+    assert_eq!(memory, [15, 10], "and of memory's bandwidth half of that");
+    assert_eq!(device.utilization_rates().unwrap().memory, 25);
+    let clock = |device: &nvml_wrapper::Device<'_>| device.clock_info(Clock::Graphics).unwrap();
+    assert_eq!(
+        clock(&device),
+        simulated.machine.devices[0].clocks_max_mhz.graphics
+    );
+    let idle = simulated.nvml.device_by_index(1).unwrap();
+    assert!(clock(&idle) < clock(&device));
     simulated.change(|machine| machine.processes.push(process(&uuid, 9, 90)));
     assert_eq!(read(&simulated), (100, limit), "no more than all of it");
 }

@@ -7,7 +7,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::Simulated;
-use nvml_sim::machine::{Fault, Process, ProcessKind};
+use nvml_sim::machine::{Fault, Process, ProcessKind, Xid};
 use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::enum_wrappers::device::{Clock, EccCounter, MemoryError, TopologyLevel};
 use nvml_wrapper::enums::device::{DeviceArchitecture, UsedGpuMemory};
@@ -338,7 +338,7 @@ fn energy_never_runs_backwards_when_the_power_changes() {
 #[test]
 fn an_xid_appended_to_the_file_is_told_once_and_past_ones_never() {
     let mut simulated = Simulated::start("l40s-4");
-    simulated.change(|machine| machine.devices[1].xids.push(13));
+    simulated.change(|machine| machine.devices[1].xids.push(Xid::Device(13)));
     let set = simulated.nvml.create_event_set().unwrap();
     let watched = simulated.nvml.device_by_index(1).unwrap();
     assert_eq!(
@@ -366,16 +366,25 @@ fn an_xid_appended_to_the_file_is_told_once_and_past_ones_never() {
         let mut event: sys::nvmlEventData_t = std::mem::zeroed();
         let call = simulated.nvml.lib().nvmlEventSetWait_v2.as_ref().unwrap();
         let answer = call(handle, &mut event, 50);
-        (answer, event.eventData)
+        let instance = (event.gpuInstanceId, event.computeInstanceId);
+        (answer, event.eventData, instance)
     };
+    let whole = (u32::MAX, u32::MAX);
     assert_eq!(
         wait(&simulated).0,
         10,
         "an error before the registration is past"
     );
     std::mem::forget(set);
-    simulated.change(|machine| machine.devices[1].xids.push(79));
-    assert_eq!(wait(&simulated), (0, 79));
+    simulated.change(|machine| machine.devices[1].xids.push(Xid::Device(79)));
+    assert_eq!(wait(&simulated), (0, 79, whole));
+    let of_instance = Xid::Instance {
+        xid: 31,
+        gpu_instance: 2,
+        compute_instance: 1,
+    };
+    simulated.change(|machine| machine.devices[1].xids.push(of_instance));
+    assert_eq!(wait(&simulated), (0, 31, (2, 1)));
     assert_eq!(wait(&simulated).0, 10);
     simulated.change(|machine| {
         machine.devices.remove(1);

@@ -16,6 +16,7 @@ pub mod policy;
 pub mod signs;
 pub mod topology;
 pub mod uses;
+pub mod vgpus;
 pub mod xid;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -71,6 +72,8 @@ pub struct Reading {
     pub signs: BTreeMap<String, signs::Signs>,
     /// What processes hold of them; read for people who look, and not with each reading.
     pub uses: Vec<uses::Use>,
+    /// The types of virtual GPUs that they can be given out as, by UUID; read likewise.
+    pub vgpu: BTreeMap<String, Vec<vgpus::Type>>,
     /// How those are cut that can be, by UUID.
     pub mig: BTreeMap<String, mig::Mig>,
     /// Groups of GPUs that reach each other by NVLink, as UUIDs.

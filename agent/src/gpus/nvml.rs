@@ -17,7 +17,7 @@ use super::alone::Alone;
 use super::mig::{self, Mig};
 use super::signs::{self, Signs};
 use super::topology::{self, Link};
-use super::{Gpu, Reading, uses};
+use super::{Gpu, Reading, uses, vgpus};
 
 /// Links of one device that are looked at: NVML 13.3 knows 36.
 const LINKS_MAX: u32 = 36;
@@ -59,6 +59,10 @@ pub fn read_once(library: Option<&Path>) -> Result<Reading, ReadError> {
             reading
                 .uses
                 .extend(uses::of_device(nvml, &gpu.uuid).unwrap_or_default());
+            let types = nvml.device_by_uuid(gpu.uuid.as_str());
+            if let Ok(types) = types.and_then(|device| vgpus::of_device(&device)) {
+                reading.vgpu.insert(gpu.uuid.clone(), types);
+            }
         }
     }
     Ok(reading)

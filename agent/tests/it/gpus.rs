@@ -244,3 +244,42 @@ async fn a_driver_that_does_not_answer_at_the_start_takes_no_device_away() {
     assert!(crate::rig::alive(pid));
     assert_eq!(agent.server.story(&job.id), ["accepted", "started"]);
 }
+
+#[tokio::test]
+async fn types_of_virtual_gpus_are_shown_to_who_looks() {
+    let mut agent = Agent::new().await;
+    let file = agent.simulate("l40s-4", "");
+    let text = fs::read(&file).expect("a machine");
+    let mut machine: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+    let uuid = machine["devices"][1]["uuid"].as_str().expect("a device");
+    let uuid = uuid.to_owned();
+    machine["devices"][1]["vgpu"] = serde_json::json!({
+        "active": [{ "type": "NVIDIA L40S-12Q", "uuid": "ab5d3f2c-0000-4000-8000-000000000001" }]
+    });
+    fs::write(&file, machine.to_string()).expect("written");
+    let told: serde_json::Value =
+        serde_json::from_str(&crate::mig::gpus(&file, &["--json"])).expect("JSON");
+    let types = told["vgpu"][&uuid].as_array().expect("a list");
+    let twelve = types.iter().find(|kind| kind["name"] == "NVIDIA L40S-12Q");
+    let twelve = twelve.expect("a type");
+    assert_eq!(
+        (&twelve["memory_mib"], &twelve["instances_max"]),
+        (&12_288.into(), &4.into())
+    );
+    assert_eq!(
+        (&twelve["active"], &twelve["creatable"]),
+        (&1.into(), &true.into())
+    );
+    assert_eq!(told["vgpu"].as_object().expect("a map").len(), 1);
+    let shown = crate::mig::gpus(&file, &[]);
+    assert!(
+        shown.contains(&format!("vgpu of {uuid}: 17 types")),
+        "{shown}"
+    );
+    let line = shown.lines().find(|line| line.contains("L40S-12Q"));
+    let line = line.expect("a line");
+    assert!(
+        line.contains("12288 MiB  1 of 4, more can be made"),
+        "{line}"
+    );
+}

@@ -9,6 +9,7 @@ use sys::{nvmlDevice_t, nvmlEventSet_t};
 
 use crate::border::{Answer, Refusal, put};
 use crate::library::{Library, current};
+use crate::machine::Xid;
 
 /// The devices that a set watches.
 #[derive(Default)]
@@ -30,6 +31,9 @@ struct EventHead {
     kind: c_ulonglong,
     data: c_ulonglong,
 }
+
+/// An event with the instances that it happened on, where it is of one.
+type Event = (EventHead, Option<(u32, u32)>);
 
 /// The one kind of event that is simulated.
 const XID: c_ulonglong = sys::nvmlEventTypeXidCriticalError as c_ulonglong;
@@ -78,9 +82,9 @@ fn register(device: nvmlDevice_t, mask: c_ulonglong, set: nvmlEventSet_t) -> Ans
 }
 
 /// The next event of a set, when there is one.
-fn next(set: nvmlEventSet_t) -> Answer<Option<EventHead>> {
+fn next(set: nvmlEventSet_t) -> Answer<Option<Event>> {
     let mut library = current()?;
-    let machine: BTreeMap<String, Vec<u64>> = library
+    let machine: BTreeMap<String, Vec<Xid>> = library
         .machine()?
         .devices
         .iter()
@@ -103,18 +107,21 @@ fn next(set: nvmlEventSet_t) -> Answer<Option<EventHead>> {
         watched.told = watched.told.min(xids.len());
         if let (Some(&xid), true) = (xids.get(watched.told), watched.mask & XID != 0) {
             watched.told += 1;
-            found = Some((uuid.clone(), xid));
+            found = Some((uuid.clone(), xid.parts()));
             break;
         }
     }
-    Ok(found.map(|(uuid, xid)| EventHead {
-        device: library.handle(&uuid),
-        kind: XID,
-        data: xid,
+    Ok(found.map(|(uuid, (xid, instance))| {
+        let head = EventHead {
+            device: library.handle(&uuid),
+            kind: XID,
+            data: xid,
+        };
+        (head, instance)
     }))
 }
 
-fn wait(set: nvmlEventSet_t, timeout_ms: c_uint) -> Answer<EventHead> {
+fn wait(set: nvmlEventSet_t, timeout_ms: c_uint) -> Answer<Event> {
     let started = Instant::now();
     let timeout = Duration::from_millis(u64::from(timeout_ms));
     loop {
@@ -147,19 +154,20 @@ nvml_calls! {
 
     /// Waits for an event, with the numbers of instances.
     fn nvmlEventSetWait_v2(set: nvmlEventSet_t, to: *mut sys::nvmlEventData_t, timeout_ms: c_uint) {
-        let event = wait(set, timeout_ms)?;
+        let (event, instance) = wait(set, timeout_ms)?;
+        let (gpu_instance, compute_instance) = instance.unwrap_or((NO_INSTANCE, NO_INSTANCE));
         put(to, sys::nvmlEventData_t {
             device: event.device,
             eventType: event.kind,
             eventData: event.data,
-            gpuInstanceId: NO_INSTANCE,
-            computeInstanceId: NO_INSTANCE,
+            gpuInstanceId: gpu_instance,
+            computeInstanceId: compute_instance,
         })
     }
 
     /// Waits for an event, in the structure without instances.
     fn nvmlEventSetWait(set: nvmlEventSet_t, to: *mut sys::nvmlEventData_t, timeout_ms: c_uint) {
-        put(to.cast(), wait(set, timeout_ms)?)
+        put(to.cast(), wait(set, timeout_ms)?.0)
     }
 
     /// Forgets a set.

@@ -6,7 +6,7 @@ use nvml_wrapper_sys::bindings as sys;
 use sys::{nvmlDevice_t, nvmlGpmSample_t};
 
 use crate::border::{Answer, Refusal, put};
-use crate::library::{Library, current};
+use crate::library::{Library, current, memory_percent};
 use crate::machine::{Architecture, Device};
 
 /// A sample of a load; one that was made and not yet taken has none.
@@ -81,8 +81,7 @@ fn metric(id: sys::nvmlGpmMetricId_t, load_percent: u32) -> Option<u32> {
     match id {
         sys::nvmlGpmMetricId_t_NVML_GPM_METRIC_GRAPHICS_UTIL
         | sys::nvmlGpmMetricId_t_NVML_GPM_METRIC_SM_UTIL => Some(load_percent),
-        // Work that computes half the time moves memory in half of that.
-        sys::nvmlGpmMetricId_t_NVML_GPM_METRIC_DRAM_BW_UTIL => Some(load_percent / 2),
+        sys::nvmlGpmMetricId_t_NVML_GPM_METRIC_DRAM_BW_UTIL => Some(memory_percent(load_percent)),
         _ => None,
     }
 }

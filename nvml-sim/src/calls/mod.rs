@@ -1,5 +1,6 @@
 //! The calls that are simulated, by subject; all others are in `stubs`.
 
+pub(crate) mod accounting;
 pub(crate) mod compute;
 pub(crate) mod device;
 pub(crate) mod events;
@@ -10,3 +11,4 @@ pub(crate) mod mig;
 pub(crate) mod processes;
 pub(crate) mod system;
 pub(crate) mod telemetry;
+pub(crate) mod vgpu;

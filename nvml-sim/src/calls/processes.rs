@@ -7,7 +7,7 @@ use nvml_wrapper_sys::bindings as sys;
 use sys::nvmlDevice_t;
 
 use crate::border::{Answer, Refusal, put_list};
-use crate::library::{On, Target, current};
+use crate::library::{On, Target, current, memory_percent};
 use crate::machine::ProcessKind;
 
 /// The instance number of a process that runs on a whole device.
@@ -81,7 +81,7 @@ fn utilization(device: nvmlDevice_t) -> Answer<Vec<sys::nvmlProcessUtilizationSa
         pid: process.pid,
         timeStamp: now,
         smUtil: process.load_percent.min(100),
-        memUtil: 0,
+        memUtil: memory_percent(process.load_percent.min(100)),
         encUtil: 0,
         decUtil: 0,
     };

@@ -6,7 +6,7 @@ use nvml_wrapper_sys::bindings as sys;
 use sys::{nvmlDevice_t, nvmlPstates_t};
 
 use crate::border::{Answer, Refusal, check_version, put, version_word};
-use crate::library::current;
+use crate::library::{current, memory_percent};
 use crate::machine::Device;
 
 /// An idle card in a cooled room.
@@ -22,10 +22,6 @@ pub(crate) fn temperature_c(device: &Device) -> u32 {
     device.telemetry.temperature_c.unwrap_or(IDLE_TEMPERATURE_C)
 }
 
-fn busy(device: &Device) -> bool {
-    device.telemetry.utilization_gpu_percent > 0
-}
-
 fn max_clock(device: &Device, kind: sys::nvmlClockType_t) -> Answer<c_uint> {
     match kind {
         sys::nvmlClockType_enum_NVML_CLOCK_GRAPHICS
@@ -36,10 +32,11 @@ fn max_clock(device: &Device, kind: sys::nvmlClockType_t) -> Answer<c_uint> {
     }
 }
 
-fn clock(device: &Device, kind: sys::nvmlClockType_t) -> Answer<c_uint> {
-    let highest = max_clock(device, kind)?;
+fn clock(handle: nvmlDevice_t, kind: sys::nvmlClockType_t) -> Answer<c_uint> {
+    let mut library = current()?;
+    let highest = max_clock(library.device(handle)?, kind)?;
     // Memory of these cards runs at its full clock whether or not there is work.
-    if busy(device) || kind == sys::nvmlClockType_enum_NVML_CLOCK_MEM {
+    if library.busy(handle)? || kind == sys::nvmlClockType_enum_NVML_CLOCK_MEM {
         Ok(highest)
     } else {
         Ok(highest * IDLE_CLOCK_PERCENT / 100)
@@ -49,9 +46,11 @@ fn clock(device: &Device, kind: sys::nvmlClockType_t) -> Answer<c_uint> {
 /// Data centre cards with persistence stay in their highest state, with work or without.
 const PERFORMANCE_STATE: nvmlPstates_t = sys::nvmlPStates_enum_NVML_PSTATE_0;
 
-fn clocks_event_reasons(device: &Device) -> c_ulonglong {
-    let reasons = device.telemetry.clocks_event_reasons;
-    reasons.unwrap_or_else(|| c_ulonglong::from(!busy(device)))
+fn clocks_event_reasons(handle: nvmlDevice_t) -> Answer<c_ulonglong> {
+    let mut library = current()?;
+    let reasons = library.device(handle)?.telemetry.clocks_event_reasons;
+    let busy = library.busy(handle)?;
+    Ok(reasons.unwrap_or_else(|| c_ulonglong::from(!busy)))
 }
 
 nvml_calls! {
@@ -63,8 +62,9 @@ nvml_calls! {
             // A device that is cut tells of no load.
             return Err(Refusal::NotSupported);
         }
-        let (uuid, memory) = (device.uuid.clone(), device.telemetry.utilization_memory_percent);
+        let (uuid, told) = (device.uuid.clone(), device.telemetry.utilization_memory_percent);
         let gpu = library.load_percent(&uuid)?;
+        let memory = if told > 0 { told } else { memory_percent(gpu) };
         put(to, sys::nvmlUtilization_t { gpu, memory })
     }
 
@@ -140,7 +140,7 @@ nvml_calls! {
 
     /// A clock.
     fn nvmlDeviceGetClockInfo(device: nvmlDevice_t, kind: sys::nvmlClockType_t, to: *mut c_uint) {
-        put(to, clock(current()?.device(device)?, kind)?)
+        put(to, clock(device, kind)?)
     }
 
     /// A clock's highest value.
@@ -162,12 +162,12 @@ nvml_calls! {
 
     /// Why the clocks are as they are.
     fn nvmlDeviceGetCurrentClocksEventReasons(device: nvmlDevice_t, to: *mut c_ulonglong) {
-        put(to, clocks_event_reasons(current()?.device(device)?))
+        put(to, clocks_event_reasons(device)?)
     }
 
     /// Why the clocks are as they are, under the older name.
     fn nvmlDeviceGetCurrentClocksThrottleReasons(device: nvmlDevice_t, to: *mut c_ulonglong) {
-        put(to, clocks_event_reasons(current()?.device(device)?))
+        put(to, clocks_event_reasons(device)?)
     }
 
     /// Memory errors, corrected (0) or not (1), since the driver was loaded (0) or ever (1).
