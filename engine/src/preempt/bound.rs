@@ -25,7 +25,7 @@ impl Search<'_> {
     /// victims for each device, the last in part. One step is needed anyhow.
     pub(super) fn cost_least(&self, ledger: &Ledger<'_, '_>, node: usize, devices: i64) -> i128 {
         let free = i64::from(devices_free(ledger, node, Sight::Later).count_ones());
-        let mut missing = i128::from(devices - free);
+        let missing = i128::from(devices - free);
         if missing <= 0 {
             return 0;
         }
@@ -40,18 +40,7 @@ impl Search<'_> {
                 (self.herd.cost(berth), i128::from(held.count_ones().max(1)))
             })
             .collect();
-        // The dearer for each device is later; no product of these comes near a limit.
-        steps.sort_unstable_by(|a, b| (a.0 * b.1).cmp(&(b.0 * a.1)));
-        let mut least = 0;
-        for (cost, held) in steps {
-            let taken = missing.min(held);
-            least += cost * taken / held;
-            missing -= taken;
-            if missing == 0 {
-                break;
-            }
-        }
-        least
+        least_for(&mut steps, missing).0
     }
 
     /// Whether there may be room if all candidates left at once, by counting whole devices. Each
@@ -196,6 +185,25 @@ impl Search<'_> {
         }
         supply.spares(stays, self.newcomer.workers)
     }
+}
+
+/// The least that steps cost that free so much, each given by its cost and what it frees, the last in
+/// part; and how much is lacking after all of them.
+pub(super) fn least_for(steps: &mut Vec<(i128, i128)>, missing: i128) -> (i128, i128) {
+    let mut missing = missing.max(0);
+    steps.retain(|(_, frees)| *frees > 0);
+    // The dearer for what it frees is later; no product of these comes near a limit.
+    steps.sort_unstable_by(|a, b| (a.0 * b.1).cmp(&(b.0 * a.1)));
+    let mut least = 0;
+    for &(cost, frees) in steps.iter() {
+        if missing == 0 {
+            break;
+        }
+        let taken = missing.min(frees);
+        least += cost * taken / frees;
+        missing -= taken;
+    }
+    (least, missing)
 }
 
 fn held_on(slots: &[Rc<Slot>], node: usize) -> u64 {
