@@ -210,3 +210,18 @@ fn held_on(slots: &[Rc<Slot>], node: usize) -> u64 {
     let here = slots.iter().filter(|slot| slot.node == node);
     here.fold(0, |all, slot| all | slot.devices)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::least_for;
+
+    #[test]
+    fn the_last_step_counts_in_part_and_what_is_lacking_is_told() {
+        let steps = [(40, 4), (0, 1), (6, 2), (9, 0)];
+        for (missing, least, lacking) in [(-1, 0, 0), (1, 0, 0), (3, 6, 0), (5, 26, 0), (9, 46, 2)]
+        {
+            let told = least_for(&mut steps.to_vec(), missing);
+            assert_eq!(told, (least, lacking), "for {missing}");
+        }
+    }
+}
