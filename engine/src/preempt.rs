@@ -7,6 +7,7 @@
 mod binding;
 mod bound;
 mod choice;
+mod floors;
 mod front;
 mod herd;
 mod herds;
@@ -99,6 +100,15 @@ impl Stake {
         let ran = (self.started).map_or(0, |started| (now - started).num_seconds().max(0));
         let since = (self.checkpoint_seconds).map_or(ran, |each| ran % each.max(1));
         i128::from(self.milli) * i128::from(since)
+    }
+
+    /// What it costs at this moment and at any later one at least: what is lost grows until the next
+    /// checkpoint.
+    fn cost_from(&self, now: Timestamp) -> i128 {
+        match self.checkpoint_seconds {
+            Some(_) => i128::from(self.milli) * i128::from(self.restart_seconds),
+            None => self.cost(now),
+        }
     }
 
     /// Devices × (time since the last checkpoint + restart).

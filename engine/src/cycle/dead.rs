@@ -9,7 +9,7 @@ use crate::backfill;
 use crate::index::Amount;
 use crate::ledger::{Ledger, Sight, Slot};
 use crate::order::Line;
-use crate::place::{Query, holds_one, place, stands_free};
+use crate::place::{Query, stands_free};
 use crate::quota;
 use crate::world::Stopped;
 
@@ -24,8 +24,6 @@ pub(super) struct Dead {
     all: bool,
     /// By kin, where one of it could start when that was last looked for.
     spare: Vec<Option<Spare>>,
-    /// By kin: from this place in the pool's list of nodes on none takes one of it any more.
-    full_from: Vec<usize>,
 }
 
 /// Where something could start.
@@ -74,7 +72,6 @@ impl Dead {
             kins: line.buckets().each_kin().map(|_| false).collect(),
             all: false,
             spare: line.buckets().each_kin().map(|_| None).collect(),
-            full_from: line.buckets().each_kin().map(|_| usize::MAX).collect(),
             line: Rc::clone(line),
         }
     }
@@ -187,7 +184,7 @@ impl Cycle<'_, '_> {
             return None;
         }
         if dead.spare[kin].is_none() && facts.stint.workers == 1 {
-            let slots = self.last_place(work, pool, &mut dead.full_from[kin]);
+            let slots = self.ledger.last_place(Query::start(self.index, work, pool));
             dead.spare[kin] = slots.map(|slots| Spare { work, slots });
         }
         let slots = &dead.spare[kin].as_ref()?.slots;
@@ -204,31 +201,6 @@ impl Cycle<'_, '_> {
             return None;
         }
         Some((kin, slots.clone()))
-    }
-
-    /// A place for one worker on the last node that takes it: what starts takes it last, where nodes are
-    /// filled one after another, so that it stays known for long.
-    fn last_place(
-        &mut self,
-        work: usize,
-        pool: usize,
-        full_from: &mut usize,
-    ) -> Option<Vec<Rc<Slot>>> {
-        let nodes = &self.index.pools[pool].nodes;
-        let query = Query::start(self.index, work, pool);
-        *full_from = (*full_from).min(nodes.len());
-        while let Some(at) = full_from.checked_sub(1) {
-            let last = [nodes[at]];
-            let found = match holds_one(&self.ledger, query, nodes[at]) {
-                true => place(&mut self.ledger, query.only(&last)),
-                false => None,
-            };
-            if found.is_some() {
-                return found;
-            }
-            *full_from = at;
-        }
-        None
     }
 
     /// The kin that cannot start any more where they were known to, now that something has on these

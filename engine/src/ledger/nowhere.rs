@@ -1,6 +1,7 @@
-//! Gangs that have no place to start, kept until a node that has come to have more free could take a worker of them;
-//! and where those that have one were placed, as long as all stands where it does.
+//! Gangs that have no place to start, and from which node on none takes a worker, kept until a node that has come to
+//! have more free could; and where those that have a place were placed, as long as all stands where it does.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
@@ -34,6 +35,8 @@ impl Mark {
 pub(crate) struct Nowhere {
     /// By gang: nodes before this one in `gained` are known to do nothing for it.
     gangs: FxHashMap<Gang, usize>,
+    /// By gang of one worker: which of the last nodes of its pool do not take it.
+    full: FxHashMap<Gang, Full>,
     /// Nodes on which something has become free, in that order.
     gained: Vec<usize>,
     /// By node: how long `gained` was when it was last written there.
@@ -42,6 +45,17 @@ pub(crate) struct Nowhere {
     read: usize,
     /// How often anybody did.
     looks: u64,
+}
+
+/// The last nodes of a pool, by their places in its list, that do not take a worker.
+#[derive(Debug)]
+struct Full {
+    /// From this place on none did.
+    from: usize,
+    /// Places after it that may by now.
+    but: BTreeSet<usize>,
+    /// Nodes before this one in `gained` are known.
+    read: usize,
 }
 
 impl Nowhere {
@@ -92,9 +106,15 @@ impl Nowhere {
         if self.gangs.len() > GANGS_MAX {
             self.forget();
         }
+        let read = self.read_all();
+        self.gangs.insert(gang, read);
+    }
+
+    /// How much there is to know, now that somebody knows it.
+    fn read_all(&mut self) -> usize {
         self.looks += 1;
         self.read = self.gained.len();
-        self.gangs.insert(gang, self.read);
+        self.read
     }
 }
 
@@ -139,6 +159,41 @@ impl Ledger<'_, '_> {
                 None => self.nowhere.insert(gang),
             }
         }
+        found
+    }
+
+    /// A place for one worker on the last node that takes it: what starts takes it last, where nodes are
+    /// filled one after another, so that it stays known for long.
+    pub fn last_place(&mut self, query: Query<'_>) -> Option<Vec<Rc<Slot>>> {
+        let gang = gang(self.index, query)?;
+        let nodes = &self.index.pools[query.pool].nodes;
+        let known = self.nowhere.full.remove(&gang);
+        let mut full = known.unwrap_or_else(|| Full {
+            from: nodes.len(),
+            but: BTreeSet::new(),
+            read: self.nowhere.gained.len(),
+        });
+        let gained = self.nowhere.gained[full.read..].iter();
+        let places = gained.filter_map(|node| nodes.binary_search(node).ok());
+        full.but.extend(places.filter(|at| *at >= full.from));
+        let mut found = None;
+        while let Some(at) = full.but.last().copied().or(full.from.checked_sub(1)) {
+            let last = [nodes[at]];
+            if holds_one(self, query, nodes[at]) {
+                found = place(self, query.only(&last));
+            }
+            if found.is_some() {
+                break;
+            }
+            if full.but.pop_last().is_none() {
+                full.from = at;
+            }
+        }
+        if self.nowhere.full.len() > GANGS_MAX {
+            self.nowhere.forget();
+        }
+        full.read = self.nowhere.read_all();
+        self.nowhere.full.insert(gang, full);
         found
     }
 }

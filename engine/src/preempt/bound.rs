@@ -25,7 +25,7 @@ impl Search<'_> {
     /// victims for each device, the last in part. One step is needed anyhow.
     pub(super) fn cost_least(&self, ledger: &Ledger<'_, '_>, node: usize, devices: i64) -> i128 {
         let free = i64::from(devices_free(ledger, node, Sight::Later).count_ones());
-        let mut missing = i128::from(devices - free);
+        let missing = i128::from(devices - free);
         if missing <= 0 {
             return 0;
         }
@@ -40,18 +40,7 @@ impl Search<'_> {
                 (self.herd.cost(berth), i128::from(held.count_ones().max(1)))
             })
             .collect();
-        // The dearer for each device is later; no product of these comes near a limit.
-        steps.sort_unstable_by(|a, b| (a.0 * b.1).cmp(&(b.0 * a.1)));
-        let mut least = 0;
-        for (cost, held) in steps {
-            let taken = missing.min(held);
-            least += cost * taken / held;
-            missing -= taken;
-            if missing == 0 {
-                break;
-            }
-        }
-        least
+        least_for(&mut steps, missing).0
     }
 
     /// Whether there may be room if all candidates left at once, by counting whole devices. Each
@@ -198,7 +187,41 @@ impl Search<'_> {
     }
 }
 
+/// The least that steps cost that free so much, each given by its cost and what it frees, the last in
+/// part; and how much is lacking after all of them.
+pub(super) fn least_for(steps: &mut Vec<(i128, i128)>, missing: i128) -> (i128, i128) {
+    let mut missing = missing.max(0);
+    steps.retain(|(_, frees)| *frees > 0);
+    // The dearer for what it frees is later; no product of these comes near a limit.
+    steps.sort_unstable_by(|a, b| (a.0 * b.1).cmp(&(b.0 * a.1)));
+    let mut least = 0;
+    for &(cost, frees) in steps.iter() {
+        if missing == 0 {
+            break;
+        }
+        let taken = missing.min(frees);
+        least += cost * taken / frees;
+        missing -= taken;
+    }
+    (least, missing)
+}
+
 fn held_on(slots: &[Rc<Slot>], node: usize) -> u64 {
     let here = slots.iter().filter(|slot| slot.node == node);
     here.fold(0, |all, slot| all | slot.devices)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::least_for;
+
+    #[test]
+    fn the_last_step_counts_in_part_and_what_is_lacking_is_told() {
+        let steps = [(40, 4), (0, 1), (6, 2), (9, 0)];
+        for (missing, least, lacking) in [(-1, 0, 0), (1, 0, 0), (3, 6, 0), (5, 26, 0), (9, 46, 2)]
+        {
+            let told = least_for(&mut steps.to_vec(), missing);
+            assert_eq!(told, (least, lacking), "for {missing}");
+        }
+    }
 }

@@ -243,6 +243,8 @@ impl Search<'_> {
         let undercuts = (spare || unit.right == Right::Share)
             && self.undercut_of(ledger, team, unit.amount) > self.undercut_of(ledger, team, 0);
         if undercuts {
+            self.spared
+                .set(self.spared.get() || unit.right != Right::Share);
             return false;
         }
         match unit.right {

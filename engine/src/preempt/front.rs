@@ -51,7 +51,7 @@ impl Search<'_> {
         spare: bool,
     ) -> Option<Unit> {
         if let Some(last) = taken.last() {
-            known.step(ledger.index, self.rules, last);
+            known.step(ledger.index, self.rules, last, self.newcomer.work);
         }
         self.look_again(ledger, front, taken);
         let shrunk = taken.iter().filter(|t| t.keep > 0);
@@ -65,9 +65,18 @@ impl Search<'_> {
             .flocks
             .chunk_by(|a, b| a.first == b.first)
             .find_map(|alike| {
-                let alike = self.even_with(ledger, alike, &mut even);
+                let left = alike.iter().filter(|flock| !known.is_spent(flock.team));
+                let left: Vec<Flock> = left.copied().collect();
+                if left.is_empty() {
+                    return None;
+                }
+                let alike = self.open_with(ledger, &left, &mut even);
                 let shrunk = self.shrunk(ledger, &alike, &shrunk);
-                self.next_of(ledger, &alike, shrunk, taken, spare, known)
+                let next = self.next_of(ledger, &alike, shrunk, taken, spare, known);
+                if next.is_none() {
+                    known.spend(left.iter().map(|flock| flock.team));
+                }
+                next
             })
     }
 
@@ -226,18 +235,24 @@ impl Search<'_> {
         }
     }
 
-    /// Of some teams those that the newcomer might even out with: of whom it is not above now, since
-    /// a share only falls with a victim. What is found of two branches of the tree is kept.
-    fn even_with(
+    /// Of some teams those that the newcomer might take something from: for whose work it is in its guarantee,
+    /// or of whom it is not above now, since a share only falls with a victim. What is found of two branches
+    /// of the tree is kept.
+    fn open_with(
         &self,
         ledger: &mut Ledger<'_, '_>,
         flocks: &[Flock],
         known: &mut FxHashMap<(usize, usize), bool>,
     ) -> Vec<Flock> {
-        let mut even = flocks.to_vec();
-        even.retain(|flock| {
-            if flock.right != Right::Share {
-                return true;
+        let mut open = flocks.to_vec();
+        open.retain(|flock| {
+            match flock.right {
+                // In a mixed set the newcomer may come into its guarantee by the end.
+                Right::Reclaim if self.newcomer.rights.len() == 1 => {
+                    return self.inside_against(ledger, flock.team, self.newcomer.amount);
+                }
+                Right::Reclaim | Right::Priority => return true,
+                Right::Share => {}
             }
             let Some(branches) = self.parting(ledger.index, flock.team) else {
                 return false;
@@ -246,6 +261,6 @@ impl Search<'_> {
             let tell = || self.evens_out(ledger, flock.team, self.newcomer.amount, &none);
             *known.entry(branches).or_insert_with(tell)
         });
-        even
+        open
     }
 }

@@ -9,10 +9,10 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use domain::Timestamp;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::floors::{Floor, Floors};
 use super::search::{Turn, Unit};
-use super::single::device_least;
 use super::{Right, Rules, Stake};
 use crate::index::{Amount, Index};
 use crate::ledger::{Ledger, Sight, Slot, Standing};
@@ -94,17 +94,18 @@ pub(super) struct Berth {
     /// The devices that it stands on, as bits, and how many parts of devices these are.
     pub devices: u64,
     pub parts: u32,
+    /// What it has of the host.
+    pub cpus: i64,
+    pub memory: i64,
     /// What its first step loses.
     stake: Stake,
 }
 
-/// What a whole device of a node costs at least.
-#[derive(Debug, Clone, Copy)]
-enum Least {
-    /// Nobody has asked since something changed there.
-    Unknown,
-    /// Nothing, where none can be had.
-    Told(Option<i128>),
+impl Berth {
+    /// What its first step costs from a moment on at least.
+    pub fn cost_from(&self, at: Timestamp) -> i128 {
+        self.stake.cost_from(at)
+    }
 }
 
 /// The work of one pool.
@@ -123,7 +124,7 @@ pub(crate) struct Herd {
     /// No step frees more devices.
     pub devices_most: i64,
     cheapest: OnceCell<Vec<(i128, usize)>>,
-    devices: RefCell<Vec<Least>>,
+    floors: Floors,
 }
 
 impl Herd {
@@ -158,7 +159,7 @@ impl Herd {
             devices_on: vec![0; nodes],
             devices_most: 1,
             cheapest: OnceCell::new(),
-            devices: RefCell::new(vec![Least::Unknown; nodes]),
+            floors: Floors::of(index.world.now, nodes),
         };
         for work in 0..index.works.len() {
             if Self::pool_of(ledger, work) == Some(pool) {
@@ -192,17 +193,18 @@ impl Herd {
             };
             if berths.get(at).is_none_or(|berth| berth.work != work) {
                 let stake = member.stake;
-                let (devices, parts) = (0, 0);
-                berths.insert(
-                    at,
-                    Berth {
-                        work,
-                        devices,
-                        parts,
-                        stake,
-                    },
-                );
+                let berth = Berth {
+                    work,
+                    devices: 0,
+                    parts: 0,
+                    cpus: 0,
+                    memory: 0,
+                    stake,
+                };
+                berths.insert(at, berth);
             }
+            berths[at].cpus += slot.cpus;
+            berths[at].memory += slot.memory;
             berths[at].devices |= slot.devices;
             berths[at].parts += slot.parts.len() as u32;
             self.devices_on[slot.node] |= slot.devices;
@@ -241,19 +243,15 @@ impl Herd {
         }
         (0..self.sizes.len()).for_each(|team| self.unorder(team));
         self.cheapest = OnceCell::new();
-        self.devices.get_mut().fill(Least::Unknown);
+        self.floors.turn(now);
     }
 
     /// Whether it is what would be gathered now, when nothing was taken from anybody.
     pub(super) fn is_like(&mut self, ledger: &Ledger<'_, '_>, pool: usize) -> bool {
         self.turn(ledger.index.world.now);
         let fresh = Self::gather(ledger, pool);
-        let devices = self.devices.borrow();
-        let told = devices.iter().enumerate().all(|(node, least)| match least {
-            Least::Unknown => true,
-            Least::Told(least) => *least == device_least(ledger, &fresh, node, &|_| true),
-        });
-        told && self.teams().all(|team| self.team(team) == fresh.team(team))
+        self.floors.are_like(ledger, &fresh)
+            && self.teams().all(|team| self.team(team) == fresh.team(team))
             && self.sizes == fresh.sizes
             && self.berths == fresh.berths
             && self.devices_on == fresh.devices_on
@@ -269,7 +267,7 @@ impl Herd {
 
     /// Something was put on a node or taken from it.
     pub(super) fn spoil(&self, node: usize) {
-        self.devices.borrow_mut()[node] = Least::Unknown;
+        self.floors.spoil(node);
     }
 
     /// The numbers of the teams.
@@ -327,24 +325,17 @@ impl Herd {
     }
 
     /// Nodes with what a whole device costs there at least, the least first.
-    pub fn devices(&self, ledger: &Ledger<'_, '_>) -> Vec<(i128, usize)> {
-        let mut known = self.devices.borrow_mut();
-        let nodes = (0..self.berths.len()).filter(|&node| !self.on(node).is_empty());
-        let mut sites: Vec<(i128, usize)> = nodes
-            .filter_map(|node| {
-                let least = match known[node] {
-                    Least::Told(least) => least,
-                    Least::Unknown => {
-                        let least = device_least(ledger, self, node, &|_| true);
-                        known[node] = Least::Told(least);
-                        least
-                    }
-                };
-                Some((least?, node))
-            })
-            .collect();
-        sites.sort_unstable();
-        sites
+    pub(super) fn devices(&self, ledger: &Ledger<'_, '_>) -> Vec<(i128, usize)> {
+        self.floors.sites(ledger, self, |floor| floor.device)
+    }
+
+    /// The same for a part of a device.
+    pub(super) fn parts(&self, ledger: &Ledger<'_, '_>, milli: i64) -> Vec<(i128, usize)> {
+        let least = |floor: Floor| match floor.left >= milli {
+            true => Some(0),
+            false => floor.step,
+        };
+        self.floors.sites(ledger, self, least)
     }
 
     /// Whether it has steps of a kind.
@@ -367,13 +358,21 @@ pub(super) struct Known {
     /// What teams run of lower priority than some work of theirs that work could displace, by
     /// team and priority.
     lower: FxHashMap<(usize, i64), Amount>,
+    /// Teams that were found to have nothing to lose. What others lose leaves a team less to lose, but for
+    /// those above whom the newcomer stands, too.
+    spent: FxHashSet<usize>,
 }
 
 impl Known {
-    /// A step was taken.
-    pub fn step(&mut self, index: &Index<'_>, rules: &Rules, unit: &Unit) {
+    /// A step was taken for a newcomer.
+    pub fn step(&mut self, index: &Index<'_>, rules: &Rules, unit: &Unit, newcomer: usize) {
         self.rightful.clear();
         let facts = &index.works[unit.victim];
+        let own = &index.teams[index.works[newcomer].team].path;
+        if index.teams[facts.team].path.iter().any(|t| own.contains(t)) {
+            self.spent.clear();
+        }
+        self.spent.remove(&facts.team);
         let single = facts.stint.placed <= facts.stint.least;
         // What goes whole to even out shares was open to its own team's work, too.
         let whole = unit.right == Right::Share && unit.keep == 0 && single;
@@ -384,6 +383,16 @@ impl Known {
             }
             *team != facts.team || whole
         });
+    }
+
+    /// Whether a team is known to have nothing to lose.
+    pub fn is_spent(&self, team: usize) -> bool {
+        self.spent.contains(&team)
+    }
+
+    /// Keeps in mind that some have not.
+    pub fn spend(&mut self, teams: impl Iterator<Item = usize>) {
+        self.spent.extend(teams);
     }
 
     /// Whether a step is known not to be rightful.

@@ -2,9 +2,13 @@
 
 mod take;
 
+use std::cell::Cell;
 use std::cmp::{Ordering, Reverse};
 use std::rc::Rc;
 
+use rustc_hash::FxHashSet;
+
+use super::single::Single;
 use super::{Herd, Right, Room, Rules, Victim};
 use crate::index::{Amount, Index, Need};
 use crate::ledger::{Ledger, Slot};
@@ -132,6 +136,8 @@ pub(super) struct Search<'a> {
     pub(super) newcomer: Newcomer,
     pub(super) rules: &'a Rules,
     pub(super) herd: Rc<Herd>,
+    /// Whether a step was passed over that would have been taken but for a guarantee.
+    pub(super) spared: Cell<bool>,
 }
 
 impl Newcomer {
@@ -156,6 +162,7 @@ impl<'a> Search<'a> {
             herd: Herd::of(ledger, newcomer.pool),
             newcomer,
             rules,
+            spared: Cell::new(false),
         }
     }
 
@@ -197,64 +204,35 @@ impl<'a> Search<'a> {
     /// The least harmful room over all sites. Sites are tried from where it may cost least, until
     /// none can cost less than what has been found.
     fn best(&self, ledger: &mut Ledger<'_, '_>) -> Option<Room> {
-        let nodes = &ledger.index.pools[self.newcomer.pool].nodes;
+        let pool_rank = ledger.index.pools[self.newcomer.pool].nodes.len();
         let single = self.single(ledger);
-        let sites = match &single {
-            Some(_) => self.herd.devices(ledger),
+        let mut nodes = match &single {
+            Some(_) => self.single_sites(ledger),
             None => self.sites(ledger),
         };
-        let domains = self.domain_sites(ledger);
+        let mut domains = self.domain_sites(ledger);
+        let mut whole = true;
         let mut best: Option<Outcome> = None;
-        let keep = |best: &mut Option<Outcome>, found: Option<Outcome>| {
-            if let Some(found) = found
-                && best.as_ref().is_none_or(|b| found.harm < b.harm)
-            {
-                *best = Some(found);
-            }
-        };
-        for spare_guarantees in [true, false] {
-            // The least that any site costs that was tried, where that is told for single devices.
-            let mut least_tried = i128::MAX;
-            for (least, node) in &sites {
-                let rank = nodes.partition_point(|n| n < node);
-                let mut even = match against(&best, *least) {
-                    Against::Beaten => break,
-                    Against::Even => true,
-                    Against::Open => false,
-                };
-                if let Some(single) = &single {
-                    let Some(sure) = self.device_least(ledger, single, *node) else {
-                        continue;
-                    };
-                    match against(&best, sure) {
-                        Against::Beaten => continue,
-                        Against::Even => even = true,
-                        Against::Open => {}
-                    }
-                    least_tried = least_tried.min(sure);
-                }
-                if even && !self.comes_first(ledger, *node, &best) {
-                    continue;
-                }
-                if self.could_hold_all(ledger, *node) {
-                    let found = self.greedy(ledger, Some(&[*node]), rank, spare_guarantees);
-                    keep(&mut best, found);
-                }
-            }
-            // Room found over the pool is on some node, and costs no less than there.
-            if single.is_some() && !matches!(against(&best, least_tried), Against::Open) {
-                continue;
-            }
-            for (least, at, domain) in &domains {
-                let rank = nodes.len() + 1 + at;
+        for spare in [true, false] {
+            // Where no step was passed over for a guarantee the same is found without a look at those, and
+            // what was not worth a try is not now.
+            nodes = self.try_nodes(ledger, nodes, &single, spare, &mut best);
+            domains.retain(|(least, at, domain)| {
                 if matches!(against(&best, *least), Against::Beaten) {
-                    break;
+                    return false;
                 }
-                let found = self.worker_by_worker(ledger, domain, rank, spare_guarantees);
+                let rank = pool_rank + 1 + at;
+                self.spared.set(false);
+                let found = self.worker_by_worker(ledger, domain, rank, spare);
                 keep(&mut best, found);
+                self.spared.get()
+            });
+            if whole {
+                self.spared.set(false);
+                let found = self.over_pool(ledger, &single, pool_rank, spare, &best);
+                keep(&mut best, found);
+                whole = self.spared.get();
             }
-            let found = self.greedy(ledger, None, nodes.len(), spare_guarantees);
-            keep(&mut best, found);
         }
         best.map(|outcome| Room {
             victims: victims(&outcome.units),
@@ -262,14 +240,95 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// Whether the first who might be taken on a node comes before the first of what has been found.
+    /// Tries nodes, the cheapest first; gives those on which a guarantee was in the way.
+    fn try_nodes(
+        &self,
+        ledger: &mut Ledger<'_, '_>,
+        sites: Vec<(i128, usize)>,
+        single: &Option<Single>,
+        spare: bool,
+        best: &mut Option<Outcome>,
+    ) -> Vec<(i128, usize)> {
+        let nodes = &ledger.index.pools[self.newcomer.pool].nodes;
+        let mut again = Vec::new();
+        for (least, node) in sites {
+            if matches!(against(best, least), Against::Beaten) {
+                break;
+            }
+            let mut sure = least;
+            if let Some(single) = single {
+                let Some((devices, all)) = self.single_least(ledger, single, node) else {
+                    continue;
+                };
+                single.least.set(devices.min(single.least.get()));
+                let Some(all) = all else { continue };
+                sure = all;
+            }
+            let rank = nodes.partition_point(|n| *n < node);
+            match against(best, sure) {
+                Against::Beaten => continue,
+                Against::Even if !self.comes_first(ledger, node, rank, best) => continue,
+                _ => {}
+            }
+            if self.could_hold_all(ledger, node) {
+                self.spared.set(false);
+                let found = self.greedy(ledger, Some(&[node]), rank, spare);
+                keep(best, found);
+                if self.spared.get() {
+                    again.push((least, node));
+                }
+            }
+        }
+        again
+    }
+
+    /// Room found over the whole pool, where it may harm less than what has been found: that of a single
+    /// worker is on a node that some of those who leave stand on.
+    fn over_pool(
+        &self,
+        ledger: &mut Ledger<'_, '_>,
+        single: &Option<Single>,
+        rank: usize,
+        spare: bool,
+        best: &Option<Outcome>,
+    ) -> Option<Outcome> {
+        if let Some(single) = single
+            && !matches!(against(best, single.least.get()), Against::Open)
+        {
+            return None;
+        }
+        let mark = ledger.mark();
+        let (units, slots) = self.take_until(ledger, None, spare);
+        ledger.rollback(mark);
+        let slots = slots?;
+        // What this plan has shrunk before may be none of the herd.
+        if single.is_some() && self.rules.shrunk().next().is_none() {
+            let taken: FxHashSet<usize> = units.iter().map(|unit| unit.victim).collect();
+            let there = taken.iter().flat_map(|&work| ledger.slots(work));
+            let there: FxHashSet<usize> = there.map(|slot| slot.node).collect();
+            let leaves = |work: usize| taken.contains(&work);
+            let least = |&node: &usize| self.least_where(ledger, node, &leaves)?.1;
+            let least = there.iter().filter_map(least).min();
+            if least.is_none_or(|least| matches!(against(best, least), Against::Beaten)) {
+                return None;
+            }
+        }
+        Some(self.spare(ledger, units, slots, None, rank))
+    }
+
+    /// Whether the first who might be taken on a node comes before the first of what has been found, or is
+    /// the same and the node comes first.
     fn comes_first(
         &self,
         ledger: &mut Ledger<'_, '_>,
         node: usize,
+        rank: usize,
         best: &Option<Outcome>,
     ) -> bool {
-        let Some(first) = best.as_ref().and_then(|best| best.harm.turns.first()) else {
+        let Some((first, site)) = best
+            .as_ref()
+            .and_then(|best| Some((best.harm.turns.first()?, best.harm.site)))
+        else {
             return true;
         };
         let inside = self.inside(ledger);
@@ -277,7 +336,7 @@ impl<'a> Search<'a> {
         let mut turns = options
             .iter()
             .map(|(flock, member)| member.turn(flock.first));
-        turns.any(|turn| turn < *first)
+        turns.any(|turn| (&turn, rank) < (first, site))
     }
 
     /// Single nodes that have victims on them, each with what room there costs at least, the
@@ -371,6 +430,15 @@ impl<'a> Search<'a> {
             && facts.cpus * workers <= machine.row.cpus.milli()
             && facts.memory * workers <= machine.row.memory_mib
             && !self.herd.on(node).is_empty()
+    }
+}
+
+/// Keeps what harms less.
+fn keep(best: &mut Option<Outcome>, found: Option<Outcome>) {
+    if let Some(found) = found
+        && best.as_ref().is_none_or(|b| found.harm < b.harm)
+    {
+        *best = Some(found);
     }
 }
 

@@ -151,7 +151,7 @@ impl Search<'_> {
     }
 
     /// Gives back, in reverse, what turns out not to be needed, and weighs the rest.
-    fn spare(
+    pub(super) fn spare(
         &self,
         ledger: &mut Ledger<'_, '_>,
         mut units: Vec<Unit>,
