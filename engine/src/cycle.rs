@@ -4,6 +4,7 @@ mod begun;
 mod booked;
 mod coming;
 mod dead;
+mod ends;
 mod firm;
 mod grow;
 mod higher;

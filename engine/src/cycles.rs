@@ -56,12 +56,13 @@ pub const STAGES_MAX: usize = 4;
 /// another outcome. Of those that leave already when it begins, these queue again.
 pub fn until_left(mut world: World, again: &BTreeSet<String>) -> Vec<Stage> {
     let now = world.now;
-    let known: BTreeSet<String> = leaving(&world).map(|work| work.name.clone()).collect();
+    let mut known: BTreeSet<String> = leaving(&world).map(|work| work.name.clone()).collect();
     let mut at = now;
     let mut stages = Vec::new();
     loop {
         let made = plan(&world);
         apply(&mut world, &made);
+        known.extend(end_awaited(&mut world, &made));
         stages.push(Stage { at, plan: made });
         let last = leaving(&world)
             .map(|work| work.leaves_at.unwrap_or(now))
@@ -77,6 +78,25 @@ pub fn until_left(mut world: World, again: &BTreeSet<String>) -> Vec<Stage> {
         };
         leave(&mut world, gone);
     }
+}
+
+/// Who ends by itself in place of giving way leaves at its end, for good; gives who that is.
+fn end_awaited(world: &mut World, made: &Plan) -> Vec<String> {
+    let kept = made.nominations.iter();
+    let awaited: BTreeSet<&String> = kept.flat_map(|kept| &kept.waits_for).collect();
+    let shrunk: BTreeSet<&String> = made.preemptions.iter().map(|p| &p.workload).collect();
+    let all = world.workloads.iter_mut();
+    let ending = all.filter(|work| {
+        let stays = work.state == WorkloadState::Running && !shrunk.contains(&work.name);
+        stays && awaited.contains(&work.name)
+    });
+    ending
+        .map(|work| {
+            work.leaves_at = end(work);
+            work.state = WorkloadState::Leaving;
+            work.name.clone()
+        })
+        .collect()
 }
 
 /// All that leaves has left: what is gone for good is taken out, the rest waits again.

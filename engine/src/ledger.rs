@@ -7,6 +7,7 @@
 
 mod future;
 mod held;
+mod lose;
 mod nowhere;
 mod part;
 mod paused;
@@ -374,37 +375,6 @@ impl<'i, 'w> Ledger<'i, 'w> {
             self.occupy(View::Later, work, slot);
         }
         self.settle(work, slots, Standing::Nominated);
-    }
-
-    /// A running workload loses its highest ranks, so that `keep` workers stay.
-    pub fn release(&mut self, work: usize, keep: usize) {
-        let slots = self.slots[work].clone();
-        if slots.len() == self.index.works[work].row.placed.len() {
-            let team = self.index.works[work].team;
-            self.evicted[team] += 1;
-            self.journal.push(Step::Evicted(team));
-        }
-        let gone = &slots[keep.min(slots.len())..];
-        for slot in gone {
-            self.vacate(View::Later, work, slot);
-        }
-        if let Some(first) = gone.first() {
-            let amount = gone.iter().map(|s| s.amount).sum::<Amount>();
-            self.count(
-                self.index.nodes[first.node].pool,
-                work,
-                -amount,
-                -(gone.len() as i64),
-            );
-        }
-        let before = std::mem::replace(
-            &mut self.slots[work],
-            slots[..keep.min(slots.len())].to_vec(),
-        );
-        self.note_slots(work, before);
-        if keep == 0 {
-            self.stand(work, Standing::Leaving);
-        }
     }
 
     /// A running workload has more workers.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use domain::sharing::SharingMode;
 
 use super::profiles::shape;
+use super::time::ends_in_grace;
 use crate::plan::Plan;
 use crate::world::{Charge, Node, NodeState, Placed, Pool, Team, Workload, WorkloadState, World};
 
@@ -194,10 +195,20 @@ impl<'w> Facts<'w> {
             .iter()
             .map(|m| (m.workload.as_str(), placed(&m.placement)))
             .collect();
+        let kept = plan.nominations.iter();
+        let awaited: BTreeSet<&str> = kept
+            .flat_map(|kept| &kept.waits_for)
+            .map(|name| &**name)
+            .collect();
         for work in self.works.values().copied() {
             match work.state {
                 WorkloadState::Running => {
                     self.running.push((work, work.placed.clone()));
+                    let told = keeps.contains_key(work.name.as_str())
+                        || moved.contains_key(work.name.as_str());
+                    if !told && awaited.contains(work.name.as_str()) && ends_in_grace(self, work) {
+                        continue;
+                    }
                     let keep = keeps
                         .get(work.name.as_str())
                         .copied()

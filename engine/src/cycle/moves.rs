@@ -166,6 +166,10 @@ impl Cycle<'_, '_> {
         if making.immovable.contains(&key) || !self.formable(work, pool) {
             return false;
         }
+        // Who has room once others have ended makes nobody move.
+        if self.once_ended(work, pool).is_some() {
+            return false;
+        }
         let Some(moves) = consolidate::find(&mut self.ledger, work, pool, &making.rules) else {
             making.immovable.insert(key);
             return false;
