@@ -5,6 +5,7 @@
 //! them, but with the room that is kept for those that displaced them. A start must fit in
 //! both, a nomination only in the second.
 
+mod aside;
 mod future;
 mod held;
 mod lose;
@@ -23,6 +24,7 @@ use crate::index::{Amount, Index, bit};
 use crate::place::{Able, Gang, NodeClasses, PlacementCosts};
 use crate::preempt::{Fronts, Herds, Outlooks};
 use crate::share::{Everybody, coarse, share};
+use aside::Aside;
 pub(crate) use held::Held;
 use nowhere::Nowhere;
 pub(crate) use part::{Load, Part, Slot, slot};
@@ -125,6 +127,7 @@ pub(crate) struct Ledger<'i, 'w> {
     /// Evictions that each team suffers in this cycle.
     evicted: Vec<u32>,
     journal: Vec<Step>,
+    aside: Aside<'w>,
     /// By node: workers that were put on it, less those that were taken away.
     put: Vec<i64>,
     /// A number for what teams hold, and how many were given so far.
@@ -187,6 +190,7 @@ impl<'i, 'w> Ledger<'i, 'w> {
             blurred: FxHashSet::default(),
             evicted: vec![0; index.teams.len()],
             journal: Vec::new(),
+            aside: Aside::default(),
             put: vec![0; index.nodes.len()],
             version: 0,
             versions: 0,

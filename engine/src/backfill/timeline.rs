@@ -149,6 +149,12 @@ impl<'i, 'w> Timeline<'i, 'w> {
         self.insert(work, &gone, at);
     }
 
+    /// A workload stands otherwise by now.
+    pub fn look_at(&mut self, ledger: &Ledger<'i, 'w>, work: usize) {
+        self.remove(work);
+        self.claim(ledger, work);
+    }
+
     /// When what a workload holds in the cycle's state is free again.
     fn end(&self, ledger: &Ledger<'_, '_>, work: usize) -> Timestamp {
         match ledger.standing(work) {

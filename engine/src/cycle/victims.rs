@@ -5,6 +5,7 @@ use super::coming::Coming;
 use super::turn::Making;
 use crate::backfill::ends_in_grace;
 use crate::bookings;
+use crate::ledger::Standing;
 use crate::order::Picker;
 use crate::plan::{Nomination, Preemption, Reason};
 use crate::preempt;
@@ -56,6 +57,8 @@ impl Cycle<'_, '_> {
         }
         match self.coming(work, pool, &making.rules) {
             Coming::Nothing => {}
+            // Who still leaves another place starts in no other at once.
+            Coming::Now(_) if self.ledger.standing(work) == Standing::Leaving => return false,
             Coming::Now(slots) => {
                 self.start(work, slots);
                 return true;

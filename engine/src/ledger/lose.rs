@@ -22,10 +22,15 @@ impl Ledger<'_, '_> {
 
     /// Of these slots of a workload so many stay, from the first on.
     fn lose(&mut self, work: usize, slots: &[Rc<Slot>], keep: usize) {
-        let (stay, gone) = slots.split_at(keep.min(slots.len()));
-        for slot in gone {
+        for slot in &slots[keep.min(slots.len())..] {
             self.vacate(View::Later, work, slot);
         }
+        self.uncount(work, keep);
+    }
+
+    pub(super) fn uncount(&mut self, work: usize, keep: usize) {
+        let mut stay = self.slots[work].clone();
+        let gone = stay.split_off(keep.min(stay.len()));
         if let Some(first) = gone.first() {
             let amount = gone.iter().map(|s| s.amount).sum::<Amount>();
             self.count(
@@ -35,7 +40,7 @@ impl Ledger<'_, '_> {
                 -(gone.len() as i64),
             );
         }
-        let before = std::mem::replace(&mut self.slots[work], stay.to_vec());
+        let before = std::mem::replace(&mut self.slots[work], stay);
         self.note_slots(work, before);
     }
 
