@@ -217,3 +217,19 @@ fn a_try_goes_on_once_they_have_ended_who_are_waited_for() {
     );
     assert_eq!(stages[1].at, noon() + TimeDelta::seconds(GRACE));
 }
+
+#[test]
+fn who_waits_for_released_ranks_does_not_wait_for_the_end_of_their_workload() {
+    // The gang is shrunk, and ends by itself while its released rank is in its grace.
+    let mut gang = ending("gang", "b", &[0], GRACE + 10);
+    (gang.workers, gang.min_workers) = (2, Some(1));
+    gang.placed.push(ending("", "b", &[1], 0).placed.remove(0));
+    let rig = rig()
+        .nodes(1, 2)
+        .work(gang)
+        .work(owner(1))
+        .work(Workload::waiting("head", "b", 1, before(4)));
+    let rest = rig.settles(4 * GRACE as usize);
+    assert_eq!(rest.evictions(), 1);
+    assert_eq!(rest.running("owner"), 1);
+}

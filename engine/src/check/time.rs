@@ -66,7 +66,8 @@ pub(super) fn stays<'w>(facts: &Facts<'w>) -> Vec<Stay<'w>> {
             let end = if stands {
                 end_of_running(facts, work)
             } else {
-                Some(grace(worker))
+                let ends = end_of_running(facts, work).filter(|_| ends_in_grace(facts, work));
+                Some(ends.unwrap_or_else(|| grace(worker)))
             };
             stays.push((work, worker.clone(), end));
         }
