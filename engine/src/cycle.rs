@@ -5,6 +5,7 @@ mod booked;
 mod coming;
 mod dead;
 mod drain;
+mod eased;
 mod ends;
 mod firm;
 mod grow;
@@ -129,6 +130,8 @@ pub(crate) struct Cycle<'i, 'w> {
     leavers: drain::Leavers,
     /// Teams that lost something to others, of whom limits may let more start since.
     lost: Vec<usize>,
+    /// All that did in this cycle.
+    losers: FxHashSet<usize>,
     /// Whether the rest of a line is passed over once nothing of it can start: nobody asks for
     /// the order in which it would have been looked at.
     cuts: bool,
@@ -205,6 +208,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
             unserved: FxHashSet::default(),
             leavers: drain::Leavers::default(),
             lost: Vec::new(),
+            losers: FxHashSet::default(),
             cuts: false,
             cut: vec![false; index.pools.len()],
             counted: verdict::Counted::default(),
@@ -275,6 +279,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
         self.reserve_postponed();
         self.look_again();
         self.start_again();
+        self.start_eased();
         self.reserve_postponed();
         self.grow();
         self.tell_reservations();

@@ -216,3 +216,29 @@ fn what_may_not_be_preempted_starts_before_elastic_work_borrows() {
     assert_eq!(plan.starts.len(), 2);
     assert_eq!(plan.start_of("e").map(|s| s.workers), Some(2));
 }
+
+#[test]
+fn what_a_limit_held_back_starts_in_the_cycle_in_which_victims_leave_it_room() {
+    let mut limited = Quota::guaranteed(MilliGpu::ZERO);
+    limited.limit = Some(MilliGpu::whole(2));
+    let policy = PreemptionPolicy {
+        reclaim: engine::world::Reclaim::Never,
+        ..engine::rig::eager()
+    };
+    let row = || Quota::guaranteed(MilliGpu::ZERO);
+    let low = Workload::waiting("l", "b", 2, before(60)).class("low");
+    let plan = Rig::new()
+        .pool(Pool::new("p").preemption(policy))
+        .nodes(1, 4)
+        .tenant(Team::new("d").quota("p", limited))
+        .tenant(Team::new("a").under("d").quota("p", row()))
+        .tenant(Team::new("b").under("d").quota("p", row()))
+        .work(low.running_on("n1", &[0, 1], before(50)))
+        .work(Workload::waiting("w", "a", 1, before(30)))
+        .work(Workload::waiting("h", "b", 1, before(30)).class("high"))
+        .plan();
+    // Of the department's two the higher work has one once the lower has left, and the other is open now.
+    assert_eq!(plan.preemptions[0].workload, "l");
+    assert_eq!(plan.nominations[0].workload, "h");
+    assert_eq!(plan.start_of("w").map(|s| s.workers), Some(1));
+}

@@ -235,7 +235,7 @@ impl Cycle<'_, '_> {
         let slots = self.ledger.slots(work).to_vec();
         let row = self.index.works[work].row;
         self.ledger.release(work, keep);
-        self.lost.push(self.index.works[work].team);
+        self.loses(work);
         self.look_at(work, pool);
         self.plan.preemptions.push(Preemption {
             workload: row.name.clone(),

@@ -45,7 +45,7 @@ impl Cycle<'_, '_> {
     pub(super) fn let_end(&mut self, works: &[usize]) {
         for &work in works {
             self.ledger.let_end(work);
-            self.lost.push(self.index.works[work].team);
+            self.loses(work);
         }
     }
 

@@ -170,6 +170,6 @@ impl Cycle<'_, '_> {
         told.to_workers = victim.keep as u32;
         told.released = (told.to_workers..facts.row.placed.len() as u32).collect();
         self.ledger.release(victim.work, victim.keep);
-        self.lost.push(self.index.works[victim.work].team);
+        self.loses(victim.work);
     }
 }
