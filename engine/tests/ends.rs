@@ -233,3 +233,25 @@ fn who_waits_for_released_ranks_does_not_wait_for_the_end_of_their_workload() {
     assert_eq!(rest.evictions(), 1);
     assert_eq!(rest.running("owner"), 1);
 }
+
+#[test]
+fn a_replica_whose_released_rank_is_awaited_is_not_missing() {
+    let mut gang = ending("gang", "b", &[0], GRACE + 10);
+    (gang.workers, gang.min_workers) = (2, Some(1));
+    gang.placed.push(ending("", "b", &[1], 0).placed.remove(0));
+    gang.service = Some("chat".to_owned());
+    let rest = rig()
+        .nodes(1, 2)
+        .with(|w| {
+            w.services.push(engine::world::Service {
+                name: "chat".to_owned(),
+                team: "b".to_owned(),
+                min_replicas: 1,
+                max_replicas: 1,
+            });
+        })
+        .work(gang)
+        .work(owner(1))
+        .settles(4 * GRACE as usize);
+    assert_eq!(rest.running("owner"), 1);
+}
