@@ -197,3 +197,48 @@ fn what_moves_counts_for_more_there_once_others_have_started() {
     assert!(plan.start_of("firm").is_some());
     assert_eq!(plan.migrations[0].placement[0].node, "n2");
 }
+
+#[test]
+fn what_may_not_be_preempted_starts_before_elastic_work_borrows() {
+    let guaranteed = Quota::guaranteed(MilliGpu::from_milli(1777));
+    let mut elastic = Workload::waiting("e", "t", 1, before(60)).workers(2);
+    elastic.min_workers = Some(1);
+    let fixed = Workload::waiting("f", "t", 0, before(30)).class("fixed");
+    let quarter = MilliGpu::from_milli(250);
+    let rig = Rig::new()
+        .pool(shared())
+        .nodes(1, 4)
+        .tenant(Team::new("t").quota("p", guaranteed))
+        .work(elastic.class("high"))
+        .work(fixed.fraction(SharingMode::TimeSlice, quarter, None));
+    // The elastic work is told with all its workers, of which one came last.
+    let plan = rig.plan();
+    assert_eq!(plan.starts.len(), 2);
+    assert_eq!(plan.start_of("e").map(|s| s.workers), Some(2));
+}
+
+#[test]
+fn what_a_limit_held_back_starts_in_the_cycle_in_which_victims_leave_it_room() {
+    let mut limited = Quota::guaranteed(MilliGpu::ZERO);
+    limited.limit = Some(MilliGpu::whole(2));
+    let policy = PreemptionPolicy {
+        reclaim: engine::world::Reclaim::Never,
+        ..engine::rig::eager()
+    };
+    let row = || Quota::guaranteed(MilliGpu::ZERO);
+    let low = Workload::waiting("l", "b", 2, before(60)).class("low");
+    let plan = Rig::new()
+        .pool(Pool::new("p").preemption(policy))
+        .nodes(1, 4)
+        .tenant(Team::new("d").quota("p", limited))
+        .tenant(Team::new("a").under("d").quota("p", row()))
+        .tenant(Team::new("b").under("d").quota("p", row()))
+        .work(low.running_on("n1", &[0, 1], before(50)))
+        .work(Workload::waiting("w", "a", 1, before(30)))
+        .work(Workload::waiting("h", "b", 1, before(30)).class("high"))
+        .plan();
+    // Of the department's two the higher work has one once the lower has left, and the other is open now.
+    assert_eq!(plan.preemptions[0].workload, "l");
+    assert_eq!(plan.nominations[0].workload, "h");
+    assert_eq!(plan.start_of("w").map(|s| s.workers), Some(1));
+}

@@ -330,7 +330,9 @@ fn services(facts: &Facts<'_>) -> Vec<String> {
                 .filter(|(w, _)| w.service.as_ref() == Some(&service.name));
             replicas.map(|(w, _)| w.name.clone()).collect()
         };
-        let (before, after) = (of(&facts.running), of(&facts.remaining));
+        // Who ends by itself is not taken from it.
+        let stays = [&facts.remaining[..], &facts.awaited[..]].concat();
+        let (before, after) = (of(&facts.running), of(&stays));
         if before != after && after.len() < service.min_replicas as usize {
             let left = after.len();
             faults.push(format!(
