@@ -7,6 +7,7 @@ use protocol::wire;
 
 use crate::config::Config;
 use crate::gpus::Snapshot;
+use crate::gpus::cut::MigPolicy;
 use crate::mps;
 use crate::node::devices::sharing;
 use crate::node::{Node, RUNNERS};
@@ -28,6 +29,7 @@ pub struct Machine {
     warnings: Vec<String>,
     work_roots: Vec<String>,
     mps: bool,
+    mig_static: bool,
 }
 
 impl Machine {
@@ -63,6 +65,7 @@ impl Machine {
             checkpoints_shared: config.checkpoints_shared,
             warnings: unisolated.into_iter().chain(warnings).collect(),
             mps,
+            mig_static: config.mig == MigPolicy::Static,
             // A folder whose name is no text cannot be asked for either.
             work_roots: config
                 .work_roots
@@ -98,6 +101,8 @@ impl Machine {
                 .collect(),
             work_roots: self.work_roots.clone(),
             devices_unread: !gpus.listed,
+            mig_static: self.mig_static,
+            disk_full: None,
         }
     }
 }
@@ -107,6 +112,7 @@ pub fn inventory(node: &Node, machine: &Machine) -> wire::Inventory {
     let mut inventory = machine.inventory(&node.gpus.borrow(), node.cutter.drives());
     inventory.warnings.extend(node.layout_warnings());
     node.gate.tell(&mut inventory.devices);
+    inventory.disk_full = node.disk.full();
     inventory
 }
 

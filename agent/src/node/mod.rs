@@ -4,6 +4,7 @@ mod admission;
 mod claims;
 mod clear;
 pub mod devices;
+mod disk;
 mod environment;
 mod gate;
 mod launch;
@@ -38,6 +39,7 @@ use crate::lease::Lease;
 use crate::mps::Mps;
 use crate::supervise::cgroup::Cgroups;
 
+pub use disk::watch as watch_disk;
 pub use gate::watch as watch_gate;
 pub use layout::keep as keep_layout;
 pub use memory::watch as watch_memory;
@@ -64,6 +66,8 @@ pub struct Node {
     pub health: Arc<Health>,
     /// Keeps those out that are not free.
     pub gate: gate::Gate,
+    /// The disk with its state and its jobs' files.
+    pub disk: disk::Disk,
     /// Cuts them by MIG.
     pub cutter: Cutter,
     /// Shares them by MPS.
@@ -130,9 +134,11 @@ impl Node {
             parts.config.nvml_library.clone(),
             parts.cgroups.clone(),
         );
+        let disk = disk::Disk::new(parts.folders.clone(), parts.config.disk_bytes_min);
         Self {
             cutter,
             mps,
+            disk,
             config: parts.config,
             folders: parts.folders,
             journal: parts.journal,

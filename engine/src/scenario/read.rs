@@ -78,6 +78,7 @@ fn node(field: Field<'_>) -> Read<Node> {
             f.map(ENTRIES_MAX, Field::text)
         })?,
         drives: None,
+        mig_static: false,
     };
     debug_assert!(
         node.cpus <= MilliCpu::whole(CPUS_MAX),

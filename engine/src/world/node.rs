@@ -14,6 +14,8 @@ pub enum NodeState {
     Cordoned,
     /// Nothing new starts, and what may be preempted leaves.
     Draining,
+    /// Nothing new starts until it is well again: its disk is full. Scenario files have it as cordoned.
+    Unhealthy,
     /// It does not answer; its devices are no capacity.
     Unreachable,
 }
@@ -59,6 +61,9 @@ pub struct Node {
     /// The modes that its agent can drive; `None` is all. Not part of scenario
     /// files: a mode that is not driven is hardware that is not there.
     pub drives: Option<Vec<SharingMode>>,
+    /// Whether its agent leaves devices cut as they are: what is there is all that there is, whatever
+    /// the pool's mode. Not part of scenario files either.
+    pub mig_static: bool,
 }
 
 impl Node {
@@ -79,6 +84,7 @@ impl Node {
             failed: Vec::new(),
             labels: BTreeMap::new(),
             drives: None,
+            mig_static: false,
         }
     }
 
