@@ -111,6 +111,8 @@ impl Machine {
 pub fn inventory(node: &Node, machine: &Machine) -> wire::Inventory {
     let mut inventory = machine.inventory(&node.gpus.borrow(), node.cutter.drives());
     inventory.warnings.extend(node.layout_warnings());
+    let clock = node.clock_warning.borrow().clone();
+    inventory.warnings.extend(clock);
     node.gate.tell(&mut inventory.devices);
     inventory.disk_full = node.disk.full();
     inventory

@@ -154,6 +154,7 @@ impl Connection<'_> {
         let mut gpus = node.gpus.clone();
         let mut kept_out = node.gate.changes();
         let mut disk = node.disk.changes();
+        let mut clock_warning = node.clock_warning.subscribe();
         self.send_facts().await?;
         loop {
             tokio::select! {
@@ -189,6 +190,10 @@ impl Connection<'_> {
                 }
                 changed = disk.changed() => {
                     changed.context("nobody looks after the disk any more")?;
+                    self.send_inventory().await?;
+                }
+                changed = clock_warning.changed() => {
+                    changed.context("nobody looks at the clock any more")?;
                     self.send_inventory().await?;
                 }
             }

@@ -8,6 +8,7 @@ use protocol::wire;
 use tokio::sync::watch;
 
 use super::Node;
+use crate::clock::Steps;
 use crate::folders::Folders;
 
 const BYTES_PER_MIB: u64 = 1024 * 1024;
@@ -69,14 +70,25 @@ impl Disk {
     }
 }
 
-/// Looks as often as at the devices, until the agent ends.
+/// Looks as often as at the devices, until the agent ends: at the disk, and at the clock.
 pub async fn watch(node: Arc<Node>) {
+    let steps = Steps::since_now();
     let mut tick = tokio::time::interval(node.config.inventory_pace());
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
         // What cannot be asked is told by the refusal of a start.
         let _ = node.disk.look();
+        node.clock_warning.send_if_modified(|told| {
+            let now = steps.warning();
+            // By how much it is off now is not told again with each second.
+            let changed = now.is_some() != told.is_some();
+            if changed {
+                now.iter().for_each(|words| tracing::warn!("{words}"));
+                *told = now;
+            }
+            changed
+        });
     }
 }
 

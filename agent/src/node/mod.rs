@@ -68,6 +68,8 @@ pub struct Node {
     pub gate: gate::Gate,
     /// The disk with its state and its jobs' files.
     pub disk: disk::Disk,
+    /// What is to be said of the machine's clock.
+    pub clock_warning: watch::Sender<Option<String>>,
     /// Cuts them by MIG.
     pub cutter: Cutter,
     /// Shares them by MPS.
@@ -139,6 +141,7 @@ impl Node {
             cutter,
             mps,
             disk,
+            clock_warning: watch::channel(None).0,
             config: parts.config,
             folders: parts.folders,
             journal: parts.journal,
