@@ -52,6 +52,9 @@ pub async fn take(
     devices: &[KeptDevice],
 ) -> Result<View, Refusal> {
     let mut view = View::default();
+    let cut = devices
+        .iter()
+        .any(|share| share.mig.is_some() || is_cut(node, &share.uuid));
     for share in devices {
         let name = match &share.mig {
             Some(slice) => {
@@ -75,6 +78,10 @@ pub async fn take(
             }
             view.bounds = share_by_mps(node, id, uid, share).await?;
         }
+    }
+    if cut {
+        // How they are cut is told at once, not with the next reading.
+        node.health.look();
     }
     Ok(view)
 }
@@ -177,6 +184,7 @@ pub async fn leave(node: &Node, id: AssignmentId) {
             }
             tokio::time::sleep(LEAVE_WAIT).await;
         }
+        node.health.look();
     }
 }
 
@@ -204,4 +212,10 @@ pub async fn tidy(node: Arc<Node>, adopted: Vec<Kept>) {
 
 fn cuttable(node: &Node, uuid: &str) -> bool {
     node.gpus.borrow().cuttable.contains(uuid)
+}
+
+/// Whether a device was in MIG mode when it was last read.
+fn is_cut(node: &Node, uuid: &str) -> bool {
+    let gpus = node.gpus.borrow();
+    gpus.device(uuid).is_some_and(|device| device.mig.is_some())
 }
