@@ -164,3 +164,36 @@ async fn a_machine_without_a_driver_says_so_and_runs_what_needs_no_device() {
         refused.message
     );
 }
+
+#[tokio::test]
+async fn an_agent_whose_program_is_replaced_keeps_its_jobs_and_sees_them_end() {
+    let mut agent = Agent::enrolled().await;
+    let program = agent.folder.path().join("agent-program");
+    fs::copy(crate::rig::AGENT, &program).expect("copied");
+    agent.program.clone_from(&program);
+    agent.start().await;
+    let gate = agent.open_folder().join("gate");
+    let job = script(&format!(
+        "echo before; while [ ! -e {} ]; do sleep 0.02; done; echo after; exit 4",
+        gate.display()
+    ));
+    agent.server.desire(std::slice::from_ref(&job)).await;
+    let pid = agent.server.started(&job.id).await;
+    agent.leave().await;
+    assert!(alive(pid));
+    // As packages do: the new one takes the name, while what runs goes on in the one before.
+    let new = program.with_extension("new");
+    fs::copy(crate::rig::AGENT, &new).expect("copied");
+    fs::rename(&new, &program).expect("renamed");
+    agent.start().await;
+    let held = agent.server.inner().hellos[1].held.clone();
+    assert_eq!(held[0].assignment_id, job.id);
+    let later = script("exit 3");
+    agent.want_also(&later).await;
+    assert_eq!(agent.server.exited(&later.id).await.code, Some(3));
+    assert!(alive(pid));
+    fs::write(&gate, "").expect("opened");
+    assert_eq!(agent.server.exited(&job.id).await.code, Some(4));
+    let log = agent.server.read_log(&job.id, false).await.expect("a log");
+    assert_eq!(log, "before\nafter\n");
+}
