@@ -12,6 +12,7 @@ mod bookings;
 mod calendar_pages;
 mod changes;
 mod charges;
+mod clocks;
 mod contract;
 mod crossings;
 mod day;
