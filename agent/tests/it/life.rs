@@ -1,13 +1,14 @@
 //! What a machine does to its agent: a disk that fills, a driver that goes and comes back, none at all.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use protocol::wire;
 use serde_json::json;
 
 use crate::mig::Cut;
-use crate::rig::{Agent, alive, is_root, script, until};
+use crate::rig::{Agent, alive, eventually, is_root, script, until};
 
 /// A disk of its own for an agent's state; away with it at the end.
 struct Disk(std::path::PathBuf);
@@ -50,15 +51,19 @@ async fn a_disk_that_fills_keeps_new_jobs_away_and_running_ones_until_there_is_r
     agent.enrol_well().await;
     agent.configure("inventory_seconds = 1\ndisk_bytes_min = 16777216");
     agent.start().await;
-    let go = agent.open_folder().join("go");
-    let said = agent.open_folder().join("said");
+    let [go, said, again] = ["go", "said", "again"].map(|name| agent.open_folder().join(name));
+    let wait = |gate: &Path| format!("while [ ! -e {} ]; do sleep 0.02; done", gate.display());
+    // More than the rest of a page that a file has already.
     let talks = script(&format!(
-        "echo before; while [ ! -e {} ]; do sleep 0.1; done; echo into a full disk; touch {}; sleep 1000",
-        go.display(),
-        said.display()
+        "{}; head -c 20000 /dev/zero | tr '\\0' x; touch {}; {}; echo after; sleep 1000",
+        wait(&go),
+        said.display(),
+        wait(&again)
     ));
-    agent.server.desire(std::slice::from_ref(&talks)).await;
+    let ends = script(&format!("{}; exit 5", wait(&said)));
+    agent.server.desire(&[talks.clone(), ends.clone()]).await;
     let pid = agent.server.started(&talks.id).await;
+    agent.server.started(&ends.id).await;
     // What is left is less than a start needs; and then nothing at all is left.
     let filling = disk.0.join("filling");
     fs::write(&filling, vec![1_u8; 52 << 20]).expect("room");
@@ -94,6 +99,13 @@ async fn a_disk_that_fills_keeps_new_jobs_away_and_running_ones_until_there_is_r
     agent.want_also(&later).await;
     assert_eq!(agent.server.exited(&later.id).await.code, Some(0));
     assert!(alive(pid));
+    assert_eq!(agent.server.exited(&ends.id).await.code, Some(5));
+    fs::write(&again, "").expect("told");
+    eventually("what its log lost is said", || {
+        let log = fs::read_to_string(disk.0.join(format!("logs/{}.log", talks.id))).ok();
+        log.filter(|log| log.contains("bytes were lost: the disk was full"))
+    })
+    .await;
     assert_eq!(agent.server.story(&talks.id), ["accepted", "started"]);
 }
 
