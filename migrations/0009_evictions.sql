@@ -12,7 +12,7 @@ CREATE TABLE evictions (
     pool_id uuid NOT NULL REFERENCES pools (id),
     kind text NOT NULL CONSTRAINT eviction_kind CHECK (kind IN ('preemption', 'shrink', 'move')),
     rule text NOT NULL CONSTRAINT eviction_rule CHECK (rule IN (
-        'reclaim', 'priority', 'share', 'consolidation', 'reservation', 'drain')),
+        'reclaim', 'priority', 'share', 'consolidation', 'reservation', 'drain', 'drain_deadline')),
     -- For whom: a job or a booking, of a team. Nobody, where its node was emptied.
     for_team_id uuid REFERENCES teams (id),
     for_job_id uuid REFERENCES jobs (id),

@@ -2,6 +2,7 @@
 //! is not as it should be, a remedy. Nothing of a running agent is touched.
 
 mod devices;
+mod laid;
 mod machine;
 
 use std::fmt::Write as _;

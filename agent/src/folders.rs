@@ -180,7 +180,7 @@ impl Folders {
 
     /// What was found of devices.
     pub fn health(&self) -> PathBuf {
-        self.state.join("identity/health.json")
+        health_of(&self.state)
     }
 
     /// The folders of the daemons by which devices are shared.
@@ -255,6 +255,11 @@ impl Folders {
         let found = nix::sys::statvfs::statvfs(&self.state)?;
         Ok(found.blocks_available() * found.fragment_size())
     }
+}
+
+/// The file of what was found of devices below a state folder.
+pub fn health_of(state: &Path) -> PathBuf {
+    state.join("identity/health.json")
 }
 
 /// The journal's file below a state folder.

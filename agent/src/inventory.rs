@@ -7,6 +7,7 @@ use protocol::wire;
 
 use crate::config::Config;
 use crate::gpus::Snapshot;
+use crate::gpus::cut::MigPolicy;
 use crate::mps;
 use crate::node::devices::sharing;
 use crate::node::{Node, RUNNERS};
@@ -28,6 +29,7 @@ pub struct Machine {
     work_roots: Vec<String>,
     mps: bool,
     mps_across_teams: bool,
+    mig_static: bool,
 }
 
 impl Machine {
@@ -66,6 +68,7 @@ impl Machine {
             warnings: unisolated.into_iter().chain(warnings).collect(),
             mps,
             mps_across_teams: mps && config.mps_across_teams,
+            mig_static: config.mig == MigPolicy::Static,
             // A folder whose name is no text cannot be asked for either.
             work_roots: config
                 .work_roots
@@ -102,6 +105,8 @@ impl Machine {
             work_roots: self.work_roots.clone(),
             devices_unread: !gpus.listed,
             mps_across_teams: self.mps_across_teams,
+            mig_static: self.mig_static,
+            disk_full: None,
         }
     }
 }
@@ -110,7 +115,10 @@ impl Machine {
 pub fn inventory(node: &Node, machine: &Machine) -> wire::Inventory {
     let mut inventory = machine.inventory(&node.gpus.borrow(), node.cutter.drives());
     inventory.warnings.extend(node.layout_warnings());
+    let clock = node.clock_warning.borrow().clone();
+    inventory.warnings.extend(clock);
     node.gate.tell(&mut inventory.devices);
+    inventory.disk_full = node.disk.full();
     inventory
 }
 

@@ -29,5 +29,7 @@ text_enum!(
         Reservation = "reservation",
         /// Its node is emptied.
         Drain = "drain",
+        /// Its node was to be empty by now.
+        DrainDeadline = "drain_deadline",
     }
 );

@@ -102,6 +102,7 @@ pub(crate) fn gang(index: &Index<'_>, query: Query<'_>) -> Option<Gang> {
 pub(crate) enum Unfit {
     Cordoned,
     Draining,
+    Unhealthy,
     Unreachable,
     NotPinned,
     Selector,
@@ -118,6 +119,7 @@ impl Unfit {
         match self {
             Self::Cordoned => "cordoned",
             Self::Draining => "draining",
+            Self::Unhealthy => "unhealthy",
             Self::Unreachable => "unreachable",
             Self::NotPinned => "not_the_pinned_node",
             Self::Selector => "selector_not_met",
@@ -142,6 +144,7 @@ pub(crate) fn fit(
             NodeState::Ready => {}
             NodeState::Cordoned => return Err(Unfit::Cordoned),
             NodeState::Draining => return Err(Unfit::Draining),
+            NodeState::Unhealthy => return Err(Unfit::Unhealthy),
             NodeState::Unreachable => return Err(Unfit::Unreachable),
         }
     }

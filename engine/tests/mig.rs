@@ -392,3 +392,45 @@ fn work_on_instances_moves_off_a_node_that_is_emptied() {
     );
     assert_eq!(rest.world.nodes[1].mig[&0].len(), 1);
 }
+
+#[test]
+fn devices_of_a_node_that_stays_cut_as_it_is_are_given_out_as_they_are_cut() {
+    let fixed = |node: Node| Node {
+        mig_static: true,
+        ..node
+    };
+    let base = || rig().node(fixed(cut(node(2), 0, &["3g.40gb@4", "1g.10gb@0"])));
+    let there = base().work(job(THREE)).plan();
+    assert_eq!(there.starts.len(), 1);
+    assert_eq!(changes(&there), Vec::<String>::new());
+    assert_eq!(
+        verdict(&base().work(job(TWO))).0,
+        "no_such_hardware",
+        "what is not there is not made"
+    );
+    let whole = |gpus| Workload::waiting("new", "t", gpus, before(10));
+    assert_eq!(base().work(whole(1)).place("new"), "n1:1", "it is not cut");
+    assert_eq!(verdict(&base().work(whole(2))).0, "never_fits");
+    // Beside one that is cut as work needs it, the other waits for its own turn.
+    let other = Node::new("n2", "p", 2);
+    assert_eq!(base().node(other).work(whole(2)).place("new"), "n2:0,1");
+}
+
+#[test]
+fn a_node_whose_disk_is_full_takes_nothing_new_and_is_counted() {
+    let full = node(2).state(NodeState::Unhealthy);
+    let held = Workload::waiting("old", "t", 1, before(20));
+    let rig = rig()
+        .node(full)
+        .work(held)
+        .work(Workload::waiting("new", "t", 1, before(10)));
+    let plan = rig.plan();
+    assert!(plan.starts.is_empty() && plan.preemptions.is_empty());
+    let waiting = plan.waiting_for("new").expect("it waits");
+    assert_eq!(waiting.counts.get("unhealthy"), Some(&1));
+    assert!(
+        waiting.message.contains("1 unhealthy node"),
+        "{}",
+        waiting.message
+    );
+}

@@ -122,6 +122,19 @@ pub struct Inventory {
     pub devices_unread: bool,
     /// Whether several teams may share a device by MPS where their pool lets them.
     pub mps_across_teams: bool,
+    /// Whether devices stay cut as they are: no instance is made there for work.
+    pub mig_static: bool,
+    /// That its disk is full.
+    pub disk_full: Option<DiskFull>,
+}
+
+/// What is free on a disk that is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DiskFull {
+    /// What was free when it was found to be full.
+    pub free_mib: i64,
+    /// What a job needs to start.
+    pub needed_mib: i64,
 }
 
 /// One device.
@@ -341,6 +354,17 @@ impl Inventory {
             work_roots: check_roots(inventory.work_roots)?,
             devices_unread: inventory.devices_unread,
             mps_across_teams: inventory.mps_across_teams,
+            mig_static: inventory.mig_static,
+            disk_full: inventory.disk_full.map(DiskFull::check).transpose()?,
+        })
+    }
+}
+
+impl DiskFull {
+    fn check(full: wire::DiskFull) -> Result<Self, Malformed> {
+        Ok(Self {
+            free_mib: amount("disk_full.free_mib", full.free_mib)?,
+            needed_mib: amount("disk_full.needed_mib", full.needed_mib)?,
         })
     }
 }

@@ -143,7 +143,13 @@ fn a_pool_that_only_its_nodes_states_close_is_called_so() {
     );
     assert_eq!(
         told(&[("nodes", 3), ("cordoned", 1), ("draining", 2)]),
-        out("All nodes of pool l40s are cordoned, draining or not answering.")
+        out(
+            "All nodes of pool l40s are cordoned, draining, out of room on their disks, or not answering."
+        )
+    );
+    assert_eq!(
+        told(&[("nodes", 2), ("unhealthy", 2)]).0,
+        "The disks of all nodes of pool l40s are full."
     );
     assert_eq!(
         told(&[("nodes", 2), ("cordoned", 1), ("too_few_free_gpus", 1)]),

@@ -4,12 +4,16 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use super::{Finding, Need, State};
+use domain::state::DeviceHealth;
+
+use super::{Finding, Need, State, laid};
 use crate::config::Config;
+use crate::folders::health_of;
 use crate::gpus::cut::MigPolicy;
+use crate::gpus::health::{self, Finding as Found, Health};
 use crate::gpus::mig::Mig;
 use crate::gpus::nvml::{self, ReadError};
-use crate::gpus::{Gpu, Reading, permission};
+use crate::gpus::{Gpu, Reading, SILENT, permission};
 use crate::mps;
 
 /// Longest wait for NVML: a driver that loads takes some seconds, and one that hangs never answers.
@@ -40,10 +44,11 @@ pub(super) fn look(config: &Config) -> Vec<Finding> {
                     driver.reading.driver_version, driver.nvml_version
                 ),
             ));
-            findings.extend(devices(&driver.reading));
+            findings.extend(devices(config, &driver.reading));
             let capability = permission::capability(config.mig_capability.as_deref());
             let permitted = permission::may_cut(capability);
             findings.extend(mig(&driver.reading, config.mig, permitted, capability));
+            findings.extend(laid::layout(config, &driver.reading));
         }
         Err(words) => findings.push(Finding::ok("driver", Need::Needed, words.clone()).but(
             State::Missing,
@@ -54,47 +59,67 @@ pub(super) fn look(config: &Config) -> Vec<Finding> {
         .as_ref()
         .ok()
         .map(|d| d.reading.driver_version.as_str());
+    findings.extend(laid::probe(config));
     findings.push(shared_by_mps(config.mps_control.as_deref(), version));
     findings.push(virtual_gpus(Path::new(MEDIATED), Path::new(PCI)));
     findings
 }
 
-/// Asks NVML on a thread of its own, since a call may hang.
+/// Asks NVML for all devices, each for itself: one that hangs keeps none of the others from being told.
 fn ask(library: Option<PathBuf>) -> Result<Driver, String> {
+    let read = move || -> Result<Driver, ReadError> {
+        let nvml = nvml::open(library.as_deref())?;
+        Ok(Driver {
+            nvml_version: nvml.sys_nvml_version().unwrap_or_default(),
+            reading: nvml::read_once(library.as_deref())?,
+        })
+    };
+    in_time(read)?.map_err(|error| error.to_string())
+}
+
+/// Asks the driver on a thread of its own, since a call may hang.
+pub(super) fn in_time<T: Send + 'static>(
+    ask: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, String> {
     let (sender, receiver) = mpsc::channel();
     let asks = move || {
-        let read = || -> Result<Driver, ReadError> {
-            let nvml = nvml::open(library.as_deref())?;
-            Ok(Driver {
-                nvml_version: nvml.sys_nvml_version().unwrap_or_default(),
-                reading: nvml::read_once(library.as_deref())?,
-            })
-        };
         // Nobody may listen any more.
-        let _ = sender.send(read());
+        let _ = sender.send(ask());
     };
     let thread = std::thread::Builder::new().name("nvml".to_owned());
     thread
         .spawn(asks)
         .map_err(|error| format!("no thread: {error}"))?;
-    match receiver.recv_timeout(LOOK_TIMEOUT) {
-        Ok(told) => told.map_err(|error| error.to_string()),
-        Err(_) => Err(format!(
-            "NVML has not answered for {} s",
-            LOOK_TIMEOUT.as_secs()
-        )),
-    }
+    receiver
+        .recv_timeout(LOOK_TIMEOUT)
+        .map_err(|_| format!("NVML has not answered for {} s", LOOK_TIMEOUT.as_secs()))
 }
 
-fn devices(reading: &Reading) -> Vec<Finding> {
-    let mut findings: Vec<Finding> = reading.gpus.iter().map(device).collect();
+fn devices(config: &Config, reading: &Reading) -> Vec<Finding> {
+    let health = Health::load(config.health.clone(), health_of(&config.state_dir));
+    let answer = |gpu: &&Gpu| !reading.silent.contains(&gpu.index);
+    let known = reading.gpus.iter().filter(answer);
+    let mut findings: Vec<Finding> = known
+        .map(|gpu| {
+            let signs = reading.signs.get(&gpu.uuid);
+            let shows = signs.and_then(|signs| health::shown(&config.health, signs));
+            device(gpu, &health.findings(&gpu.uuid), shows)
+        })
+        .collect();
+    let answering = findings.len();
+    findings.extend(reading.silent.iter().map(|index| {
+        Finding::ok(format!("device {index}"), Need::Optional, SILENT).but(
+            State::Missing,
+            "look for Xid errors in the kernel's log (`dmesg`); reset the device or restart the machine",
+        )
+    }));
     findings.extend(reading.failures.iter().map(|(index, words)| {
         Finding::ok(format!("device {index}"), Need::Optional, words.clone()).but(
             State::Missing,
             "look for Xid errors in the kernel's log (`dmesg`); reset the device or restart the machine",
         )
     }));
-    if reading.gpus.is_empty() {
+    if answering == 0 {
         findings.push(
             Finding::ok("devices", Need::Needed, "the driver has no device that answers").but(
                 State::Missing,
@@ -105,12 +130,40 @@ fn devices(reading: &Reading) -> Vec<Finding> {
     findings
 }
 
-fn device(gpu: &Gpu) -> Finding {
+/// A device that answers: what was found of it and is not cleared, or what it shows now, the worst of it.
+fn device(gpu: &Gpu, found: &[Found], shows: Option<(DeviceHealth, String)>) -> Finding {
     let seen = format!(
         "{} {}, {} MiB, at {}",
         gpu.uuid, gpu.product_name, gpu.memory_mib, gpu.pci_bus_id
     );
-    Finding::ok(format!("device {}", gpu.index), Need::Optional, seen)
+    let well = Finding::ok(format!("device {}", gpu.index), Need::Optional, seen);
+    let found = found
+        .iter()
+        .map(|found| (found.health, found.reason.clone(), true));
+    let shows = shows.map(|(health, reason)| (health, reason, false));
+    let worst = found
+        .chain(shows)
+        .max_by_key(|(health, _, _)| *health == DeviceHealth::Failed);
+    let Some((health, reason, stays)) = worst else {
+        return well;
+    };
+    let state = match health {
+        DeviceHealth::Failed => State::Missing,
+        _ => State::Warning,
+    };
+    let remedy = match stays {
+        true => format!(
+            "gets no work until what was found is dealt with and cleared: allot clear NODE {}",
+            gpu.index
+        ),
+        false => {
+            "gets no work while that is so: reset the device or restart the machine".to_owned()
+        }
+    };
+    Finding {
+        seen: format!("{health}: {reason}; {}", well.seen),
+        ..well.but(state, remedy)
+    }
 }
 
 /// MIG for each device that has it; one line where none has.

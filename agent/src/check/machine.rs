@@ -178,7 +178,7 @@ fn room(free: u64, least: u64) -> Finding {
 
 fn control_groups(config: &Config) -> Finding {
     let found = |seen: String| Finding::ok("control groups", Need::Optional, seen);
-    let (groups, why) = Cgroups::detect(&config.cgroup_parent);
+    let (groups, why) = tried(&config.cgroup_parent);
     match groups {
         Cgroups::V2 { parent, devices } => {
             let controllers = std::fs::read_to_string(parent.join("cgroup.controllers"));
@@ -198,6 +198,29 @@ fn control_groups(config: &Config) -> Finding {
             "run the agent as root on a machine with the cpu and memory controllers, of version 2 or 1",
         ),
     }
+}
+
+/// The interface that an agent would use. Only making groups tells whether they can be made: those that
+/// were not there before are gone after it.
+fn tried(name: &str) -> (Cgroups, Option<String>) {
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
+    let roots = mounts.lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let (root, kind) = (fields.next()?, fields.next()?);
+        matches!(kind, "cgroup" | "cgroup2").then(|| PathBuf::from(root))
+    });
+    let below = |root: PathBuf| {
+        let folder = root.join(name);
+        let all: Vec<PathBuf> = folder.ancestors().map(Path::to_owned).collect();
+        all.into_iter().filter(|folder| !folder.exists())
+    };
+    let missing: Vec<PathBuf> = roots.flat_map(below).collect();
+    let found = Cgroups::detect(name);
+    for folder in missing {
+        // What could not be made is not there.
+        let _ = std::fs::remove_dir(folder);
+    }
+    found
 }
 
 /// What control groups leave unbounded for want of a controller.

@@ -153,6 +153,8 @@ impl Connection<'_> {
         let mut last_fact = node.journal.last_fact();
         let mut gpus = node.gpus.clone();
         let mut kept_out = node.gate.changes();
+        let mut disk = node.disk.changes();
+        let mut clock_warning = node.clock_warning.subscribe();
         self.send_facts().await?;
         loop {
             tokio::select! {
@@ -168,9 +170,12 @@ impl Connection<'_> {
                 }
                 changed = last_fact.changed() => {
                     changed.context("the journal is closed")?;
-                    // What keeps a device out is told before the release of who had it.
-                    if kept_out.has_changed().unwrap_or(false) {
+                    // What keeps a device out is told before the release of who had it, and that the
+                    // disk is full before what was refused for it.
+                    let kept = kept_out.has_changed().unwrap_or(false);
+                    if kept || disk.has_changed().unwrap_or(false) {
                         kept_out.borrow_and_update();
+                        disk.borrow_and_update();
                         self.send_inventory().await?;
                     }
                     self.send_facts().await?;
@@ -181,6 +186,14 @@ impl Connection<'_> {
                 }
                 changed = kept_out.changed() => {
                     changed.context("nobody looks after devices any more")?;
+                    self.send_inventory().await?;
+                }
+                changed = disk.changed() => {
+                    changed.context("nobody looks after the disk any more")?;
+                    self.send_inventory().await?;
+                }
+                changed = clock_warning.changed() => {
+                    changed.context("nobody looks at the clock any more")?;
                     self.send_inventory().await?;
                 }
             }

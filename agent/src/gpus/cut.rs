@@ -171,15 +171,16 @@ impl Cutter {
 
     /// Sees to it that the device at a place is cut by the layout. What would have to be changed is
     /// changed while `free` says that nobody has a part of the device, and no process is on it; what
-    /// is there and as the layout asks stays. Whoever is given a part meanwhile waits for this.
+    /// is there and as the layout asks stays. Whoever is given a part meanwhile waits for this. Whether
+    /// something was changed.
     pub async fn lay_out(
         &self,
         uuid: &str,
         index: u32,
         free: impl Fn() -> bool + Send + 'static,
-    ) -> Result<(), CutError> {
+    ) -> Result<bool, CutError> {
         let Some(layout) = self.layout.clone() else {
-            return Ok(());
+            return Ok(false);
         };
         let made = Arc::clone(&self.made);
         self.on(uuid, move |desk| {
@@ -187,7 +188,7 @@ impl Cutter {
             let pci = pci.map_err(|error| desk.refused("to ask for its address", &error))?;
             match layout.wish(index, pci.pci_device_id) {
                 Some(wish) => desk.lay_out(&wish, &made, &free),
-                None => Ok(()),
+                None => Ok(false),
             }
         })
         .await

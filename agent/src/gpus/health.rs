@@ -314,6 +314,12 @@ fn health_of(class: Class) -> Option<DeviceHealth> {
     }
 }
 
+/// The worst that a device's signs show at one look. What shows only over time is not seen.
+pub fn shown(policy: &HealthPolicy, signs: &Signs) -> Option<(DeviceHealth, String)> {
+    let mut first = Watched::default();
+    worst(states(policy, &mut first, signs, Instant::now()))
+}
+
 /// The states that a device's signs show.
 fn states(
     policy: &HealthPolicy,

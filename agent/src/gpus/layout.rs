@@ -192,7 +192,12 @@ fn read(path: &Path) -> std::io::Result<String> {
     use std::io::Read as _;
     let mut text = String::new();
     let file = std::fs::File::open(path)?;
-    file.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+    // A byte more tells one that is longer: half of a layout would be another one.
+    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        let words = format!("it has more than {FILE_BYTES_MAX} bytes");
+        return Err(std::io::Error::other(words));
+    }
     Ok(text)
 }
 
@@ -336,6 +341,14 @@ mig-configs:
         let told = layout(&unknown, "mixed").expect_err("refused");
         let told = format!("{:#}", anyhow::Error::from(told));
         assert!(told.contains("mig-enable"), "{told}");
+    }
+
+    #[test]
+    fn a_file_that_is_too_long_is_refused_and_not_read_in_part() {
+        let beyond = format!("{FILE}{}", "# more\n".repeat(160_000));
+        let told = layout(&beyond, "mixed").expect_err("refused");
+        let told = format!("{:#}", anyhow::Error::from(told));
+        assert!(told.contains("more than 1048576 bytes"), "{told}");
     }
 
     #[test]

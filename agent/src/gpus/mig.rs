@@ -51,10 +51,13 @@ pub struct Instance {
 
 /// A way of cutting a device, as its driver knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Profile {
-    id: u32,
-    name: String,
-    compute: u32,
+pub(super) struct Profile {
+    pub(super) id: u32,
+    pub(super) name: String,
+    pub(super) compute: u32,
+    /// Most instances of it on one device.
+    pub(super) most: u32,
+    pub(super) memory_mib: u64,
 }
 
 /// What tells profiles of a device from one another, whatever a driver calls them: GB200 boards
@@ -201,7 +204,7 @@ pub fn destroy(nvml: &Nvml, device: &Device<'_>, id: u32) -> Result<(), NvmlErro
     nvml_try(unsafe { destroy(instance) })
 }
 
-fn profiles(nvml: &Nvml, device: &Device<'_>) -> Result<Vec<Profile>, NvmlError> {
+pub(super) fn profiles(nvml: &Nvml, device: &Device<'_>) -> Result<Vec<Profile>, NvmlError> {
     let ask = nvml_sym(nvml.lib().nvmlDeviceGetGpuInstanceProfileInfoV.as_ref())?;
     let mut found = Vec::new();
     for number in 0..PROFILES_MAX {
@@ -215,6 +218,8 @@ fn profiles(nvml: &Nvml, device: &Device<'_>) -> Result<Vec<Profile>, NvmlError>
         };
         match nvml_try(answer) {
             Ok(()) => found.push(Profile {
+                most: info.instanceCount,
+                memory_mib: info.memorySizeMB,
                 id: info.id,
                 name: words(&info.name).trim_start_matches("MIG ").to_owned(),
                 compute: info.sliceCount,

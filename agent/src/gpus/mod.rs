@@ -6,6 +6,7 @@ pub mod compute_mode;
 pub mod cut;
 mod events;
 pub mod files;
+pub mod fit;
 pub mod health;
 pub mod known;
 pub mod layout;

@@ -164,7 +164,8 @@ fn read(nvml: &Arc<Nvml>, last: &Reading, alone: &Alone) -> Result<Reading, Nvml
     } else {
         reading.nvlink = read_links(nvml, &reading.gpus);
     }
-    reading.driver_version = match same {
+    // Devices stay when their driver is replaced. Where one hangs this call might as well.
+    reading.driver_version = match same && !reading.silent.is_empty() {
         true => last.driver_version.clone(),
         false => nvml.sys_driver_version()?,
     };

@@ -26,13 +26,12 @@ pub fn check(node: &Node, assignment: &Assignment) -> Result<(), Refusal> {
         )));
     }
     check_devices(node, assignment)?;
-    match node.folders.free_bytes() {
-        Ok(free) if free < node.config.disk_bytes_min => Err(Refusal::here(format!(
-            "the node's disk is full: {} MiB are free, {} are needed to start a job",
-            free / (1024 * 1024),
-            node.config.disk_bytes_min / (1024 * 1024)
+    match node.disk.look() {
+        Ok(None) => Ok(()),
+        Ok(Some(full)) => Err(Refusal::here(format!(
+            "the node's disk is full: {} MiB were free, {} are needed to start a job",
+            full.free_mib, full.needed_mib
         ))),
-        Ok(_) => Ok(()),
         Err(error) => Err(Refusal::here(format!(
             "the node's disk cannot be asked: {error}"
         ))),

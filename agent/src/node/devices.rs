@@ -55,6 +55,9 @@ pub async fn take(
     devices: &[KeptDevice],
 ) -> Result<View, Refusal> {
     let mut view = View::default();
+    let cut = devices
+        .iter()
+        .any(|share| share.mig.is_some() || is_cut(node, &share.uuid));
     for share in devices {
         let name = match &share.mig {
             Some(slice) => {
@@ -78,6 +81,10 @@ pub async fn take(
             }
             share_by_mps(node, id, team, share, &mut view).await?;
         }
+    }
+    if cut {
+        // How they are cut is told at once, not with the next reading.
+        node.health.look();
     }
     Ok(view)
 }
@@ -198,6 +205,7 @@ async fn give_up(node: &Node, id: AssignmentId, uuid: &str, slice: &MigSlice) {
         }
         tokio::time::sleep(LEAVE_WAIT).await;
     }
+    node.health.look();
 }
 
 /// Unmakes what an earlier life of the agent made and nobody holds any more.
@@ -224,4 +232,10 @@ pub async fn tidy(node: Arc<Node>, adopted: Vec<Kept>) {
 
 fn cuttable(node: &Node, uuid: &str) -> bool {
     node.gpus.borrow().cuttable.contains(uuid)
+}
+
+/// Whether a device was in MIG mode when it was last read.
+fn is_cut(node: &Node, uuid: &str) -> bool {
+    let gpus = node.gpus.borrow();
+    gpus.device(uuid).is_some_and(|device| device.mig.is_some())
 }

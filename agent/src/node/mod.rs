@@ -4,6 +4,7 @@ mod admission;
 mod claims;
 mod clear;
 pub mod devices;
+mod disk;
 mod environment;
 mod gate;
 mod launch;
@@ -38,6 +39,7 @@ use crate::lease::Lease;
 use crate::mps::{self, Mps};
 use crate::supervise::cgroup::Cgroups;
 
+pub use disk::watch as watch_disk;
 pub use gate::watch as watch_gate;
 pub use layout::keep as keep_layout;
 pub use memory::watch as watch_memory;
@@ -64,6 +66,10 @@ pub struct Node {
     pub health: Arc<Health>,
     /// Keeps those out that are not free.
     pub gate: gate::Gate,
+    /// The disk with its state and its jobs' files.
+    pub disk: disk::Disk,
+    /// What is to be said of the machine's clock.
+    pub clock_warning: watch::Sender<Option<String>>,
     /// Cuts them by MIG.
     pub cutter: Cutter,
     /// Shares them by MPS.
@@ -137,9 +143,12 @@ impl Node {
             parts.config.nvml_library.clone(),
             parts.cgroups.clone(),
         );
+        let disk = disk::Disk::new(parts.folders.clone(), parts.config.disk_bytes_min);
         Self {
             cutter,
             mps,
+            disk,
+            clock_warning: watch::channel(None).0,
             config: parts.config,
             folders: parts.folders,
             journal: parts.journal,

@@ -17,12 +17,18 @@ pub use spawn::{open_folder, step_down};
 
 use std::io::{self, Write as _};
 use std::path::Path;
+use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal};
 
 use crate::points::Point;
 use crate::runs::{Exit, Orders, Refusal, RunFolder, Started};
 use crate::{clock, proc};
+
+/// Wait before the end of a job is written again for which the disk had no room.
+const ROOM_WAIT: Duration = Duration::from_secs(1);
+/// Most such waits, an hour of them: who clears a disk is called sooner.
+const ROOM_WAITS_MAX: u32 = 3600;
 
 /// Runs one job to its end. Returns early where another supervisor has claimed the folder.
 pub fn run(path: &Path) -> io::Result<()> {
@@ -44,7 +50,7 @@ pub fn run(path: &Path) -> io::Result<()> {
             report_readiness();
             let exit = watch::to_end(&folder, &orders, run)?;
             Point::GroupEmptied.reached();
-            folder.write_exit(&exit)?;
+            write_exit(&folder, &exit)?;
             Point::EndWritten.reached();
             Ok(())
         }
@@ -54,6 +60,20 @@ pub fn run(path: &Path) -> io::Result<()> {
             written
         }
     }
+}
+
+/// Writes how a job ended. Where the disk is full it waits for room: an end that nobody can read would
+/// be told as one that nobody saw, and the job be run again.
+fn write_exit(folder: &RunFolder, exit: &Exit) -> io::Result<()> {
+    for _ in 0..ROOM_WAITS_MAX {
+        match folder.write_exit(exit) {
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                std::thread::sleep(ROOM_WAIT);
+            }
+            written => return written,
+        }
+    }
+    folder.write_exit(exit)
 }
 
 /// A job that has been started.

@@ -135,3 +135,97 @@ fn settings_that_cannot_be_are_named_with_field_and_remedy() {
     );
     assert_eq!(report["jobs_can_run"], true, "jobs need neither");
 }
+
+#[test]
+fn what_was_found_of_devices_and_what_they_show_is_told_with_what_to_do() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let machine = machine(folder.path(), "dgx-a100", |machine| {
+        machine["devices"][1]["telemetry"]["remapped_rows"] = serde_json::json!({"failed": true});
+        machine["devices"][2]["telemetry"]["remapped_rows"] = serde_json::json!({"pending": true});
+    });
+    let text = std::fs::read(&machine).expect("a machine");
+    let text: Value = serde_json::from_slice(&text).expect("JSON");
+    let uuid = text["devices"][0]["uuid"].as_str().expect("a UUID");
+    let kept = serde_json::json!({"last": 7, "devices": {uuid: {"findings": [
+        {"number": 7, "health": "failed", "reason": "Xid 79: it fell off the bus", "at_micros": 1}
+    ]}}});
+    let identity = folder.path().join("state/identity");
+    std::fs::create_dir_all(&identity).expect("made");
+    std::fs::write(identity.join("health.json"), kept.to_string()).expect("written");
+    let (report, _) = told(&machine, "");
+    for (what, state, words) in [
+        ("device 0", "missing", "failed: Xid 79"),
+        ("device 1", "missing", "failed: a row of its memory"),
+        ("device 2", "warning", "suspect: a row of its memory waits"),
+    ] {
+        let found = finding(&report, what);
+        assert_eq!(found["state"], state, "{found}");
+        let seen = found["seen"].as_str().expect("words");
+        assert!(seen.starts_with(words), "{seen}");
+        assert!(found["remedy"].is_string(), "{found}");
+    }
+    let remedy = finding(&report, "device 0")["remedy"].as_str();
+    assert!(
+        remedy.is_some_and(|words| words.contains("allot clear NODE 0")),
+        "{remedy:?}"
+    );
+    assert_eq!(finding(&report, "device 3")["state"], "ok");
+}
+
+#[test]
+fn a_layout_and_a_probe_are_set_against_the_machine_before_an_agent_begins() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let machine = machine(folder.path(), "dgx-a100", |_| {});
+    let layout = folder.path().join("layout.yaml");
+    let program = folder.path().join("probe");
+    std::fs::write(&program, "#!/bin/sh\n").expect("written");
+    let text = "version: v1
+mig-configs:
+  mixed:
+    - {devices: [0], mig-enabled: true, mig-devices: {3g.40gb: 1, 1g.10gb: 2}}
+    - {devices: [1], mig-enabled: true, mig-devices: {3g.40gb: 3}}
+    - {devices: [2], mig-enabled: true, mig-devices: {2g.24gb: 1}}
+    - {devices: [3], mig-enabled: true, mig-devices: {4g.40gb: 1, 3g.40gb: 1, 1g.10gb: 1}}
+";
+    std::fs::write(&layout, text).expect("written");
+    let settings = format!(
+        "mig = 'static'\nmig_layout = '{}'\nmig_config = 'mixed'\n[health]\nprobe = ['{}']",
+        layout.display(),
+        program.display()
+    );
+    let (report, _) = told(&machine, &settings);
+    let seen = |what| finding(&report, what)["seen"].as_str().expect("words");
+    assert!(seen("layout 0").starts_with("1g.10gb, 1g.10gb, 3g.40gb"));
+    assert!(
+        seen("layout 2").contains("while its MIG mode is on"),
+        "{}",
+        seen("layout 2")
+    );
+    for (what, words) in [
+        ("layout 1", "fewer, or smaller ones"),
+        ("layout 3", "fewer, or smaller ones"),
+        ("probe", "health.probe"),
+    ] {
+        let found = finding(&report, what);
+        assert_eq!(found["state"], "missing", "{found}");
+        let remedy = found["remedy"].as_str().expect("words");
+        assert!(remedy.contains(words), "{remedy}");
+    }
+    let (report, _) = told(&machine, "[health]\nprobe = ['/bin/true']");
+    assert_eq!(finding(&report, "probe")["state"], "ok", "{report}");
+}
+
+#[test]
+fn looking_leaves_no_control_group_behind() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let machine = machine(folder.path(), "l40s-4", |_| {});
+    let name = format!("looked-{}", std::process::id());
+    let (report, _) = told(&machine, &format!("cgroup_parent = '{name}/jobs'"));
+    finding(&report, "control groups");
+    let mounts = std::fs::read_to_string("/proc/mounts").expect("mounts");
+    let roots = mounts.lines().filter(|line| line.contains(" cgroup"));
+    for root in roots.filter_map(|line| line.split(' ').nth(1)) {
+        let made = Path::new(root).join(&name);
+        assert!(!made.exists(), "{}", made.display());
+    }
+}

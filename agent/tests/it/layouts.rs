@@ -167,6 +167,7 @@ async fn a_layout_that_does_not_fit_is_told_with_what_it_asks_for_and_nothing_is
     let words = "mig-devices: 1g.10gb, 3g.40gb, 3g.40gb is refused: instances that lie beside";
     until("it is refused", || cut.agent.log().contains(words)).await;
     assert!(cut.instances().is_empty());
+    assert_eq!(cut.cuts()["on"], false, "nothing was begun for it");
     cut.agent.kill();
 
     cut.agent
@@ -175,4 +176,28 @@ async fn a_layout_that_does_not_fit_is_told_with_what_it_asks_for_and_nothing_is
     eventually("it does not begin", || cut.agent.ended()).await;
     let refused = cut.agent.log();
     assert!(refused.contains("mig: dynamic"), "{refused}");
+}
+
+#[tokio::test]
+async fn how_devices_are_cut_reaches_the_server_with_the_change() {
+    let mut agent = Agent::enrolled().await;
+    let settings = laid_out(&agent, "mixed");
+    let machine = agent.simulate("dgx-a100", "");
+    let library = library().display().to_string();
+    // Nobody would wait for the next reading.
+    agent.configure(&format!(
+        "inventory_seconds = 600\nnvml_library = '{library}'\nmig_capability = '{}'\n{settings}",
+        machine.display()
+    ));
+    agent.launch();
+    let told = agent
+        .server
+        .wait("the layout", |inner| {
+            let told = inner.inventories.last()?;
+            let mig = told.devices.first()?.mig.as_ref()?;
+            (mig.instances.len() == 3).then(|| told.clone())
+        })
+        .await;
+    assert!(told.mig_static);
+    assert!(told.devices[1].mig.is_none());
 }

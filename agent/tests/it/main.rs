@@ -9,6 +9,7 @@ mod gpus;
 mod health;
 mod layouts;
 mod lease;
+mod life;
 mod mig;
 mod mps;
 mod remains;

@@ -26,6 +26,8 @@ pub struct Agent {
     pub server: FakeServer,
     pub arguments: Vec<String>,
     pub environment: Vec<(String, String)>,
+    /// The program that it is.
+    pub program: PathBuf,
     child: Option<Child>,
 }
 
@@ -50,6 +52,7 @@ impl Agent {
             server: FakeServer::start().await,
             arguments: Vec::new(),
             environment: Vec::new(),
+            program: AGENT.into(),
             child: None,
         }
     }
@@ -161,7 +164,7 @@ impl Agent {
             .create(true)
             .open(self.folder.path().join("agent.log"))
             .expect("a log");
-        let child = Command::new(AGENT)
+        let child = Command::new(&self.program)
             .args(["run", "--allow-unisolated", "--state-dir"])
             .arg(self.state())
             // What lies below /tmp is seen by jobs only where it is a folder for work.
@@ -184,6 +187,14 @@ impl Agent {
             child.kill().expect("killed");
             child.wait().expect("reaped");
         }
+    }
+
+    /// Has the agent leave, as who replaces its program does.
+    pub async fn leave(&mut self) {
+        kill(Pid::from_raw(self.pid()), Signal::SIGTERM).expect("told");
+        let ended = eventually("it leaves", || self.ended()).await;
+        assert!(ended.success(), "{ended}");
+        self.child = None;
     }
 
     /// Has the server want one more.

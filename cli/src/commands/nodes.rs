@@ -1,8 +1,10 @@
-//! `allot nodes` and `allot clear`: the fleet, what is wrong with it, and a device returned to service.
+//! `allot nodes`, `allot cordon`, `allot uncordon`, `allot drain` and `allot clear`: the fleet, what is
+//! wrong with it, what is wanted of a node, and a device returned to service.
 
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::spec::seconds;
 use crate::client::{Client, part};
 use crate::failure::Failure;
 use crate::table::{self, text};
@@ -58,6 +60,15 @@ fn out_of_use(node: &Value) -> Vec<String> {
         let (intent, why) = (text(&node["intent"]), text(&node["intent_reason"]));
         lines.push(format!("{name} is {intent}: {why}"));
     }
+    if let Some(at) = node["drain_deadline_at"].as_str() {
+        lines.push(format!("{name}: what still runs there leaves at {at}"));
+    }
+    if let Some(full) = node["disk_full"].as_object() {
+        let [free, needed, since] = ["free_mib", "needed_mib", "since"].map(|key| text(&full[key]));
+        lines.push(format!(
+            "{name} takes no work: its disk is full since {since}, {free} MiB were free and {needed} are needed"
+        ));
+    }
     let devices = node["devices"].as_array().into_iter().flatten();
     lines.extend(devices.filter(|d| d["health"] != "healthy").map(|device| {
         let [index, health, since] = ["index", "health", "health_at"].map(|key| text(&device[key]));
@@ -88,6 +99,90 @@ fn count_devices(mut node: Value) -> Value {
     node["free"] = json!(free);
     node["out"] = json!(out);
     node
+}
+
+/// Keep new work away from a node; what runs stays, also beyond the deadline of a drain before.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  allot cordon gpu-07 --reason 'a noisy fan'")]
+pub struct Cordon {
+    #[command(flatten)]
+    steered: Steered,
+}
+
+impl Cordon {
+    /// Runs the command.
+    pub async fn run(self) -> Result<(), Failure> {
+        self.steered.post("cordon", json!({})).await
+    }
+}
+
+/// Let new work come to a node again.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  allot uncordon gpu-07")]
+pub struct Uncordon {
+    #[command(flatten)]
+    steered: Steered,
+}
+
+impl Uncordon {
+    /// Runs the command.
+    pub async fn run(self) -> Result<(), Failure> {
+        self.steered.post("uncordon", json!({})).await
+    }
+}
+
+/// Empty a node: work that may be preempted leaves, the rest ends by itself, or all by a deadline.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  allot drain gpu-07 --deadline 2h --reason 'a new fan'\n\nAsked again, the last word holds: another deadline, or none. `allot cordon` lets what runs stay."
+)]
+pub struct Drain {
+    #[command(flatten)]
+    steered: Steered,
+    /// How long running work may stay, such as 90s, 30m, 12h or 2d: all of it until then, and what
+    /// still runs then is preempted, also what may not be preempted otherwise
+    #[arg(long)]
+    deadline: Option<String>,
+}
+
+impl Drain {
+    /// Runs the command.
+    pub async fn run(self) -> Result<(), Failure> {
+        let seconds = self.deadline.map(|text| seconds("--deadline", &text));
+        let body = json!({ "deadline_seconds": seconds.transpose()? });
+        self.steered.post("drain", body).await
+    }
+}
+
+/// What is said of a node that is steered.
+#[derive(Debug, Args)]
+struct Steered {
+    /// The node
+    node: String,
+    /// Why; it is shown with the node
+    #[arg(long, default_value = "")]
+    reason: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Steered {
+    async fn post(self, verb: &str, mut body: Value) -> Result<(), Failure> {
+        let path = format!("/nodes/{}/{verb}", part(&self.node));
+        body["reason"] = self.reason.into();
+        let node = Client::found()?.post(&path, &body).await?;
+        if self.json {
+            return table::print_json(&node);
+        }
+        let (name, intent) = (text(&node["name"]), text(&node["intent"]));
+        match node["drain_deadline_at"].as_str() {
+            Some(at) => table::print_line(&format!(
+                "node {name} is {intent}; what still runs there leaves at {at}"
+            )),
+            None => table::print_line(&format!("node {name} is {intent}")),
+        }
+    }
 }
 
 /// Return a device to service of which something was found, once that is dealt with.

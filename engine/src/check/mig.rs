@@ -104,7 +104,8 @@ fn changed<'w>(
             .drives
             .as_ref()
             .is_none_or(|modes| modes.contains(&SharingMode::Mig));
-        if facts.pools[node.pool.as_str()].mig_mode != MigMode::Dynamic || !driven {
+        let dynamic = facts.pools[node.pool.as_str()].mig_mode == MigMode::Dynamic;
+        if !dynamic || !driven || node.mig_static {
             wrong("the pool or the agent does not change them".to_owned());
         }
         let held = busy.get(&key).map_or(&[][..], Vec::as_slice);
@@ -238,7 +239,8 @@ fn later(facts: &Facts<'_>, before: &Layouts<'_>) -> Vec<String> {
     let mut faults = Vec::new();
     for ((name, index), users) in by_device(facts, &standing) {
         let node = facts.nodes[name];
-        let dynamic = facts.pools[node.pool.as_str()].mig_mode == MigMode::Dynamic;
+        let dynamic =
+            facts.pools[node.pool.as_str()].mig_mode == MigMode::Dynamic && !node.mig_static;
         let wanted: Layout = users
             .iter()
             .filter_map(|(_, d)| Some((d.mig.clone()?, d.start?)))

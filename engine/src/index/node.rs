@@ -31,7 +31,7 @@ impl<'w> NodeFacts<'w> {
             .drives
             .as_ref()
             .is_none_or(|modes| modes.contains(&SharingMode::Mig));
-        let recut = policy.mig_mode == MigMode::Dynamic && driven;
+        let recut = policy.mig_mode == MigMode::Dynamic && driven && !row.mig_static;
         let model = row.gpu_model.as_deref().unwrap_or("");
         let mut layout = Vec::new();
         if !row.mig.is_empty() {

@@ -64,7 +64,7 @@ fn node(node: &Node) -> Value {
         "pool": node.pool,
         "state": match node.state {
             NodeState::Ready => "ready",
-            NodeState::Cordoned => "cordoned",
+            NodeState::Cordoned | NodeState::Unhealthy => "cordoned",
             NodeState::Draining => "draining",
             NodeState::Unreachable => "unreachable",
         },

@@ -48,7 +48,7 @@ fn told_nodes_out(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize) -> Rc<str
 /// The nodes of a pool that would do but for their state, to be added to a sentence: whoever sees
 /// many devices idle there would not believe that none is free.
 fn nodes_out(index: &Index<'_>, work: usize, pool: usize) -> String {
-    let (mut cordoned, mut draining, mut unreachable) = (0_u64, 0, 0);
+    let (mut cordoned, mut draining, mut full, mut unreachable) = (0_u64, 0, 0, 0);
     for &node in &index.pools[pool].nodes {
         if place::fit(index, work, node, true).is_err() {
             continue;
@@ -57,19 +57,21 @@ fn nodes_out(index: &Index<'_>, work: usize, pool: usize) -> String {
             NodeState::Ready => {}
             NodeState::Cordoned => cordoned += 1,
             NodeState::Draining => draining += 1,
+            NodeState::Unhealthy => full += 1,
             NodeState::Unreachable => unreachable += 1,
         }
     }
     let said: Vec<String> = [
         (cordoned, "cordoned"),
         (draining, "draining"),
+        (full, "unhealthy"),
         (unreachable, "unreachable"),
     ]
     .into_iter()
     .filter(|(count, _)| *count > 0)
     .map(|(count, state)| format!("{count} {state}"))
     .collect();
-    let total = cordoned + draining + unreachable;
+    let total = cordoned + draining + full + unreachable;
     match said.as_slice() {
         [] => String::new(),
         [one] => format!(

@@ -14,6 +14,8 @@ pub enum NodeState {
     Cordoned,
     /// Nothing new starts, and what may be preempted leaves.
     Draining,
+    /// Nothing new starts until it is well again: its disk is full. Scenario files have it as cordoned.
+    Unhealthy,
     /// It does not answer; its devices are no capacity.
     Unreachable,
 }
@@ -62,6 +64,9 @@ pub struct Node {
     /// Whether its agent lets several teams share a device by MPS where its pool does. Not part of
     /// scenario files, likewise.
     pub mps_across_teams: bool,
+    /// Whether its agent leaves devices cut as they are: what is there is all that there is, whatever
+    /// the pool's mode. Not part of scenario files either.
+    pub mig_static: bool,
 }
 
 impl Node {
@@ -83,6 +88,7 @@ impl Node {
             labels: BTreeMap::new(),
             drives: None,
             mps_across_teams: true,
+            mig_static: false,
         }
     }
 

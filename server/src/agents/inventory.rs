@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use domain::ids::NodeId;
 use domain::state::DeviceHealth;
-use protocol::report::{Device, Inventory};
+use protocol::report::{Device, DiskFull, Inventory};
 use serde_json::json;
 
 use super::models;
@@ -19,6 +19,10 @@ const GONE: &str = "gone from the node's inventory";
 const HEALTH_ACTION: &str = "report_device_health";
 /// Why a device is `suspect` of which a node says nothing that has not read its devices.
 const UNREAD: &str = "the node's agent has restarted and cannot read its devices";
+
+/// What an event of a node says of its disk.
+const DISK_FULL: &str = "disk_full";
+const DISK_HAS_ROOM: &str = "disk_has_room";
 
 /// Brings a node's rows up to date with its inventory. A device that is not reported any more
 /// is failed, and `background` ends what held it, but only where the devices were read: a driver
@@ -64,6 +68,7 @@ pub async fn apply(
             set_health(tx, row, actor, unlisted, why).await?;
         }
     }
+    note_disk(tx, node, actor, inventory.disk_full).await?;
     nodes::set_machine(tx, node, &machine(inventory, warnings)).await?;
     capacity::refresh(tx, node).await
 }
@@ -97,7 +102,39 @@ fn machine(inventory: &Inventory, warnings: Vec<String>) -> Machine {
         warnings,
         nvlink: json!(inventory.nvlink),
         numa: json!(inventory.numa),
+        mig_static: inventory.mig_static,
+        disk_full: inventory
+            .disk_full
+            .map(|full| (full.free_mib, full.needed_mib)),
     }
+}
+
+/// Writes that a node's disk has become full, or has room again.
+async fn note_disk(
+    tx: &mut Tx,
+    node: NodeId,
+    actor: &Actor,
+    full: Option<DiskFull>,
+) -> Result<(), sqlx::Error> {
+    let Some(row) = nodes::lock(tx, node).await? else {
+        return Ok(());
+    };
+    let (from, to) = match (row.disk_free_mib, full) {
+        (None, Some(_)) => (DISK_HAS_ROOM, DISK_FULL),
+        (Some(_), None) => (DISK_FULL, DISK_HAS_ROOM),
+        _ => return Ok(()),
+    };
+    let event = NewEvent {
+        subject: Subject::Node(node),
+        job: None,
+        node_id: Some(node),
+        from: Some(from),
+        to,
+        actor,
+        reason: "disk",
+        data: json!({ "node": row.name, "free_mib": full.map(|full| full.free_mib) }),
+    };
+    events::insert(tx, &event).await
 }
 
 /// Steps a device towards the health that its node reports.

@@ -18,7 +18,7 @@ use super::problem::{Refusals, UpdateRefusals};
 use super::reply::Versioned;
 use crate::app::idempotency::Answer;
 use crate::app::nodes::{
-    self, JoinToken, NewJoinToken, Node, NodeEvent, NodeFilter, NodePatch, NodeWish, Reason,
+    self, Drain, JoinToken, NewJoinToken, Node, NodeEvent, NodeFilter, NodePatch, NodeWish, Reason,
 };
 use crate::app::page::{Page, PageAsk};
 use crate::app::{App, AppError};
@@ -162,15 +162,17 @@ async fn uncordon_node(asked: Asked<NodePath, Reason>) -> Result<Answer<Node>, A
     set_intent(asked, NodeWish::Uncordon).await
 }
 
-/// Empty a node: new work stays away, preemptible work is moved, other work may end.
+/// Empty a node: new work stays away, preemptible work is moved, other work may end. With a deadline all
+/// work may stay until then, and what still runs then is preempted. Asked again, the last word holds.
 #[utoipa::path(
     post, path = "/nodes/{node}/drain", tag = "fleet",
     params(NodePath, RepeatKey),
-    request_body = Option<Reason>,
+    request_body = Option<Drain>,
     responses((status = 200, description = "The node.", body = Node), Refusals)
 )]
-async fn drain_node(asked: Asked<NodePath, Reason>) -> Result<Answer<Node>, AppError> {
-    set_intent(asked, NodeWish::Drain).await
+async fn drain_node(asked: Asked<NodePath, Drain>) -> Result<Answer<Node>, AppError> {
+    let node = &asked.object.node;
+    nodes::drain(&asked.app, &asked.asker, asked.repeat, node, asked.input).await
 }
 
 /// Take a node out for good. It must hold nothing; its name and id are not used again.

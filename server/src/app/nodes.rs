@@ -15,8 +15,8 @@ use crate::store::{self, Tx};
 
 pub use clear::clear_device;
 pub use join::{JoinToken, NewJoinToken, create_join_token};
-pub use steer::{NodePatch, NodeWish, Reason, declare_lost, set_intent, update};
-pub use view::{Device, DeviceSlice, Node, NodeEvent};
+pub use steer::{Drain, NodePatch, NodeWish, Reason, declare_lost, drain, set_intent, update};
+pub use view::{Device, DeviceSlice, DiskFull, Node, NodeEvent};
 
 /// What a list of nodes is cut to.
 #[derive(Debug, Clone, Default)]

@@ -1,5 +1,7 @@
 //! Work that must leave where it is: its node is lost or drained, or its device has failed.
 
+use chrono::SecondsFormat;
+use domain::eviction::EvictionRule;
 use domain::ids::JobId;
 use domain::state::{AttemptEnd, AttemptState, JobState};
 
@@ -11,7 +13,7 @@ use crate::lifecycle::{Eviction, LifecycleError, Stop, give_up, stop};
 use crate::store::attempts::{self, AttemptRow, Leaving};
 use crate::store::events::Actor;
 use crate::store::jobs::{self, JobRow};
-use crate::store::{self, Tx, assignments};
+use crate::store::{self, Tx, assignments, audit};
 
 /// Fences work on lost nodes, but for work that is kept: that waits for its node to answer or
 /// for a person to declare it dead.
@@ -78,31 +80,46 @@ async fn fail(app: &App, leaving: Leaving) -> Result<(), LifecycleError> {
     Ok(())
 }
 
-/// Preempts preemptible work on nodes that are being drained; other work stays until it ends.
+/// Preempts work on nodes that are being emptied: what may be preempted at once, other work when it has
+/// not ended by itself by the deadline, if there is one.
 pub async fn draining_nodes(app: &App) -> Result<(), LifecycleError> {
     let mut tx = app.db.begin_system().await?;
-    let due = attempts::on_draining_nodes(&mut tx).await?;
+    let due = attempts::on_draining_nodes(&mut tx, None).await?;
     tx.commit().await?;
-    each(due, |leaving| drain(app, leaving)).await
+    each(due, |drained| drain(app, drained.job_id)).await
 }
 
-async fn drain(app: &App, leaving: Leaving) -> Result<(), LifecycleError> {
+async fn drain(app: &App, job: JobId) -> Result<(), LifecycleError> {
     let mut tx = app.db.begin_system().await?;
-    let Some(mut job) = jobs::lock(&mut tx, leaving.job_id).await? else {
+    let Some(mut job) = jobs::lock(&mut tx, job).await? else {
         return Ok(());
     };
-    if live(&mut tx, &job).await?.is_none() {
+    // The node may be open again, or its deadline another.
+    let due = attempts::on_draining_nodes(&mut tx, Some(job.id)).await?;
+    let Some(drained) = due.first() else {
         return Ok(());
-    }
+    };
+    let node = &drained.node;
+    let (rule, message) = match drained.deadline_at {
+        None => (EvictionRule::Drain, format!("node {node} is being drained")),
+        Some(at) => (
+            EvictionRule::DrainDeadline,
+            format!(
+                "drain deadline: node {node} was to be empty by {}",
+                at.to_rfc3339_opts(SecondsFormat::Secs, true)
+            ),
+        ),
+    };
     let wish = Stop {
-        evicted: Some(Eviction::drained()),
+        evicted: Some(Eviction::drained(rule)),
         job_to: Some(JobState::Preempting),
-        ..Stop::because(
-            AttemptEnd::Preempted,
-            format!("node {} is being drained", leaving.node),
-        )
+        ..Stop::because(AttemptEnd::Preempted, message)
     };
     stop(&mut tx, &mut job, &wish, &Actor::System).await?;
+    if rule == EvictionRule::DrainDeadline {
+        let object = format!("job/{}", job.id);
+        audit::insert_of_system(&mut tx, "evict_job", &object, &wish.message).await?;
+    }
     tx.commit().await?;
     app.wake.all();
     Ok(())

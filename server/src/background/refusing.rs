@@ -7,6 +7,7 @@ use super::each;
 use crate::app::App;
 use crate::lifecycle::{LifecycleError, nodes as steps};
 use crate::store::events::Actor;
+use crate::store::nodes::Wanted;
 use crate::store::{audit, nodes};
 
 /// Starts that a node may refuse within the span: one may be a race, two a coincidence.
@@ -34,7 +35,8 @@ async fn cordon_one(app: &App, node: NodeId) -> Result<(), LifecycleError> {
     };
     let minutes = SPAN_SECONDS / 60;
     let reason = format!("it refused {refused} starts in {minutes} minutes");
-    steps::set_intent(&mut tx, &row, NodeIntent::Cordoned, &reason, &Actor::System).await?;
+    let wanted = Wanted::plain(NodeIntent::Cordoned, &reason);
+    steps::set_intent(&mut tx, &row, wanted, &Actor::System).await?;
     let object = format!("node/{}", row.name);
     audit::insert_of_system(&mut tx, "cordon_node", &object, &reason).await?;
     tx.commit().await?;

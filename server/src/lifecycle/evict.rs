@@ -22,11 +22,11 @@ pub struct Eviction {
 }
 
 impl Eviction {
-    /// All of it leaves a node that is emptied.
-    pub fn drained() -> Self {
+    /// All of it leaves a node that is emptied, by which of the two rules.
+    pub fn drained(rule: EvictionRule) -> Self {
         Self {
             kind: EvictionKind::Preemption,
-            rule: EvictionRule::Drain,
+            rule,
             gainer: None,
         }
     }

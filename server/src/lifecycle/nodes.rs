@@ -1,12 +1,12 @@
 //! Steps of nodes: their reachability and what people want of them, each with its event and
 //! the capacity of its devices.
 
-use domain::state::{NodeIntent, Reachability};
+use domain::state::Reachability;
 use serde_json::{Value, json};
 
 use super::{Actor, LifecycleError};
 use crate::store::events::{self, NewEvent, Subject};
-use crate::store::nodes::{self, NodeRow};
+use crate::store::nodes::{self, NodeRow, Wanted};
 use crate::store::{Tx, capacity};
 
 /// Steps the reachability of a node whose row is locked; nothing happens when it stands
@@ -38,17 +38,18 @@ pub async fn set_reachability(
 pub async fn set_intent(
     tx: &mut Tx,
     node: &NodeRow,
-    to: NodeIntent,
-    reason: &str,
+    wanted: Wanted<'_>,
     actor: &Actor,
 ) -> Result<i64, LifecycleError> {
-    if node.intent != to {
-        node.intent.step(to)?;
+    let Wanted { intent, reason, .. } = wanted;
+    if node.intent != intent {
+        node.intent.step(intent)?;
     }
-    let version = nodes::step_intent(tx, node.id, node.version, to, reason)
+    let version = nodes::step_intent(tx, node.id, node.version, wanted)
         .await?
         .ok_or_else(|| LifecycleError::Missed(format!("node {}", node.name)))?;
-    note(tx, node, node.intent.as_str(), to.as_str(), reason, actor).await?;
+    let from = node.intent.as_str();
+    note(tx, node, from, intent.as_str(), reason, actor).await?;
     Ok(version)
 }
 

@@ -12,6 +12,7 @@ use web::shell::Section;
 use web::views::{Leaving, NodeAction, NodeDevice, NodeNote, NodeView, NodeWork};
 
 use super::fleet::{cell, holder};
+use super::form::minutes;
 use super::jobs::Teams;
 use super::visit::{Posted, Visit};
 use super::{Nothing, PageError, page};
@@ -70,10 +71,15 @@ pub async fn show_node(
             .map(|mode| mode.as_str().to_owned())
             .collect(),
         notes: notes(&node),
+        disk_full: node
+            .disk_full
+            .as_ref()
+            .map(|full| (full.free_mib, full.needed_mib)),
         warnings: node.warnings.clone(),
         work: work(&node, &teams),
         devices: devices(asker, &node, &teams),
         intent_reason: told(&node.intent_reason),
+        deadline_at: node.drain_deadline_at,
         events: event_lines(&shell.t, &node.name, &events),
         actions,
         pool: node.pool,
@@ -230,7 +236,7 @@ fn actions(asker: &Asker, node: &Node) -> Vec<NodeAction> {
     let mut actions = match node.intent {
         NodeIntent::Open => vec![NodeAction::Cordon, NodeAction::Drain],
         NodeIntent::Cordoned => vec![NodeAction::Uncordon, NodeAction::Drain],
-        NodeIntent::Draining => vec![NodeAction::Uncordon],
+        NodeIntent::Draining => vec![NodeAction::Uncordon, NodeAction::Cordon, NodeAction::Drain],
         NodeIntent::Retired => Vec::new(),
     };
     if node.reachability == Reachability::Unreachable {
@@ -266,13 +272,24 @@ pub async fn uncordon_node(
     want(&app, &posted.visit, &name, NodeWish::Uncordon, "uncordoned").await
 }
 
-/// Keeps new work away and lets what runs leave.
+/// Until when a person lets running work stay.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DrainForm {
+    /// Minutes from now; empty for none.
+    deadline_minutes: String,
+}
+
+/// Keeps new work away and lets what runs leave, by a deadline if one is named.
 pub async fn drain_node(
     State(app): State<App>,
     Path(name): Path<String>,
-    posted: Posted<Nothing>,
+    posted: Posted<DrainForm>,
 ) -> Result<Redirect, PageError> {
-    want(&app, &posted.visit, &name, NodeWish::Drain, "draining").await
+    let typed = &posted.fields.deadline_minutes;
+    let seconds = minutes(typed.trim(), "deadline_minutes").map_err(AppError::from)?;
+    let wish = seconds.map_or(NodeWish::Drain, NodeWish::DrainWithin);
+    want(&app, &posted.visit, &name, wish, "draining").await
 }
 
 /// Takes a person's word that nothing runs on a node that does not answer.

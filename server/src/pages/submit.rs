@@ -324,6 +324,7 @@ fn placed(worker: &DryRunWorker) -> PlacedWorker {
     PlacedWorker {
         worker: worker.worker,
         node: worker.node.clone(),
+        leaves_by: None,
         devices: worker.devices.iter().map(share).collect(),
     }
 }

@@ -29,7 +29,7 @@ use crate::app::bookings;
 use crate::store;
 use crate::store::past::Gone;
 use crate::store::windows::Window;
-use crate::store::world::PoolRow;
+use crate::store::world::{NodeRow, PoolRow};
 
 pub use teams::{set_quota, take_quota, teams};
 
@@ -191,7 +191,7 @@ fn node(record: &NodeRecord, held: &slices::Held<'_>) -> Node {
     Node {
         name: row.name.clone(),
         pool: row.pool.clone(),
-        state: node_state(row.intent, row.reachability),
+        state: node_state(row),
         gpus,
         gpu_model: first.map(|d| d.model.clone()),
         gpu_memory_mib: memory.or(first.map(|d| d.memory_mib)).unwrap_or(0),
@@ -209,15 +209,23 @@ fn node(record: &NodeRecord, held: &slices::Held<'_>) -> Node {
                 .collect(),
         ),
         mps_across_teams: row.mps_across_teams,
+        mig_static: row.mig_static,
     }
 }
 
-fn node_state(intent: NodeIntent, reachability: Reachability) -> NodeState {
-    match (reachability, intent) {
+fn node_state(row: &NodeRow) -> NodeState {
+    match (row.reachability, row.intent) {
         (Reachability::Unreachable | Reachability::Lost, _) => NodeState::Unreachable,
+        (Reachability::Ready, NodeIntent::Open) if row.disk_full => NodeState::Unhealthy,
         (Reachability::Ready, NodeIntent::Open) => NodeState::Ready,
-        (Reachability::Ready, NodeIntent::Draining) => NodeState::Draining,
-        (Reachability::Ready, NodeIntent::Cordoned | NodeIntent::Retired) => NodeState::Cordoned,
+        // By a deadline nothing leaves before it, and all that is left then: no plan chooses what.
+        (Reachability::Ready, NodeIntent::Draining) if row.drain_deadline_at.is_none() => {
+            NodeState::Draining
+        }
+        (
+            Reachability::Ready,
+            NodeIntent::Cordoned | NodeIntent::Draining | NodeIntent::Retired,
+        ) => NodeState::Cordoned,
     }
 }
 

@@ -435,23 +435,40 @@ pub async fn on_lost_nodes(tx: &mut Tx) -> Result<Vec<Leaving>, sqlx::Error> {
     .await
 }
 
-/// Preemptible jobs with workers on nodes that are being drained.
-pub async fn on_draining_nodes(tx: &mut Tx) -> Result<Vec<Leaving>, sqlx::Error> {
+/// Work that must leave a node that is being emptied.
+#[derive(Debug, Clone)]
+pub struct Drained {
+    /// The job.
+    pub job_id: JobId,
+    /// The node's name.
+    pub node: String,
+    /// The moment by which the node was to be empty; without one only what may be preempted leaves.
+    pub deadline_at: Option<Timestamp>,
+}
+
+/// Jobs with workers on nodes that are being emptied, of all or one of them: those that may be
+/// preempted, and all of them where the deadline has passed, but none before it.
+pub async fn on_draining_nodes(
+    tx: &mut Tx,
+    job: Option<JobId>,
+) -> Result<Vec<Drained>, sqlx::Error> {
     sqlx::query_as!(
-        Leaving,
-        r#"SELECT DISTINCT ON (a.job_id) a.job_id AS "job_id: JobId", n.id AS "node_id: NodeId", n.name AS node,
-                  n.intent_reason AS "what!"
+        Drained,
+        r#"SELECT DISTINCT ON (a.job_id) a.job_id AS "job_id: JobId", n.name AS node, n.drain_deadline_at AS deadline_at
            FROM nodes AS n
            JOIN assignments AS a ON a.node_id = n.id AND a.phase IN ('granted', 'handed_over', 'running')
            JOIN attempts AS t ON t.id = a.attempt_id
            JOIN jobs AS j ON j.id = a.job_id
            LEFT JOIN arrays AS r ON r.id = j.array_id
            JOIN classes AS c ON c.name = j.class
-           WHERE n.intent = 'draining' AND t.state IN ('starting', 'running')
-             AND CASE COALESCE(j.spec, r.spec) ->> 'preemptible' WHEN 'true' THEN true WHEN 'false' THEN false ELSE c.preemptible END
-           ORDER BY a.job_id, n.name
+           WHERE n.intent = 'draining' AND t.state IN ('starting', 'running') AND ($2::uuid IS NULL OR a.job_id = $2)
+             AND CASE WHEN n.drain_deadline_at IS NOT NULL THEN n.drain_deadline_at <= allotment.clock()
+                      ELSE CASE COALESCE(j.spec, r.spec) ->> 'preemptible'
+                           WHEN 'true' THEN true WHEN 'false' THEN false ELSE c.preemptible END END
+           ORDER BY a.job_id, n.drain_deadline_at NULLS LAST, n.name
            LIMIT $1"#,
         DUE_MAX,
+        job as Option<JobId>,
     )
     .fetch_all(&mut **tx)
     .await

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use domain::Timestamp;
-use domain::ids::{EnrolmentId, IncarnationId, JournalId, NodeId, PoolId, ReplicaId};
+use domain::ids::{EnrolmentId, NodeId, PoolId, ReplicaId};
 use domain::sharing::SharingMode;
 use domain::spec::Runner;
 use domain::state::{NodeIntent, Reachability};
@@ -11,6 +11,13 @@ use serde_json::Value;
 use sqlx::types::Json;
 
 use super::Tx;
+
+mod voice;
+
+pub use voice::{
+    KnownFacts, Voice, advance_facts, begin_connection, enrol_anew, heard_before_life, note_boot,
+    voice,
+};
 
 /// A node as it is shown.
 #[derive(Debug, Clone)]
@@ -27,6 +34,8 @@ pub struct NodeRow {
     pub intent: NodeIntent,
     /// Why.
     pub intent_reason: String,
+    /// Until when running work may stay on it while it is being emptied.
+    pub drain_deadline_at: Option<Timestamp>,
     /// Whether it answers.
     pub reachability: Reachability,
     /// The last time that it did.
@@ -55,6 +64,14 @@ pub struct NodeRow {
     pub isolated: bool,
     /// Whether checkpoints lie on storage that all nodes share.
     pub checkpoints_shared: bool,
+    /// Whether its devices stay cut as they are.
+    pub mig_static: bool,
+    /// What was free on its disk when it was found to be full.
+    pub disk_free_mib: Option<i64>,
+    /// What a job needs there to start.
+    pub disk_needed_mib: Option<i64>,
+    /// Since when its disk is full or has room.
+    pub disk_at: Timestamp,
     /// Sentences for its page.
     pub warnings: Vec<String>,
     /// Labels, a flat object of texts.
@@ -71,10 +88,11 @@ macro_rules! select_nodes {
         sqlx::query_as!(
             NodeRow,
             r#"SELECT n.id AS "id: NodeId", n.name, n.pool_id AS "pool_id: PoolId", p.name AS pool,
-                      n.intent AS "intent: NodeIntent", n.intent_reason, n.reachability AS "reachability: Reachability",
+                      n.intent AS "intent: NodeIntent", n.intent_reason, n.drain_deadline_at, n.reachability AS "reachability: Reachability",
                       n.last_heartbeat_at, n.lease_until, n.agent_version, n.address, n.driver_version,
                       n.cpus_milli, n.memory_mib, n.sharing AS "sharing: Vec<SharingMode>", n.mps_across_teams,
                       n.runners AS "runners: Vec<Runner>", n.cgroup, n.isolated, n.checkpoints_shared,
+                      n.mig_static, n.disk_free_mib, n.disk_needed_mib, n.disk_at,
                       n.warnings, n.labels, n.enrolled_at, n.version
                FROM nodes AS n
                JOIN pools AS p ON p.id = n.pool_id "# + $rest
@@ -153,147 +171,6 @@ pub async fn insert(
     Ok(done.rows_affected() == 1)
 }
 
-/// Whose word on a node counts now, and how far its facts are known.
-#[derive(Debug, Clone)]
-pub struct Voice {
-    /// The life of the agent process that spoke last.
-    pub incarnation: Option<IncarnationId>,
-    /// The replica that holds its stream.
-    pub replica: Option<ReplicaId>,
-    /// The kernel's boot.
-    pub boot_id: String,
-    /// The journal within which its facts are numbered.
-    pub journal_id: Option<JournalId>,
-    /// Facts up to this number are known.
-    pub last_fact: i64,
-    /// Rises with each connection.
-    pub connection: i64,
-    /// The enrolment whose certificates are good.
-    pub enrolment_id: EnrolmentId,
-}
-
-/// Whose word on a node counts; the caller holds the node's lock.
-pub async fn voice(tx: &mut Tx, id: NodeId) -> Result<Voice, sqlx::Error> {
-    sqlx::query_as!(
-        Voice,
-        r#"SELECT incarnation AS "incarnation: IncarnationId", replica AS "replica: ReplicaId", boot_id,
-                  journal_id AS "journal_id: JournalId", last_fact, connection, enrolment_id AS "enrolment_id: EnrolmentId"
-           FROM nodes WHERE id = $1"#,
-        id as NodeId,
-    )
-    .fetch_one(&mut **tx)
-    .await
-}
-
-/// Gives a node's voice to the connection that says hello, and numbers it. Of which boot it is is
-/// noted by [`note_boot`], once what did not survive has ended.
-pub async fn begin_connection(
-    tx: &mut Tx,
-    id: NodeId,
-    voice: &Voice,
-    agent_version: &str,
-) -> Result<i64, sqlx::Error> {
-    sqlx::query_scalar!(
-        "UPDATE nodes
-         SET heard_before_life_at = CASE WHEN incarnation IS DISTINCT FROM $2 THEN last_heartbeat_at
-                                         ELSE heard_before_life_at END,
-             incarnation = $2, replica = $3, journal_id = $4, last_fact = $5, agent_version = $6,
-             connection = connection + 1, version = version + 1
-         WHERE id = $1
-         RETURNING connection",
-        id as NodeId,
-        voice.incarnation as Option<IncarnationId>,
-        voice.replica as Option<ReplicaId>,
-        voice.journal_id as Option<JournalId>,
-        voice.last_fact,
-        agent_version,
-    )
-    .fetch_one(&mut **tx)
-    .await
-}
-
-/// When the node was last heard of before the present life of its agent began.
-pub async fn heard_before_life(tx: &mut Tx, id: NodeId) -> Result<Option<Timestamp>, sqlx::Error> {
-    sqlx::query_scalar!(
-        "SELECT heard_before_life_at FROM nodes WHERE id = $1",
-        id as NodeId
-    )
-    .fetch_one(&mut **tx)
-    .await
-}
-
-/// Notes the kernel's boot that a connection speaks of; false when another connection speaks by now.
-pub async fn note_boot(
-    tx: &mut Tx,
-    id: NodeId,
-    connection: i64,
-    boot_id: &str,
-) -> Result<bool, sqlx::Error> {
-    let done = sqlx::query!(
-        "UPDATE nodes SET boot_id = $3 WHERE id = $1 AND connection = $2",
-        id as NodeId,
-        connection,
-        boot_id,
-    )
-    .execute(&mut **tx)
-    .await?;
-    Ok(done.rows_affected() == 1)
-}
-
-/// Lets a machine that enrols anew take a node's place: certificates of the enrolment before are
-/// not good any more, and whoever spoke for the node is not heard.
-pub async fn enrol_anew(
-    tx: &mut Tx,
-    id: NodeId,
-    enrolment: EnrolmentId,
-) -> Result<(), sqlx::Error> {
-    sqlx::query!(
-        "UPDATE nodes
-         SET enrolment_id = $2, incarnation = NULL, replica = NULL, connection = connection + 1, version = version + 1
-         WHERE id = $1",
-        id as NodeId,
-        enrolment as EnrolmentId,
-    )
-    .execute(&mut **tx)
-    .await?;
-    Ok(())
-}
-
-/// Facts of a node's journal that are known from now on.
-#[derive(Debug, Clone, Copy)]
-pub struct KnownFacts {
-    /// The node.
-    pub node_id: NodeId,
-    /// The life of the agent process that told them.
-    pub incarnation: IncarnationId,
-    /// The journal that numbers them.
-    pub journal: JournalId,
-    /// The last of them.
-    pub up_to: i64,
-}
-
-/// Notes which facts of different nodes are known, in the order of the nodes; of how many nodes. It
-/// is not noted where another connection has the node's voice by now, or knew them.
-pub async fn advance_facts(tx: &mut Tx, known: &[KnownFacts]) -> Result<usize, sqlx::Error> {
-    let nodes: Vec<NodeId> = known.iter().map(|known| known.node_id).collect();
-    let lives: Vec<IncarnationId> = known.iter().map(|known| known.incarnation).collect();
-    let journals: Vec<JournalId> = known.iter().map(|known| known.journal).collect();
-    let up_to: Vec<i64> = known.iter().map(|known| known.up_to).collect();
-    let noted = sqlx::query!(
-        "WITH held AS (SELECT id FROM nodes WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE)
-         UPDATE nodes AS n SET last_fact = v.up_to
-         FROM held, unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::bigint[]) AS v (id, incarnation, journal_id, up_to)
-         WHERE n.id = held.id AND n.id = v.id AND n.incarnation = v.incarnation AND n.journal_id = v.journal_id AND n.last_fact < v.up_to",
-        &nodes as &[NodeId],
-        &lives as &[IncarnationId],
-        &journals as &[JournalId],
-        &up_to,
-    )
-    .execute(&mut **tx)
-    .await?;
-    Ok(usize::try_from(noted.rows_affected()).unwrap_or(usize::MAX))
-}
-
 /// What a node says it is.
 #[derive(Debug, Clone)]
 pub struct Machine {
@@ -325,19 +202,26 @@ pub struct Machine {
     pub nvlink: Value,
     /// Groups of device indices by NUMA node.
     pub numa: Value,
+    /// Whether its devices stay cut as they are.
+    pub mig_static: bool,
+    /// What is free on its disk while that is full, and what a job needs to start.
+    pub disk_full: Option<(i64, i64)>,
 }
 
 /// Writes what a node says it is; false when that was known.
 pub async fn set_machine(tx: &mut Tx, id: NodeId, machine: &Machine) -> Result<bool, sqlx::Error> {
+    let (free, needed) = machine.disk_full.unzip();
     let done = sqlx::query!(
         "UPDATE nodes
          SET driver_version = $2, cpus_milli = $3, memory_mib = $4, address = $5, sharing = $6, runners = $7,
              cgroup = $8, isolated = $9, checkpoints_shared = $10, warnings = $11, nvlink = $12, numa = $13,
-             work_roots = $14, mps_across_teams = $15, version = version + 1
+             work_roots = $14, mig_static = $15, disk_free_mib = $16, disk_needed_mib = $17, mps_across_teams = $18,
+             disk_at = CASE WHEN (disk_free_mib IS NULL) = ($16::bigint IS NULL) THEN disk_at ELSE allotment.clock() END,
+             version = version + 1
          WHERE id = $1
            AND (driver_version, cpus_milli, memory_mib, address, sharing, runners, cgroup, isolated,
-                checkpoints_shared, warnings, nvlink, numa, work_roots, mps_across_teams)
-               IS DISTINCT FROM ($2, $3, $4, $5, $6::text[], $7::text[], $8, $9, $10, $11::text[], $12::jsonb, $13::jsonb, $14::text[], $15)",
+                checkpoints_shared, warnings, nvlink, numa, work_roots, mig_static, disk_free_mib, disk_needed_mib, mps_across_teams)
+               IS DISTINCT FROM ($2, $3, $4, $5, $6::text[], $7::text[], $8, $9, $10, $11::text[], $12::jsonb, $13::jsonb, $14::text[], $15, $16::bigint, $17::bigint, $18)",
         id as NodeId,
         machine.driver_version,
         machine.cpus_milli,
@@ -352,6 +236,9 @@ pub async fn set_machine(tx: &mut Tx, id: NodeId, machine: &Machine) -> Result<b
         machine.nvlink,
         machine.numa,
         &machine.work_roots,
+        machine.mig_static,
+        free,
+        needed,
         machine.mps_across_teams,
     )
     .execute(&mut **tx)
@@ -377,29 +264,52 @@ pub async fn step_reachability(
     Ok(done.rows_affected() == 1)
 }
 
+/// What people want of a node from now on.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'w> {
+    /// The intent.
+    pub intent: NodeIntent,
+    /// Until when running work may stay, where it is being emptied by a deadline.
+    pub deadline_at: Option<Timestamp>,
+    /// Why, in words.
+    pub reason: &'w str,
+}
+
+impl<'w> Wanted<'w> {
+    /// An intent without a deadline.
+    pub fn plain(intent: NodeIntent, reason: &'w str) -> Self {
+        Self {
+            intent,
+            deadline_at: None,
+            reason,
+        }
+    }
+}
+
 /// Steps what people want of a node; its new version, or nothing when it stands elsewhere.
 pub async fn step_intent(
     tx: &mut Tx,
     id: NodeId,
     version: i64,
-    to: NodeIntent,
-    reason: &str,
+    wanted: Wanted<'_>,
 ) -> Result<Option<i64>, sqlx::Error> {
     sqlx::query_scalar!(
-        "UPDATE nodes SET intent = $3, intent_reason = $4, intent_at = allotment.clock(), version = version + 1
+        "UPDATE nodes
+         SET intent = $3, intent_reason = $4, drain_deadline_at = $5, intent_at = allotment.clock(), version = version + 1
          WHERE id = $1 AND version = $2
          RETURNING version",
         id as NodeId,
         version,
-        to as NodeIntent,
-        reason,
+        wanted.intent as NodeIntent,
+        wanted.reason,
+        wanted.deadline_at,
     )
     .fetch_optional(&mut **tx)
     .await
 }
 
 /// The open nodes that have refused at least so many starts within so many seconds, since they are
-/// open: how many each. The workers of one attempt are one start.
+/// open and have room on their disks: how many each. The workers of one attempt are one start.
 pub async fn refusing(
     tx: &mut Tx,
     starts: i64,
@@ -410,7 +320,7 @@ pub async fn refusing(
            FROM nodes AS n
            JOIN events AS e ON e.node_id = n.id
            JOIN assignments AS a ON a.id = e.subject_id
-           WHERE n.intent = 'open' AND e.at >= n.intent_at
+           WHERE n.intent = 'open' AND n.disk_free_mib IS NULL AND e.at >= GREATEST(n.intent_at, n.disk_at)
              AND e.at > allotment.clock() - make_interval(secs => $2)
              AND e.subject = 'assignment' AND e.reason = 'start_refused' AND e.to_state IN ('released', 'cleaning')
              AND e.actor_kind = 'agent' AND e.actor_name = n.name

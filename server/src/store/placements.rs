@@ -1,5 +1,6 @@
 //! Placements: which nodes and devices the attempts of jobs had.
 
+use domain::Timestamp;
 use domain::ids::{AttemptId, JobId, TeamId};
 use domain::sharing::SharingMode;
 
@@ -14,6 +15,8 @@ pub struct PlacementRow {
     pub worker: i32,
     /// Its node's name.
     pub node: String,
+    /// Until when it may stay there, where that is being emptied by a deadline.
+    pub leaves_by: Option<Timestamp>,
     /// The device's UUID.
     pub uuid: Option<String>,
     /// The device's place on its node.
@@ -29,7 +32,8 @@ pub struct PlacementRow {
 pub async fn of_jobs(tx: &mut Tx, jobs: &[JobId]) -> Result<Vec<PlacementRow>, sqlx::Error> {
     sqlx::query_as!(
         PlacementRow,
-        r#"SELECT j.id AS "job_id: JobId", a.worker, n.name AS node, d.uuid AS "uuid?", d.index AS "index?",
+        r#"SELECT j.id AS "job_id: JobId", a.worker, n.name AS node,
+                  CASE WHEN t.state <> 'ended' THEN n.drain_deadline_at END AS leaves_by, d.uuid AS "uuid?", d.index AS "index?",
                   s.mode AS "mode?: SharingMode", s.gpus_milli AS "gpus_milli?"
            FROM jobs AS j
            JOIN attempts AS t ON t.job_id = j.id AND t.number = j.attempt

@@ -166,12 +166,18 @@ pub struct NodeRow {
     pub pool: String,
     /// What people want of it.
     pub intent: NodeIntent,
+    /// Until when running work may stay while it is being emptied.
+    pub drain_deadline_at: Option<Timestamp>,
     /// Whether its heartbeats arrive.
     pub reachability: Reachability,
     /// Cores.
     pub cpus_milli: i64,
     /// Memory.
     pub memory_mib: i64,
+    /// Whether its disk is full.
+    pub disk_full: bool,
+    /// Whether its devices stay cut as they are.
+    pub mig_static: bool,
     /// Sharing modes that its agent can drive.
     pub sharing: Vec<String>,
     /// Whether it lets several teams share a device by MPS where its pool does.
@@ -194,8 +200,9 @@ pub struct NodeRow {
 pub async fn nodes(tx: &mut Tx, ids: Option<&[NodeId]>) -> Result<Vec<NodeRow>, sqlx::Error> {
     sqlx::query_as!(
         NodeRow,
-        r#"SELECT n.id AS "id: NodeId", n.name, p.name AS pool, n.intent AS "intent: NodeIntent",
-                  n.reachability AS "reachability: Reachability", n.cpus_milli, n.memory_mib, n.sharing, n.mps_across_teams, n.runners,
+        r#"SELECT n.id AS "id: NodeId", n.name, p.name AS pool, n.intent AS "intent: NodeIntent", n.drain_deadline_at,
+                  n.reachability AS "reachability: Reachability", n.cpus_milli, n.memory_mib,
+                  n.disk_free_mib IS NOT NULL AS "disk_full!", n.mig_static, n.sharing, n.mps_across_teams, n.runners,
                   n.work_roots, n.checkpoints_shared, n.labels, n.nvlink, n.numa
            FROM nodes AS n
            JOIN pools AS p ON p.id = n.pool_id

@@ -105,9 +105,14 @@ async fn a_plan_starts_nothing_on_a_node_that_is_being_cordoned(owner: PgPool) {
         .await
         .expect("a row")
         .expect("a node");
-    lifecycle::nodes::set_intent(&mut cordon, &row, NodeIntent::Cordoned, "", &Actor::System)
-        .await
-        .expect("a step");
+    lifecycle::nodes::set_intent(
+        &mut cordon,
+        &row,
+        server::store::nodes::Wanted::plain(NodeIntent::Cordoned, ""),
+        &Actor::System,
+    )
+    .await
+    .expect("a step");
     let app = fleet.app.clone();
     let commit = tokio::spawn(async move {
         scheduler::commit(&app, epoch, &mirror, &plan, &BTreeMap::new()).await

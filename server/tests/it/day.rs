@@ -203,8 +203,13 @@ async fn toggle(fleet: &Fleet, node: NodeId) {
     } else {
         domain::state::NodeIntent::Open
     };
-    server::lifecycle::nodes::set_intent(&mut tx, &row, to, "", &Actor::System)
-        .await
-        .expect("a step");
+    server::lifecycle::nodes::set_intent(
+        &mut tx,
+        &row,
+        server::store::nodes::Wanted::plain(to, ""),
+        &Actor::System,
+    )
+    .await
+    .expect("a step");
     tx.commit().await.expect("committed");
 }

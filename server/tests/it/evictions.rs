@@ -197,9 +197,14 @@ async fn a_node_that_is_emptied_is_for_nobody(owner: PgPool) {
     let mut tx = fleet.app.db.begin_system().await.expect("a transaction");
     let row = store::nodes::lock(&mut tx, node).await.expect("a row");
     let to = domain::state::NodeIntent::Draining;
-    lifecycle::nodes::set_intent(&mut tx, &row.expect("a node"), to, "", &Actor::System)
-        .await
-        .expect("a step");
+    lifecycle::nodes::set_intent(
+        &mut tx,
+        &row.expect("a node"),
+        server::store::nodes::Wanted::plain(to, ""),
+        &Actor::System,
+    )
+    .await
+    .expect("a step");
     tx.commit().await.expect("committed");
     let round = background::reconcile(&fleet.app, false).await;
     round.outcome().expect("reconciled");

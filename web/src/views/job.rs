@@ -97,6 +97,8 @@ pub struct PlacedWorker {
     pub worker: u32,
     /// Its node.
     pub node: String,
+    /// Until when it may stay there, where that is being emptied by a deadline.
+    pub leaves_by: Option<DateTime<Utc>>,
     /// Its devices: index, thousandths held, and the mode's code.
     pub devices: Vec<(u32, u32, String)>,
 }

@@ -41,10 +41,14 @@ pub struct NodeView {
     pub modes: Vec<String>,
     /// What people should know of how it isolates work.
     pub notes: Vec<NodeNote>,
+    /// What is free on its disk and what a start needs, in MiB, while that is full.
+    pub disk_full: Option<(i64, i64)>,
     /// What its agent warns of, in its words.
     pub warnings: Vec<String>,
     /// Why it is as people want it, where somebody said so.
     pub intent_reason: Option<String>,
+    /// Until when running work may stay while it is being emptied.
+    pub deadline_at: Option<DateTime<Utc>>,
     /// Its devices.
     pub devices: Vec<NodeDevice>,
     /// What runs on it.
@@ -148,6 +152,11 @@ impl NodeAction {
             Self::Drain => "drain",
             Self::DeclareLost => "declare-lost",
         }
+    }
+
+    /// Whether the person may say until when running work may stay.
+    fn takes_deadline(self) -> bool {
+        self == Self::Drain
     }
 
     fn interrupts(self) -> bool {

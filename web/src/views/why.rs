@@ -99,11 +99,12 @@ pub struct Holders {
 
 /// Keys of the counts in the order in which nodes are sifted: all of them, then those that are out
 /// of service, then those that are of the wrong kind, then those that have too little left.
-const COUNTS: [&str; 14] = [
+const COUNTS: [&str; 15] = [
     "nodes",
     "unreachable",
     "cordoned",
     "draining",
+    "unhealthy",
     "not_the_pinned_node",
     "selector_not_met",
     "other_gpu_model",
@@ -116,7 +117,7 @@ const COUNTS: [&str; 14] = [
     "held_by_reservation",
 ];
 /// What rules a whole node out, whatever the work: keys of the counts.
-const NODE_OUT: [&str; 3] = ["cordoned", "draining", "unreachable"];
+const NODE_OUT: [&str; 4] = ["cordoned", "draining", "unhealthy", "unreachable"];
 /// The cause whose time is told by the job itself, and is no estimate.
 const NOT_YET: &str = "not_yet";
 /// Keys of the counts by which it is a node's own CPUs or memory that is short, and the causes that

@@ -144,6 +144,7 @@ pub fn node() -> NodeView {
         runners: vec!["process".into()],
         modes: vec!["exclusive".into(), "time_slice".into()],
         notes: vec![NodeNote::NoIsolation],
+        disk_full: Some((812, 1024)),
         warnings: vec!["jobs share the machine's /tmp, since private_tmp is false".into()],
         work: vec![
             NodeWork {
@@ -184,6 +185,7 @@ pub fn node() -> NodeView {
             detail: Some(Phrase::literal("driver 580.95.05")),
         }],
         intent_reason: None,
+        deadline_at: Some(now() + Duration::hours(2)),
         actions: vec![NodeAction::Cordon, NodeAction::Drain],
         leaving: Some(Leaving {
             moves: 4000,

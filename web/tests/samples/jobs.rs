@@ -191,6 +191,7 @@ pub fn job() -> JobView {
         placement: vec![PlacedWorker {
             worker: 0,
             node: "h100-1".into(),
+            leaves_by: Some(minutes_ago(-120)),
             devices: (0..4)
                 .map(|index| (index, 1000, "exclusive".into()))
                 .collect(),

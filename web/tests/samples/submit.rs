@@ -70,6 +70,7 @@ pub fn submit() -> SubmitView {
             placement: vec![PlacedWorker {
                 worker: 0,
                 node: "h100-1".into(),
+                leaves_by: None,
                 devices: vec![(0, 500, "mig".into()), (3, 1000, "exclusive".into())],
             }],
             slices: vec![SliceLine {

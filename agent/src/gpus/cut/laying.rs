@@ -5,21 +5,23 @@ use protocol::mig::MigSlice;
 
 use super::made::Made;
 use super::{CutError, Desk};
+use crate::gpus::fit::{self, Fit};
 use crate::gpus::layout::{self, Wish};
 use crate::gpus::mig::{self, Instance};
 
 impl Desk<'_> {
     /// Cuts the device by the layout, while nobody is on it. What is there and as it should be stays.
+    /// Whether something was changed.
     pub(super) fn lay_out(
         &self,
         wish: &Wish,
         made: &Made,
         free: &dyn Fn() -> bool,
-    ) -> Result<(), CutError> {
+    ) -> Result<bool, CutError> {
         let there = match self.read() {
             Ok(there) => there,
             // What cannot be cut is whole.
-            Err(CutError::NotCapable(_)) if !wish.on => return Ok(()),
+            Err(CutError::NotCapable(_)) if !wish.on => return Ok(false),
             Err(error) => return Err(error),
         };
         let change = "its layout made".to_owned();
@@ -28,16 +30,12 @@ impl Desk<'_> {
             return Err(self.used("a job".to_owned(), &change));
         }
         if !done {
+            self.fits(wish)?;
             self.alone(&change)?;
         }
         let wanted = match wish.on {
             _ if done => there.instances.iter().map(|i| i.slice.clone()).collect(),
-            true => {
-                if !there.on {
-                    self.switch(true)?;
-                }
-                self.arrange(wish)?
-            }
+            true => self.places(wish, there.on)?,
             false => Vec::new(),
         };
         let stays =
@@ -47,8 +45,12 @@ impl Desk<'_> {
             self.destroy(instance, made)?;
         }
         if !wish.on {
-            return if done { Ok(()) } else { self.switch(false) };
+            if !done {
+                self.switch(false)?;
+            }
+            return Ok(!done);
         }
+        let mut changed = !done;
         for slice in &wanted {
             let change = format!("an instance {slice}");
             let kept = there.iter().filter(stays).find(|i| i.slice == *slice);
@@ -59,27 +61,54 @@ impl Desk<'_> {
                     .map_err(|error| self.refused(&change, &error))?,
             };
             self.create_compute(id, &change)?;
+            changed = true;
         }
-        Ok(())
+        Ok(changed)
     }
 
-    /// Where the instances of a layout lie.
-    fn arrange(&self, wish: &Wish) -> Result<Vec<MigSlice>, CutError> {
-        let device = self.device()?;
-        let unfit = |wanted: String, remedy: &str| CutError::Unfit {
+    /// Refuses a layout that the device cannot have, before anything is changed for it.
+    fn fits(&self, wish: &Wish) -> Result<(), CutError> {
+        let told = fit::fit(self.nvml, &self.device()?, &wish.profiles)
+            .map_err(|error| self.refused("to ask for its profiles", &error))?;
+        match told {
+            Fit::Not { wanted, remedy } => Err(self.unfit(wanted, remedy)),
+            Fit::Fits | Fit::Unsaid => Ok(()),
+        }
+    }
+
+    /// Where the instances of a layout lie, which can be asked while the mode is on alone. Where they
+    /// cannot lie beside one another the device is left as it was.
+    fn places(&self, wish: &Wish, on: bool) -> Result<Vec<MigSlice>, CutError> {
+        if on {
+            return self.arrange(wish);
+        }
+        self.switch(true)?;
+        let found = self.arrange(wish);
+        if found.is_err() {
+            self.switch(false)?;
+        }
+        found
+    }
+
+    fn unfit(&self, wanted: String, remedy: String) -> CutError {
+        CutError::Unfit {
             uuid: self.uuid.to_owned(),
             wanted,
-            remedy: remedy.to_owned(),
-        };
+            remedy,
+        }
+    }
+
+    fn arrange(&self, wish: &Wish) -> Result<Vec<MigSlice>, CutError> {
+        let device = self.device()?;
         let mut all = Vec::with_capacity(wish.profiles.len());
         for profile in &wish.profiles {
             let places = mig::places(self.nvml, &device, profile)
                 .map_err(|error| self.refused("to ask for its profiles", &error))?;
             let remedy = "profiles that `nvidia-smi mig -lgip` lists for this model";
-            all.push(places.ok_or_else(|| unfit(profile.clone(), remedy))?);
+            all.push(places.ok_or_else(|| self.unfit(profile.clone(), remedy.to_owned()))?);
         }
-        let remedy = "instances that lie beside one another: fewer, or smaller ones";
-        layout::arrange(&all).ok_or_else(|| unfit(wish.profiles.join(", "), remedy))
+        let unfit = || self.unfit(wish.profiles.join(", "), fit::FEWER.to_owned());
+        layout::arrange(&all).ok_or_else(unfit)
     }
 }
 

@@ -114,6 +114,9 @@ pub struct PlacedWorker {
     pub worker: i32,
     /// Its node.
     pub node: String,
+    /// Until when it may stay there, where its node is being emptied by a deadline.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub leaves_by: Option<Timestamp>,
     /// Its devices.
     pub devices: Vec<PlacedDevice>,
 }
@@ -231,6 +234,7 @@ async fn places(
             workers.push(PlacedWorker {
                 worker: row.worker,
                 node: row.node,
+                leaves_by: row.leaves_by,
                 devices: Vec::new(),
             });
         }

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use domain::FieldError;
+use chrono::TimeDelta;
 use domain::name::Name;
 use domain::state::{NodeIntent, Reachability};
+use domain::{FieldError, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::ToSchema;
@@ -20,10 +21,13 @@ use crate::lifecycle::end::lose_node;
 use crate::lifecycle::nodes as steps;
 use crate::store::assignments;
 use crate::store::events::Actor;
-use crate::store::nodes::{self, NodeRow};
+use crate::store::nodes::{self, NodeRow, Wanted};
+use crate::store::{self, Tx};
 
 /// Most labels of a node; topology, a few classes of hardware, and room.
 const LABELS_MAX: usize = 64;
+/// Most seconds until a drain's deadline, thirty days: what may stay for longer is not waited for.
+const DEADLINE_SECONDS_MAX: i64 = 30 * 24 * 3600;
 /// Longest key or value of a label, in characters; as in the scenario files.
 const LABEL_CHARS_MAX: usize = 63;
 
@@ -35,6 +39,19 @@ pub struct Reason {
     pub reason: String,
 }
 
+/// How a node is to be emptied.
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Drain {
+    /// Why, in words; at most 200 characters.
+    pub reason: String,
+    /// How long running work may stay, in seconds from now; what still runs then is preempted, also what
+    /// may not be preempted otherwise. Without it what may be preempted leaves at once, and the rest ends
+    /// by itself.
+    #[schema(minimum = 0, maximum = 2592000)]
+    pub deadline_seconds: Option<i64>,
+}
+
 /// What is wanted of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeWish {
@@ -42,8 +59,10 @@ pub enum NodeWish {
     Cordon,
     /// New work may come again.
     Uncordon,
-    /// New work stays away; what runs leaves.
+    /// New work stays away; what may be preempted leaves, and the rest ends by itself.
     Drain,
+    /// New work stays away; what runs may stay for so many seconds, and leaves then.
+    DrainWithin(i64),
     /// It is gone for good.
     Retire,
 }
@@ -53,7 +72,7 @@ impl NodeWish {
         match self {
             Self::Cordon => Action::CordonNode,
             Self::Uncordon => Action::UncordonNode,
-            Self::Drain => Action::DrainNode,
+            Self::Drain | Self::DrainWithin(_) => Action::DrainNode,
             Self::Retire => Action::RetireNode,
         }
     }
@@ -62,14 +81,42 @@ impl NodeWish {
         match self {
             Self::Cordon => NodeIntent::Cordoned,
             Self::Uncordon => NodeIntent::Open,
-            Self::Drain => NodeIntent::Draining,
+            Self::Drain | Self::DrainWithin(_) => NodeIntent::Draining,
             Self::Retire => NodeIntent::Retired,
         }
     }
+
+    /// Until when running work may stay, where there is an end to that.
+    async fn deadline_at(self, tx: &mut Tx) -> Result<Option<Timestamp>, AppError> {
+        let Self::DrainWithin(seconds) = self else {
+            return Ok(None);
+        };
+        if !(0..=DEADLINE_SECONDS_MAX).contains(&seconds) {
+            let remedy = format!("0 to {DEADLINE_SECONDS_MAX}");
+            return Err(AppError::invalid("deadline_seconds", seconds, remedy));
+        }
+        Ok(Some(store::clock(tx).await? + TimeDelta::seconds(seconds)))
+    }
+}
+
+/// Empties a node, by a deadline or without one. The last word on it holds: another deadline takes the
+/// place of the one before, and without one there is none any more.
+pub async fn drain(
+    app: &App,
+    asker: &Asker,
+    repeat: Repeat,
+    name: &Name,
+    how: Drain,
+) -> Result<Answer<Node>, AppError> {
+    let wish = how
+        .deadline_seconds
+        .map_or(NodeWish::Drain, NodeWish::DrainWithin);
+    let why = Reason { reason: how.reason };
+    set_intent(app, asker, repeat, name, wish, why).await
 }
 
 /// Sets what is wanted of a node. What it is already changes nothing, but another reason for it
-/// takes the place of the one before.
+/// takes the place of the one before, and so does another deadline.
 pub async fn set_intent(
     app: &App,
     asker: &Asker,
@@ -81,24 +128,35 @@ pub async fn set_intent(
     let action = wish.action();
     authorise(asker, action, Target::Platform)?;
     check_reason(&why.reason)?;
-    let reason = why.reason;
+    let mut reason = why.reason;
     let mut work = idempotency::begin(app, asker, repeat).await?;
     if let Some(answer) = work.repeated().await? {
         return Ok(answer);
     }
     let row = lock(&mut work.tx, name).await?;
     let to = wish.intent();
+    let deadline_at = wish.deadline_at(&mut work.tx).await?;
     let said_anew = !reason.is_empty() && reason != row.intent_reason;
-    if row.intent != to || said_anew {
+    if row.intent == to && !said_anew {
+        reason.clone_from(&row.intent_reason);
+    }
+    if row.intent != to || said_anew || deadline_at != row.drain_deadline_at {
         if to == NodeIntent::Retired {
             check_empty(&mut work.tx, &row).await?;
         }
         let actor = Actor::User(asker.name.to_string());
-        steps::set_intent(&mut work.tx, &row, to, &reason, &actor).await?;
+        let wanted = Wanted {
+            intent: to,
+            deadline_at,
+            reason: &reason,
+        };
+        steps::set_intent(&mut work.tx, &row, wanted, &actor).await?;
+        let said = |intent: NodeIntent, reason: &str, deadline_at: Option<Timestamp>| json!({ "intent": intent, "reason": reason, "drain_deadline_at": deadline_at });
+        let before = said(row.intent, &row.intent_reason, row.drain_deadline_at);
         let change = Change {
             reason: &reason,
-            before: Some(json!({ "intent": row.intent, "reason": row.intent_reason })),
-            after: Some(json!({ "intent": to, "reason": reason })),
+            before: Some(before),
+            after: Some(said(to, &reason, deadline_at)),
             ..Change::of(action, format!("node/{name}"))
         };
         audit::record(&mut work.tx, asker, change).await?;
@@ -110,7 +168,7 @@ pub async fn set_intent(
     Ok(answer)
 }
 
-async fn check_empty(tx: &mut crate::store::Tx, row: &NodeRow) -> Result<(), AppError> {
+async fn check_empty(tx: &mut Tx, row: &NodeRow) -> Result<(), AppError> {
     let live = assignments::live_on_node(tx, row.id).await?;
     if live.is_empty() {
         return Ok(());

@@ -30,6 +30,9 @@ pub struct Node {
     pub intent: NodeIntent,
     /// Why.
     pub intent_reason: String,
+    /// Until when running work may stay while it is being emptied; null where there is no such end.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub drain_deadline_at: Option<Timestamp>,
     /// Whether it answers.
     pub reachability: Reachability,
     /// The last time that it did.
@@ -60,6 +63,10 @@ pub struct Node {
     pub isolated: bool,
     /// Whether checkpoints lie on storage that all nodes share.
     pub checkpoints_shared: bool,
+    /// Whether its devices stay cut by MIG as they are: jobs are given the instances that are there.
+    pub mig_static: bool,
+    /// That its disk is full; null while there is room.
+    pub disk_full: Option<DiskFull>,
     /// What people should know of it, in sentences.
     pub warnings: Vec<String>,
     /// Labels.
@@ -68,6 +75,18 @@ pub struct Node {
     pub devices: Vec<Device>,
     /// Its version.
     pub version: i64,
+}
+
+/// A disk on which no job starts for want of room.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct DiskFull {
+    /// What was free when it was found to be full.
+    pub free_mib: i64,
+    /// What a job needs to start.
+    pub needed_mib: i64,
+    /// Since when.
+    #[schema(value_type = String, format = DateTime)]
+    pub since: Timestamp,
 }
 
 /// A GPU.
@@ -231,6 +250,7 @@ fn show_node(asker: &Asker, row: NodeRow, devices: Vec<Device>) -> Node {
         pool: row.pool,
         intent: row.intent,
         intent_reason: row.intent_reason,
+        drain_deadline_at: row.drain_deadline_at,
         reachability: row.reachability,
         last_heartbeat_at: row.last_heartbeat_at,
         enrolled_at: row.enrolled_at,
@@ -245,6 +265,15 @@ fn show_node(asker: &Asker, row: NodeRow, devices: Vec<Device>) -> Node {
         cgroup: row.cgroup,
         isolated: row.isolated,
         checkpoints_shared: row.checkpoints_shared,
+        mig_static: row.mig_static,
+        disk_full: row
+            .disk_free_mib
+            .zip(row.disk_needed_mib)
+            .map(|(free_mib, needed_mib)| DiskFull {
+                free_mib,
+                needed_mib,
+                since: row.disk_at,
+            }),
         warnings: row.warnings,
         labels: labels(&row.labels),
         devices,

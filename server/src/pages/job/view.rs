@@ -111,6 +111,7 @@ fn placement(job: &Job) -> Vec<PlacedWorker> {
         .map(|worker| PlacedWorker {
             worker: worker.worker.unsigned_abs(),
             node: worker.node.clone(),
+            leaves_by: worker.leaves_by,
             devices: worker
                 .devices
                 .iter()

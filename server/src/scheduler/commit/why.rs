@@ -53,5 +53,6 @@ pub(super) fn told(rule: EvictionRule) -> &'static str {
         EvictionRule::Consolidation => "moved to make room for work on whole devices",
         EvictionRule::Reservation => "preempted: capacity that was booked ahead begins",
         EvictionRule::Drain => "preempted: its node is being emptied",
+        EvictionRule::DrainDeadline => "preempted: its node was to be empty by now",
     }
 }
