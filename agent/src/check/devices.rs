@@ -1,11 +1,11 @@
 //! What can be done with the devices: the driver, each device, and the ways of sharing them.
 
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
 use std::time::Duration;
 
 use super::{Finding, Need, State};
 use crate::config::Config;
+use crate::gpus::alone::Alone;
 use crate::gpus::cut::MigPolicy;
 use crate::gpus::mig::Mig;
 use crate::gpus::nvml::{self, ReadError};
@@ -59,27 +59,18 @@ pub(super) fn look(config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// Asks NVML on a thread of its own, since a call may hang.
+/// Asks NVML, which may hang.
 fn ask(library: Option<PathBuf>) -> Result<Driver, String> {
-    let (sender, receiver) = mpsc::channel();
-    let asks = move || {
-        let read = || -> Result<Driver, ReadError> {
-            let nvml = nvml::open(library.as_deref())?;
-            Ok(Driver {
-                nvml_version: nvml.sys_nvml_version().unwrap_or_default(),
-                reading: nvml::read_once(library.as_deref())?,
-            })
-        };
-        // Nobody may listen any more.
-        let _ = sender.send(read());
+    let read = move || -> Result<Driver, ReadError> {
+        let nvml = nvml::open(library.as_deref())?;
+        Ok(Driver {
+            nvml_version: nvml.sys_nvml_version().unwrap_or_default(),
+            reading: nvml::read_once(library.as_deref())?,
+        })
     };
-    let thread = std::thread::Builder::new().name("nvml".to_owned());
-    thread
-        .spawn(asks)
-        .map_err(|error| format!("no thread: {error}"))?;
-    match receiver.recv_timeout(LOOK_TIMEOUT) {
-        Ok(told) => told.map_err(|error| error.to_string()),
-        Err(_) => Err(format!(
+    match Alone::default().ask("nvml", LOOK_TIMEOUT, read).answer() {
+        Some(told) => told.map_err(|error| error.to_string()),
+        None => Err(format!(
             "NVML has not answered for {} s",
             LOOK_TIMEOUT.as_secs()
         )),

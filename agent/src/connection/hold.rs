@@ -169,8 +169,7 @@ impl Connection<'_> {
                 changed = last_fact.changed() => {
                     changed.context("the journal is closed")?;
                     // What keeps a device out is told before the release of who had it.
-                    if kept_out.has_changed().unwrap_or(false) {
-                        kept_out.borrow_and_update();
+                    if kept_out.take() {
                         self.send_inventory().await?;
                     }
                     self.send_facts().await?;
@@ -232,8 +231,12 @@ impl Connection<'_> {
             Some(to_agent::Message::LeaseRenewed(renewed)) => self.renew_lease(&renewed),
             Some(to_agent::Message::Desired(set)) => {
                 let set = DesiredSet::try_from(set).context("a desired set is malformed")?;
+                let health = &self.connector.node.health;
+                for (uuid, findings) in &set.found {
+                    health.take_found(uuid, findings);
+                }
                 for (uuid, up_to) in &set.cleared {
-                    self.connector.node.health.clear(uuid, *up_to);
+                    health.clear(uuid, *up_to);
                 }
                 self.connector
                     .commands

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use domain::ids::AssignmentId;
+use domain::ids::{AssignmentId, TeamId};
 use domain::quantity::MILLI;
 use domain::sharing::SharingMode;
 use protocol::mig::MigSlice;
@@ -72,6 +72,20 @@ impl Claims {
             .collect()
     }
 
+    /// The teams that have a part of a device, but for some assignments.
+    pub fn teams_on(&self, uuid: &str, but: &BTreeSet<AssignmentId>) -> Vec<TeamId> {
+        let others = self
+            .by_assignment
+            .iter()
+            .filter(|(id, _)| !but.contains(id));
+        let held = others.flat_map(|(_, held)| held);
+        let teams: BTreeSet<TeamId> = held
+            .filter(|held| held.uuid == uuid)
+            .filter_map(|held| held.team)
+            .collect();
+        teams.into_iter().collect()
+    }
+
     /// How many others share a device by MPS.
     pub fn sharers_beside(&self, id: AssignmentId, uuid: &str) -> usize {
         let others = self.by_assignment.iter().filter(|(other, _)| **other != id);
@@ -104,6 +118,11 @@ impl Claims {
     /// Notes that an assignment's processes have left.
     pub fn leave(&mut self, id: AssignmentId) {
         self.leaving.insert(id);
+    }
+
+    /// Whether an assignment's processes have left that has yet to be released.
+    pub fn has_left(&self, id: AssignmentId) -> bool {
+        self.leaving.contains(&id)
     }
 
     /// Whether anybody has a part of a device who is not about to leave.
@@ -149,6 +168,7 @@ mod tests {
             gpus_milli,
             memory_mib: 0,
             mig: None,
+            team: None,
         }]
     }
 

@@ -1,7 +1,7 @@
 //! The devices of assignments: brought into the mode in which they were given out, and out of it.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use domain::ids::AssignmentId;
 use domain::quantity::MILLI;
@@ -19,6 +19,8 @@ use crate::runs::Refusal;
 const LEAVE_TRIES: u32 = 20;
 /// Wait between two such tries.
 const LEAVE_WAIT: Duration = Duration::from_millis(250);
+/// What unmaking takes where nothing is wrong: a driver needs a second for an instance. Longer is no time of the job's.
+const LEAVE_USUAL: Duration = Duration::from_secs(3);
 /// Longest wait between tries to end a daemon: what hangs in a driver may hang for days.
 const LEAVE_WAIT_MAX: Duration = Duration::from_secs(30);
 /// All of a device's threads, as MPS counts them.
@@ -153,9 +155,11 @@ async fn unshare(node: &Node, id: AssignmentId, uuid: &str) {
     }
 }
 
-/// Takes away what was made for an assignment, which runs no more.
-pub async fn leave(node: &Node, id: AssignmentId) {
+/// Takes away what was made for an assignment, which runs no more. For how long that has kept what it had, where it
+/// took longer than it should.
+pub async fn leave(node: &Node, id: AssignmentId) -> Duration {
     let devices = node.claims().of(id);
+    let begun = Instant::now();
     for share in devices.iter().filter(|d| d.mode == SharingMode::Mps) {
         unshare(node, id, &share.uuid).await;
     }
@@ -178,6 +182,9 @@ pub async fn leave(node: &Node, id: AssignmentId) {
             tokio::time::sleep(LEAVE_WAIT).await;
         }
     }
+    Some(begun.elapsed())
+        .filter(|took| *took > LEAVE_USUAL)
+        .unwrap_or_default()
 }
 
 /// Unmakes what an earlier life of the agent made and nobody holds any more.
