@@ -1,6 +1,7 @@
 //! One node, and what operators do with it.
 
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
+use axum::http::Uri;
 use axum::response::{Redirect, Response};
 use chrono::TimeDelta;
 use domain::name::Name;
@@ -21,6 +22,7 @@ use crate::app::idempotency::Repeat;
 use crate::app::nodes::{self, Clear, Node, NodeEvent, NodeWish, Reason};
 use crate::app::page::PageAsk;
 use crate::app::{App, AppError, Asker, planning};
+use crate::front::fields::read_query;
 
 /// Events on a node's page; older ones are a page further.
 const EVENTS_SHOWN: u32 = 30;
@@ -40,9 +42,10 @@ pub async fn show_node(
     State(app): State<App>,
     visit: Visit,
     Path(name): Path<String>,
-    Query(query): Query<NodeQuery>,
+    uri: Uri,
 ) -> Result<Response, PageError> {
     let name = read_node(&name)?;
+    let query: NodeQuery = read_query(&uri)?;
     let asker = &visit.asker;
     let node = nodes::get(&app, asker, &name).await?;
     let teams = Teams::load(&app, asker).await?;
