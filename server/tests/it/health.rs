@@ -496,24 +496,18 @@ async fn names_of_strangers_processes_are_for_those_who_run_the_platform(owner: 
 #[sqlx::test(migrations = "../migrations")]
 async fn a_nodes_page_leads_to_what_happened_before_and_names_what_it_clears(owner: PgPool) {
     let server = Server::start(&owner).await;
-    let node = add_node(&owner, "h100", "n1", 2).await;
-    sqlx::query(
+    add_node(&owner, "h100", "n1", 2).await;
+    for statement in [
         "INSERT INTO events (subject, subject_id, node_id, from_state, to_state, actor_kind, actor_name, reason)
-         SELECT 'node', $1::uuid, $1::uuid, 'open', 'cordoned', 'user', 'operator', 'cause ' || n || '.'
-         FROM generate_series(1, 35) AS n",
-    )
-    .bind(node.to_string())
-    .execute(&owner)
-    .await
-    .expect("events");
-    sqlx::query(
+         SELECT 'node', m.id, m.id, 'open', 'cordoned', 'user', 'operator', 'cause ' || n || '.'
+         FROM nodes AS m, generate_series(1, 35) AS n ORDER BY n",
         "UPDATE devices SET health = 'suspect', health_reason = 'Xid 92', finding = 41, version = version + 1,
                 findings = '[{\"number\": 41, \"health\": \"suspect\", \"reason\": \"Xid 92\"}]'
          WHERE index = 1",
-    )
-    .execute(&owner)
-    .await
-    .expect("a device");
+    ] {
+        let done = sqlx::raw_sql(statement).execute(&owner).await;
+        done.expect("written");
+    }
     let mut operator = browser(&owner, &server, "operator").await;
     let page = operator.get("/nodes/n1").await.html;
     assert!(
