@@ -7,6 +7,7 @@ use agent::config::{Config, STATE_DIR};
 use agent::enrol::{self, Enrolment, Trust};
 use agent::folders::{self, Folders};
 use agent::gpus::known::Known;
+use agent::gpus::policy::HealthPolicy;
 use agent::{check, gpus, inventory, journal, run};
 use clap::{Args, Parser, Subcommand};
 
@@ -300,7 +301,7 @@ fn perform_gpus(args: &GpusArgs) -> anyhow::Result<()> {
         }
     }
     for (uuid, signs) in &reading.signs {
-        for sign in signs.words() {
+        for sign in signs.words(&HealthPolicy::default()) {
             println!("health of {uuid}: {sign}");
         }
     }

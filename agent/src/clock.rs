@@ -6,6 +6,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// are measured by it: it never steps, it is the same for all processes of a boot, and a
 /// machine that slept through its lease knows so.
 pub fn boot_ms() -> i64 {
+    boot_micros() / 1_000
+}
+
+/// The same in microseconds: for how long a device has failed is measured by it.
+pub fn boot_micros() -> i64 {
     let mut now = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
@@ -14,7 +19,7 @@ pub fn boot_ms() -> i64 {
     #[allow(unsafe_code)]
     let failed = unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut now) };
     assert_eq!(failed, 0, "every Linux since 2.6.39 has CLOCK_BOOTTIME");
-    now.tv_sec * 1000 + now.tv_nsec / 1_000_000
+    now.tv_sec * 1_000_000 + now.tv_nsec / 1_000
 }
 
 /// Microseconds since 1970 by the wall clock: evidence beside a fact, never a reason to act.

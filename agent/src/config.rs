@@ -265,6 +265,12 @@ impl Config {
         Ok(())
     }
 
+    /// The same, and what the machine must have for it.
+    pub fn check_here(&self) -> Result<(), ConfigError> {
+        self.check()?;
+        Ok(self.health.check_machine()?)
+    }
+
     /// How much memory jobs may have together.
     pub fn jobs_memory_mib(&self) -> i64 {
         let machine = || cgroup::share_mib(proc::machine_memory_mib());
@@ -327,6 +333,37 @@ mod tests {
             ("[health]\nprobe = ['check']", "health.probe"),
             ("[health]\nprobe_uid = 0", "health.probe_uid"),
             ("[health]\npcie_width = 'job'", "health.pcie_width"),
+            ("[health.xid]\n079 = 'job'", "health.xid"),
+            ("[health]\nxid_teams = 1", "health.xid_teams"),
+            ("[health]\nxid_teams = 100", "health.xid_teams"),
+            (
+                "[health]\nxid_window_seconds = 0",
+                "health.xid_window_seconds",
+            ),
+            ("[health]\nkernel_log = 'kmsg'", "health.kernel_log"),
+            ("[health]\nwell_readings = 0", "health.well_readings"),
+            (
+                "[health]\nthrottle_seconds = 99999999",
+                "health.throttle_seconds",
+            ),
+            (
+                "[health]\nidle_memory_mib_max = -1",
+                "health.idle_memory_mib_max",
+            ),
+            (
+                "[health]\nidle_memory_mib_max = 9999999",
+                "health.idle_memory_mib_max",
+            ),
+            (
+                "[health]\nallowed_programs = ['']",
+                "health.allowed_programs",
+            ),
+            (
+                "[health]\nallowed_programs = ['nvidia-persistenced']",
+                "health.allowed_programs",
+            ),
+            ("[health]\nprobe_uid = 4294967295", "health.probe_uid"),
+            ("[health]\nprobe_seconds = 0", "health.probe_seconds"),
             ("mig_layout = '/a'\nmig = 'static'", "mig_layout"),
             ("mig_config = 'all-balanced'", "mig_config"),
             ("mig_layout = '/a'\nmig_config = 'b'", "mig"),

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use protocol::wire;
 
+use crate::clock;
 use crate::config::Config;
 use crate::gpus::Snapshot;
 use crate::gpus::cut::MigPolicy;
@@ -111,7 +112,7 @@ impl Machine {
     }
 }
 
-/// The inventory of a node now.
+/// The inventory of a node now, to be sent at once: it says for how long devices have failed.
 pub fn inventory(node: &Node, machine: &Machine) -> wire::Inventory {
     let mut inventory = machine.inventory(&node.gpus.borrow(), node.cutter.drives());
     inventory.warnings.extend(node.layout_warnings());
@@ -119,6 +120,13 @@ pub fn inventory(node: &Node, machine: &Machine) -> wire::Inventory {
     inventory.warnings.extend(clock);
     node.gate.tell(&mut inventory.devices);
     inventory.disk_full = node.disk.full();
+    let gpus = node.gpus.borrow();
+    let now = clock::boot_micros();
+    for device in &mut inventory.devices {
+        let since = gpus.failed_at.get(&device.uuid);
+        device.failed_for_micros = since.map(|since| now.saturating_sub(*since).max(0));
+    }
+    drop(gpus);
     inventory
 }
 

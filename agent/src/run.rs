@@ -32,7 +32,7 @@ const COMMANDS_MAX: usize = 16;
 /// Runs an agent until it is told to leave; its jobs stay. Fails with
 /// [`Retired`] when its node is retired.
 pub async fn run(config: Config) -> anyhow::Result<()> {
-    config.check()?;
+    config.check_here()?;
     let layout = Layout::of(&config)?;
     let isolated = nix::unistd::geteuid().is_root();
     if !isolated && !config.allow_unisolated {
@@ -57,7 +57,11 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let together = cgroups.bound_together(config.jobs_memory_mib());
     let warnings = warning.into_iter().chain(missing).chain(together).collect();
     let identity = keeper.identity().await;
-    let health = Arc::new(Health::load(config.health.clone(), folders.health()));
+    let health = Arc::new(Health::load(
+        config.health.clone(),
+        folders.health(),
+        &boot_id,
+    ));
     let machine = Machine::look(&config, identity.server(), isolated, (&cgroups, warnings));
     let gpus = gpus::watch(
         config.nvml_library.clone(),
@@ -77,6 +81,11 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         layout,
         walls,
     }));
+    let asked = Arc::downgrade(&node);
+    node.health.ask_teams(move |uuid| {
+        let node = asked.upgrade();
+        node.map_or_else(Vec::new, |node| node.teams_on(uuid))
+    });
     let adopted = node::recover(&node, rebooted).await?;
     tracing::info!(adopted = adopted.len(), rebooted, "agent started");
     tokio::spawn(node::devices::tidy(Arc::clone(&node), adopted.clone()));

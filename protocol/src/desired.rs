@@ -9,6 +9,7 @@ use domain::sharing::SharingMode;
 use domain::{MilliCpu, MilliGpu};
 
 use crate::mig::MigSlice;
+use crate::report::Finding;
 use crate::{Malformed, wire};
 
 /// Most devices that one assignment may name; the most that a node may have.
@@ -168,6 +169,8 @@ pub struct DesiredSet {
     pub following: Vec<AssignmentId>,
     /// The devices whose findings are cleared, by UUID, up to which number.
     pub cleared: Vec<(String, u64)>,
+    /// What the server knows to have been found of devices and nobody has cleared, by UUID.
+    pub found: Vec<(String, Vec<Finding>)>,
 }
 
 impl TryFrom<wire::DesiredSet> for DesiredSet {
@@ -195,6 +198,14 @@ impl TryFrom<wire::DesiredSet> for DesiredSet {
                 .into_iter()
                 .map(|cleared| (cleared.uuid, cleared.up_to))
                 .collect(),
+            found: set
+                .found
+                .into_iter()
+                .map(|found| {
+                    let findings = found.findings.into_iter().map(Finding::check);
+                    Ok((found.uuid, findings.collect::<Result<_, _>>()?))
+                })
+                .collect::<Result<_, Malformed>>()?,
         })
     }
 }
@@ -373,6 +384,7 @@ mod tests {
             forgotten: Vec::new(),
             following: Vec::new(),
             cleared: Vec::new(),
+            found: Vec::new(),
         }
     }
 

@@ -9,6 +9,7 @@ use domain::ids::{AssignmentId, AttemptId, IncarnationId, JournalId};
 use domain::sharing::SharingMode;
 use domain::spec::Runner;
 use domain::state::{AssignmentPhase, DeviceHealth};
+use serde::{Deserialize, Serialize};
 
 use crate::mig::{self, MigSlice};
 use crate::{Malformed, wire};
@@ -19,6 +20,8 @@ pub const DEVICES_MAX: usize = 1024;
 pub const HELD_MAX: usize = 16_384;
 /// Most facts in one message; an agent that was away for long sends several.
 pub const FACTS_MAX: usize = 4_096;
+/// Most findings of one device: an agent keeps fewer.
+const FINDINGS_MAX: usize = 64;
 /// Longest free text that is kept of a node, in characters; a sentence or two.
 pub const TEXT_CHARS_MAX: usize = 512;
 /// Most warnings of a node, each a sentence on its page.
@@ -154,10 +157,52 @@ pub struct Device {
     pub health: DeviceHealth,
     /// Why.
     pub health_reason: String,
-    /// The number of the newest thing that was found of it and is not cleared.
-    pub finding: Option<i64>,
+    /// What of the reason is for those alone who run the platform.
+    pub health_detail: String,
+    /// What was found of it and is not cleared.
+    pub findings: Vec<Finding>,
+    /// The highest number of a finding of it that its node has ever known.
+    pub findings_known: i64,
+    /// For how long it has failed, where its node can say.
+    pub failed_for_micros: Option<i64>,
     /// Its instances by start, while it is in MIG mode.
     pub mig: Option<Vec<MigSlice>>,
+}
+
+/// Something that happened to a device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// Rises with each of its node.
+    pub number: i64,
+    /// What its device is for it.
+    pub health: DeviceHealth,
+    /// In words.
+    pub reason: String,
+}
+
+impl Finding {
+    /// Checks one that was received.
+    pub(crate) fn check(finding: wire::Finding) -> Result<Self, Malformed> {
+        let number = count("finding.number", finding.number)?;
+        if number == 0 {
+            return Err(Malformed::invalid("finding.number", number));
+        }
+        Ok(Self {
+            number,
+            health: parsed("finding.health", &finding.health)?,
+            reason: text(finding.reason),
+        })
+    }
+}
+
+impl From<&Finding> for wire::Finding {
+    fn from(finding: &Finding) -> Self {
+        Self {
+            number: finding.number.unsigned_abs(),
+            health: finding.health.to_string(),
+            reason: finding.reason.clone(),
+        }
+    }
 }
 
 /// Something that happened to an assignment.
@@ -171,6 +216,8 @@ pub struct Fact {
     pub attempt: AttemptId,
     /// When, by the node's clock; evidence only.
     pub at_micros: i64,
+    /// For how long the node itself had kept what is released now, nothing of its job being left.
+    pub kept_micros: i64,
     /// What.
     pub kind: FactKind,
 }
@@ -390,13 +437,26 @@ impl Device {
             pci_bus_id: text(device.pci_bus_id),
             health: parsed("device.health", &device.health)?,
             health_reason: text(device.health_reason),
-            finding: match i64::try_from(device.finding) {
-                Ok(number) => Some(number).filter(|number| *number > 0),
-                Err(_) => return Err(Malformed::invalid("device.finding", device.finding)),
+            health_detail: text(device.health_detail),
+            findings: check_findings(device.findings)?,
+            findings_known: count("device.findings_known", device.findings_known)?,
+            failed_for_micros: match device.failed_for_micros {
+                Some(micros) if micros < 0 => {
+                    return Err(Malformed::invalid("device.failed_for_micros", micros));
+                }
+                micros => micros,
             },
             mig: device.mig.map(mig::check).transpose()?,
         })
     }
+}
+
+fn check_findings(findings: Vec<wire::Finding>) -> Result<Vec<Finding>, Malformed> {
+    bounded("device.findings", findings.len(), FINDINGS_MAX)?;
+    let findings = findings.into_iter().map(Finding::check);
+    let mut findings = findings.collect::<Result<Vec<_>, _>>()?;
+    findings.sort_by_key(|finding| finding.number);
+    Ok(findings)
 }
 
 fn check_facts(facts: Vec<wire::Fact>) -> Result<Vec<Fact>, Malformed> {
@@ -409,6 +469,10 @@ fn check_fact(fact: wire::Fact) -> Result<Fact, Malformed> {
     if fact.number == 0 || i64::try_from(fact.number).is_err() {
         return Err(Malformed::invalid("fact.number", fact.number));
     }
+    let kept_micros = match &fact.kind {
+        Some(Kind::Released(released)) => released.kept_micros.max(0),
+        _ => 0,
+    };
     let kind = match fact.kind.ok_or(Malformed::Missing("fact.kind"))? {
         Kind::Accepted(_) => FactKind::Accepted,
         Kind::Refused(refused) => FactKind::Refused {
@@ -436,6 +500,7 @@ fn check_fact(fact: wire::Fact) -> Result<Fact, Malformed> {
         assignment: parsed("fact.assignment_id", &fact.assignment_id)?,
         attempt: parsed("fact.attempt_id", &fact.attempt_id)?,
         at_micros: fact.at_micros,
+        kept_micros,
         kind,
     })
 }
@@ -476,6 +541,10 @@ fn amount(field: &'static str, value: i64) -> Result<i64, Malformed> {
     } else {
         Err(Malformed::invalid(field, value))
     }
+}
+
+fn count(field: &'static str, value: u64) -> Result<i64, Malformed> {
+    i64::try_from(value).map_err(|_| Malformed::invalid(field, value))
 }
 
 fn parsed<T: FromStr>(field: &'static str, value: &str) -> Result<T, Malformed> {

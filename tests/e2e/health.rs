@@ -50,14 +50,15 @@ async fn work_on_a_device_that_errs_comes_again_elsewhere_and_a_person_returns_t
     change(&scene, index, |device| device["xids"] = json!([63, 79]));
     let failed = is(&scene, index, "failed").await;
     assert_eq!(failed["health_reason"], "Xid 79: fallen off the bus");
-    assert_eq!(failed["found"], true);
+    assert_eq!(failed["found"][0]["reason"], failed["health_reason"]);
     runs_again(&scene, &id).await;
     assert_ne!(device_of(&scene, &id).await, index);
     let path = format!("/nodes/{NODE}/devices/{index}/clear");
-    let why = json!({"reason": "the board was seated anew"});
+    let why =
+        json!({"finding": failed["found"][0]["number"], "reason": "the board was seated anew"});
     scene.cluster.admin().post(&path, &why).await.unwrap();
     let well = is(&scene, index, "healthy").await;
-    assert_eq!(well["found"], false);
+    assert_eq!(well["found"], json!([]));
     scene.let_succeed(&id).await;
     e2e::laws::check_ledger(&scene.cluster).await.unwrap();
     scene.finish().await;
@@ -71,7 +72,7 @@ async fn a_device_off_the_bus_loses_its_job_and_stays_out_until_a_person_returns
     change(&scene, index, |device| {
         device["fault"] = json!("gpu_is_lost")
     });
-    is(&scene, index, "failed").await;
+    let failed = is(&scene, index, "failed").await;
     runs_again(&scene, &id).await;
     change(&scene, index, |device| device["fault"] = Value::Null);
     rig::wait::until("it is back", END_BOUND, || async {
@@ -83,7 +84,7 @@ async fn a_device_off_the_bus_loses_its_job_and_stays_out_until_a_person_returns
     .await
     .unwrap();
     let path = format!("/nodes/{NODE}/devices/{index}/clear");
-    let why = json!({"reason": "its cable was loose"});
+    let why = json!({"finding": failed["found"][0]["number"], "reason": "its cable was loose"});
     scene.cluster.admin().post(&path, &why).await.unwrap();
     is(&scene, index, "healthy").await;
     scene.let_succeed(&id).await;
@@ -126,7 +127,7 @@ async fn a_device_whose_memory_somebody_holds_gets_no_work_until_it_is_free() {
     let suspect = is(&scene, free, "suspect").await;
     let reason = suspect["health_reason"].as_str().expect("a reason");
     assert!(reason.starts_with("5000 MiB of its memory"), "{reason}");
-    assert_eq!(suspect["found"], false, "it is over by itself");
+    assert_eq!(suspect["found"], json!([]), "it is over by itself");
     let last = scene.submit("last", "l40s").await;
     let waits = scene
         .cluster

@@ -21,7 +21,8 @@ const SPOKEN: [&str; 11] = [
     "label",
 ];
 /// What in the samples is not said but given: texts that people wrote, and codes.
-const TEXTS: [&str; 16] = [
+const TEXTS: [&str; 17] = [
+    "Xid 92: too many single-bit errors",
     "POST /api/v1/nodes/join-tokens",
     "jobs share the machine&#39;s /tmp, since private_tmp is false",
     "pool",

@@ -1,7 +1,6 @@
 //! What can be done with the devices: the driver, each device, and the ways of sharing them.
 
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
 use std::time::Duration;
 
 use domain::state::DeviceHealth;
@@ -9,6 +8,7 @@ use domain::state::DeviceHealth;
 use super::{Finding, Need, State, laid};
 use crate::config::Config;
 use crate::folders::health_of;
+use crate::gpus::alone::Alone;
 use crate::gpus::cut::MigPolicy;
 use crate::gpus::health::{self, Finding as Found, Health};
 use crate::gpus::mig::Mig;
@@ -77,22 +77,13 @@ fn ask(library: Option<PathBuf>) -> Result<Driver, String> {
     in_time(read)?.map_err(|error| error.to_string())
 }
 
-/// Asks the driver on a thread of its own, since a call may hang.
+/// Asks the driver, which may hang.
 pub(super) fn in_time<T: Send + 'static>(
     ask: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, String> {
-    let (sender, receiver) = mpsc::channel();
-    let asks = move || {
-        // Nobody may listen any more.
-        let _ = sender.send(ask());
-    };
-    let thread = std::thread::Builder::new().name("nvml".to_owned());
-    thread
-        .spawn(asks)
-        .map_err(|error| format!("no thread: {error}"))?;
-    receiver
-        .recv_timeout(LOOK_TIMEOUT)
-        .map_err(|_| format!("NVML has not answered for {} s", LOOK_TIMEOUT.as_secs()))
+    let silent = || format!("NVML has not answered for {} s", LOOK_TIMEOUT.as_secs());
+    let asked = Alone::default().ask("nvml", LOOK_TIMEOUT, ask);
+    asked.answer().ok_or_else(silent)
 }
 
 fn devices(config: &Config, reading: &Reading) -> Vec<Finding> {

@@ -43,7 +43,7 @@ pub(super) fn look(config: &Config) -> Vec<Finding> {
 
 fn settings(config: &Config) -> Finding {
     let found = Finding::ok("settings", Need::Needed, "they can be used");
-    let read = config.check().map_err(anyhow::Error::from);
+    let read = config.check_here().map_err(anyhow::Error::from);
     let read = read.and_then(|()| Ok(Layout::of(config)?));
     match read {
         Ok(_) => found,

@@ -172,9 +172,8 @@ impl Connection<'_> {
                     changed.context("the journal is closed")?;
                     // What keeps a device out is told before the release of who had it, and that the
                     // disk is full before what was refused for it.
-                    let kept = kept_out.has_changed().unwrap_or(false);
+                    let kept = kept_out.take();
                     if kept || disk.has_changed().unwrap_or(false) {
-                        kept_out.borrow_and_update();
                         disk.borrow_and_update();
                         self.send_inventory().await?;
                     }
@@ -245,8 +244,12 @@ impl Connection<'_> {
             Some(to_agent::Message::LeaseRenewed(renewed)) => self.renew_lease(&renewed),
             Some(to_agent::Message::Desired(set)) => {
                 let set = DesiredSet::try_from(set).context("a desired set is malformed")?;
+                let health = &self.connector.node.health;
+                for (uuid, findings) in &set.found {
+                    health.take_found(uuid, findings);
+                }
                 for (uuid, up_to) in &set.cleared {
-                    self.connector.node.health.clear(uuid, *up_to);
+                    health.clear(uuid, *up_to);
                 }
                 self.connector
                     .commands

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The calls that have not come back yet, by what they are about.
 #[derive(Debug, Clone, Default)]
@@ -13,7 +14,7 @@ pub struct Alone {
 
 impl Alone {
     /// Begins a call; nothing where one about the same has not come back yet, or no thread can be had.
-    pub fn begin<T: Send + 'static>(
+    fn begin<T: Send + 'static>(
         &self,
         about: &str,
         call: impl FnOnce() -> T + Send + 'static,
@@ -38,10 +39,51 @@ impl Alone {
         Some(receiver)
     }
 
+    /// Begins a call that is waited for so long and no longer.
+    pub fn ask<T: Send + 'static>(
+        &self,
+        about: &str,
+        limit: Duration,
+        call: impl FnOnce() -> T + Send + 'static,
+    ) -> Asked<T> {
+        Asked {
+            answer: self.begin(about, call),
+            deadline: Instant::now() + limit,
+        }
+    }
+
+    /// The same for who waits beside other things; nothing where it hangs.
+    pub async fn wait<T: Send + 'static>(
+        &self,
+        about: &str,
+        limit: Duration,
+        call: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        // Nobody may wait any more.
+        let begun = self.begin(about, move || drop(sender.send(call())));
+        begun?;
+        tokio::time::timeout(limit, receiver).await.ok()?.ok()
+    }
+
     fn under_way(&self) -> MutexGuard<'_, BTreeSet<String>> {
         self.under_way
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A call that was begun.
+pub struct Asked<T> {
+    answer: Option<Receiver<T>>,
+    deadline: Instant,
+}
+
+impl<T> Asked<T> {
+    /// Its answer; nothing where it hangs.
+    pub fn answer(self) -> Option<T> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        self.answer?.recv_timeout(left).ok()
     }
 }
 
@@ -51,15 +93,27 @@ mod tests {
 
     #[test]
     fn a_call_that_hangs_is_begun_once_and_keeps_no_other_from_its_answer() {
+        const LIMIT: Duration = Duration::from_secs(60);
         let alone = Alone::default();
         let (release, hangs) = sync_channel::<()>(0);
-        let first = alone.begin("GPU-1", move || hangs.recv().is_ok());
-        let first = first.expect("begun");
-        assert!(alone.begin("GPU-1", || true).is_none(), "it hangs");
-        let other = alone.begin("GPU-2", || 7).expect("begun");
-        assert_eq!(other.recv(), Ok(7));
+        let first = alone.ask("GPU-1", LIMIT, move || hangs.recv().is_ok());
+        assert_eq!(
+            alone.ask("GPU-1", LIMIT, || true).answer(),
+            None,
+            "it hangs"
+        );
+        assert_eq!(alone.ask("GPU-2", LIMIT, || 7).answer(), Some(7));
         release.send(()).expect("it waits");
-        assert_eq!(first.recv(), Ok(true));
-        assert!(alone.begin("GPU-1", || true).is_some());
+        assert_eq!(first.answer(), Some(true));
+        assert_eq!(alone.ask("GPU-1", LIMIT, || 8).answer(), Some(8));
+    }
+
+    #[tokio::test]
+    async fn a_call_that_hangs_is_waited_for_so_long_and_no_longer() {
+        let alone = Alone::default();
+        let (release, hangs) = sync_channel::<()>(0);
+        let call = move || hangs.recv().is_ok();
+        assert_eq!(alone.wait("GPU-1", Duration::ZERO, call).await, None);
+        release.send(()).expect("it waits");
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use nvml_wrapper::enum_wrappers::device::ComputeMode;
 use nvml_wrapper::error::NvmlError;
-use tokio::sync::oneshot;
 
+use super::alone::Alone;
 use super::nvml;
 
 /// Longest wait for the driver, which answers in milliseconds and may hang with its device.
@@ -33,12 +33,11 @@ pub async fn set_exclusive(
         true => (ComputeMode::Default, ComputeMode::ExclusiveProcess),
         false => (ComputeMode::ExclusiveProcess, ComputeMode::Default),
     };
-    let (sender, receiver) = oneshot::channel();
-    let uuid = uuid.to_owned();
+    let about = uuid.to_owned();
     let change = move || -> Result<Change, String> {
         let nvml = nvml::open(library.as_deref()).map_err(|error| error.to_string())?;
         let exchange = || -> Result<Change, NvmlError> {
-            let mut device = nvml.device_by_uuid(uuid.as_str())?;
+            let mut device = nvml.device_by_uuid(about.as_str())?;
             if device.compute_mode()? != from {
                 return Ok(Change::Had);
             }
@@ -47,15 +46,11 @@ pub async fn set_exclusive(
         };
         exchange().map_err(|error| error.to_string())
     };
-    // A thread of its own: a call may hang. Nobody may listen any more.
-    let thread = std::thread::Builder::new().name("compute mode".to_owned());
-    let spawned = thread.spawn(move || drop(sender.send(change())));
-    spawned.map_err(|error| format!("no thread: {error}"))?;
-    match tokio::time::timeout(CHANGE_TIMEOUT, receiver).await {
-        Ok(Ok(done)) => done,
-        Ok(Err(_)) | Err(_) => Err(format!(
+    let changed = Alone::default().wait(uuid, CHANGE_TIMEOUT, change).await;
+    changed.unwrap_or_else(|| {
+        Err(format!(
             "NVML has not answered for {} s",
             CHANGE_TIMEOUT.as_secs()
-        )),
-    }
+        ))
+    })
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use domain::quantity::DEVICES_PER_NODE_MAX;
 use nvml_wrapper::Nvml;
@@ -154,21 +154,20 @@ impl Watcher {
             .map(|index| {
                 let (nvml, settled) = (Arc::clone(nvml), watched.settled.clone());
                 let register = move || register(&nvml, index, set, &settled);
-                self.alone.begin(&index.to_string(), register)
+                self.alone
+                    .ask(&index.to_string(), REGISTER_TIMEOUT, register)
             })
             .collect();
-        let deadline = Instant::now() + REGISTER_TIMEOUT;
         watched.hangs = false;
-        for answer in begun {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match answer.map(|answer| answer.recv_timeout(left)) {
-                Some(Ok(Registered { uuid, handle })) => {
+        for asked in begun {
+            match asked.answer() {
+                Some(Registered { uuid, handle }) => {
                     if let Some(handle) = handle {
                         watched.names.insert(handle, uuid.clone());
                     }
                     watched.settled.insert(uuid);
                 }
-                Some(Err(_)) | None => watched.hangs = true,
+                None => watched.hangs = true,
             }
         }
     }

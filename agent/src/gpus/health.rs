@@ -7,101 +7,82 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use domain::ids::TeamId;
 use domain::state::DeviceHealth;
-use serde::{Deserialize, Serialize};
+use protocol::report;
 
+use super::findings::{Finding, Findings};
 use super::policy::HealthPolicy;
-use super::signs::Signs;
+use super::signs::{self, Signs, State};
 use super::xid::{self, Class};
 use super::{Reading, Snapshot};
 use crate::clock;
-use crate::files::{self, Durability};
 
-/// Findings that are kept of one device: enough to see what began it, however often it errs.
-const FINDINGS_MAX: usize = 16;
 /// Xid errors that are kept for the jobs that ran meanwhile, of all devices.
 const RECENT_MAX: usize = 64;
-/// Hardware slows the clocks: slowdown, heat, power brake. What software does for power is normal.
-const THROTTLED: [(u64, &str); 3] = [
-    (0x40, "heat"),
-    (0x80, "the power brake"),
-    (0x08, "a hardware slowdown"),
-];
-
-/// Something that happened to a device.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Finding {
-    /// Rises with each of a node.
-    pub number: u64,
-    /// What the device is for it.
-    pub health: DeviceHealth,
-    /// In words.
-    pub reason: String,
-    /// When, by our clock.
-    pub at_micros: i64,
-}
-
-/// What is kept over restarts.
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct Kept {
-    last: u64,
-    devices: BTreeMap<String, KeptDevice>,
-}
-
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct KeptDevice {
-    #[serde(default)]
-    findings: Vec<Finding>,
-    /// The memory errors that are known.
-    #[serde(default)]
-    ecc_uncorrected: Option<u64>,
-}
 
 /// What is known of a device's states in this life of the agent.
 #[derive(Debug, Default)]
 struct Watched {
     throttled_since: Option<Instant>,
     /// The state that it was last in, and how many readings have shown none since.
-    ill: Option<(DeviceHealth, String)>,
+    ill: Option<State>,
     well: u32,
+    /// Since when it has failed, by the boot's clock.
+    failed_at: Option<i64>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Inner {
-    kept: Kept,
+    findings: Findings,
     watched: BTreeMap<String, Watched>,
     recent: Vec<(String, u64, i64)>,
     /// Something happened that a reading should follow at once.
     due: bool,
+    /// How many readings have been judged.
+    judged: u64,
 }
+
+/// Tells whose jobs are on a device that nobody has begun to end.
+type Teams = Box<dyn Fn(&str) -> Vec<TeamId> + Send + Sync>;
 
 /// How the devices of a node do.
 pub struct Health {
     policy: HealthPolicy,
-    file: PathBuf,
+    teams: OnceLock<Teams>,
     inner: Mutex<Inner>,
     news: Condvar,
 }
 
 impl Health {
-    /// Reads what is kept; a file that cannot be read is as if there were none.
-    pub fn load(policy: HealthPolicy, file: PathBuf) -> Self {
-        let kept = files::read_json(&file).unwrap_or_else(|error| {
-            tracing::warn!(%error, file = %file.display(), "what was found of devices cannot be read");
-            None
-        });
+    /// Reads what is kept; moments are measured in this boot.
+    pub fn load(policy: HealthPolicy, file: PathBuf, boot_id: &str) -> Self {
         Self {
             policy,
-            file,
+            teams: OnceLock::new(),
             inner: Mutex::new(Inner {
-                kept: kept.unwrap_or_default(),
-                ..Inner::default()
+                findings: Findings::load(file, boot_id),
+                watched: BTreeMap::new(),
+                recent: Vec::new(),
+                due: false,
+                judged: 0,
             }),
             news: Condvar::new(),
         }
+    }
+
+    /// What a site makes of what is seen.
+    pub fn policy(&self) -> &HealthPolicy {
+        &self.policy
+    }
+
+    /// Says who knows whose jobs are on a device; once.
+    pub fn ask_teams(&self, teams: impl Fn(&str) -> Vec<TeamId> + Send + Sync + 'static) {
+        // A second one would say the same.
+        let _ = self.teams.set(Box::new(teams));
     }
 
     /// Takes an Xid error in.
@@ -109,6 +90,8 @@ impl Health {
         let class = self.policy.class_of(code);
         let words = xid::words(code);
         tracing::warn!(device.uuid = uuid, xid = code, ?class, "Xid error: {words}");
+        // Before our own lock: who knows has locks too.
+        let teams = self.teams.get().map(|teams| teams(uuid));
         let mut inner = self.inner();
         if inner.recent.len() == RECENT_MAX {
             inner.recent.remove(0);
@@ -116,11 +99,51 @@ impl Health {
         inner
             .recent
             .push((uuid.to_owned(), code, clock::wall_micros()));
-        if let Some(health) = health_of(class) {
-            self.add(&mut inner, uuid, health, format!("Xid {code}: {words}"));
+        if let Some(health) = class.health() {
+            let reason = xid::reason(code);
+            inner.findings.add(uuid, health, reason);
+        }
+        // Where several share a device, nobody knows whose error it is.
+        if class == Class::Job
+            && let Some([team]) = teams.as_deref()
+        {
+            self.count_fault(&mut inner, uuid, code, *team);
         }
         inner.due = true;
         self.news.notify_all();
+    }
+
+    /// Makes a finding of an error of applications that jobs of several teams have had.
+    fn count_fault(&self, inner: &mut Inner, uuid: &str, code: u64, team: TeamId) {
+        let window = self.policy.xid_window();
+        let teams = inner.findings.count_fault(uuid, code, team, window);
+        if teams >= self.policy.xid_teams {
+            let what = xid::reason(code);
+            let reason = format!(
+                "{what}, in jobs of {teams} teams within {} s",
+                window.as_secs()
+            );
+            inner.findings.add(uuid, DeviceHealth::Suspect, reason);
+        }
+    }
+
+    /// Takes in an Xid error from before the agent began, at a moment of this boot.
+    pub fn note_past_xid(&self, uuid: &str, code: u64, boot_micros: i64) {
+        if let Some(health) = self.policy.class_of(code).health() {
+            let mut inner = self.inner();
+            let reason = xid::reason(code);
+            inner.findings.add_at(uuid, health, reason, boot_micros);
+        }
+    }
+
+    /// Up to when Xid errors of this boot are known.
+    pub fn xids_until_micros(&self) -> i64 {
+        self.inner().findings.xids_until_micros()
+    }
+
+    /// Notes that they are up to a moment.
+    pub fn note_xids_until(&self, boot_micros: i64) {
+        self.inner().findings.note_xids_until(boot_micros);
     }
 
     /// The Xid errors of devices since a moment, in words for a job that ran meanwhile.
@@ -134,33 +157,65 @@ impl Health {
         (!told.is_empty()).then(|| format!("while it ran: {}", told.join(", ")))
     }
 
-    /// Clears the findings of a device up to a number: they are dealt with. Whether there were any.
+    /// Clears the findings of a device up to a number: they are dealt with. Whether that was news.
     pub fn clear(&self, uuid: &str, up_to: u64) -> bool {
         let mut inner = self.inner();
-        let Some(device) = inner.kept.devices.get_mut(uuid) else {
-            return false;
-        };
-        let before = device.findings.len();
-        device.findings.retain(|finding| finding.number > up_to);
-        if device.findings.len() == before {
-            return false;
+        let news = inner.findings.clear(uuid, up_to);
+        if news {
+            tracing::info!(
+                device.uuid = uuid,
+                up_to,
+                "what was found of a device is cleared"
+            );
+            inner.due = true;
+            self.news.notify_all();
         }
-        tracing::info!(
-            device.uuid = uuid,
-            up_to,
-            "what was found of a device is cleared"
-        );
-        self.save(&inner.kept);
+        news
+    }
+
+    /// Takes in what the server knows of a device and we have forgotten.
+    pub fn take_found(&self, uuid: &str, found: &[report::Finding]) {
+        let mut inner = self.inner();
+        if inner.findings.take(uuid, found) {
+            tracing::warn!(
+                device.uuid = uuid,
+                "what was found of a device was not known here any more: it is as the server knows it"
+            );
+            inner.due = true;
+            self.news.notify_all();
+        }
+    }
+
+    /// Notes what a probe of a device said that did not pass.
+    pub fn note_probe(&self, uuid: &str, words: &str) {
+        let mut inner = self.inner();
+        inner.findings.note_probe(uuid, words);
         inner.due = true;
         self.news.notify_all();
-        true
     }
 
     /// The findings of a device.
     pub fn findings(&self, uuid: &str) -> Vec<Finding> {
-        let inner = self.inner();
-        let device = inner.kept.devices.get(uuid);
-        device.map(|kept| kept.findings.clone()).unwrap_or_default()
+        self.inner().findings.of(uuid).to_vec()
+    }
+
+    /// What a look at a device shows that keeps it out, beside what lasts to be seen: what was found of it,
+    /// memory errors that have become more, and the states of this moment. A reading follows that tells of it.
+    pub fn error_of(&self, uuid: &str, signs: &Signs) -> Option<String> {
+        let mut inner = self.inner();
+        self.count_errors(&mut inner, uuid, signs);
+        let mut all = signs.states(&self.policy);
+        let found = inner.findings.of(uuid).iter();
+        all.extend(found.map(|finding| (finding.health, finding.words())));
+        let (_, reason) = worst(all)?;
+        inner.due = true;
+        self.news.notify_all();
+        Some(reason)
+    }
+
+    /// How many readings have been judged.
+    pub fn judged(&self) -> u64 {
+        self.inner().judged
     }
 
     /// Asks for a reading at once.
@@ -183,7 +238,9 @@ impl Health {
     /// is what the snapshot was made of; without one nothing is known but what was found.
     pub fn judge(&self, snapshot: &mut Snapshot, reading: Option<&Reading>, now: Instant) {
         let mut inner = self.inner();
+        inner.judged += u64::from(reading.is_some());
         snapshot.unfit.clear();
+        snapshot.failed_at.clear();
         let answering = reading.iter().flat_map(|reading| reading.signs.keys());
         snapshot.answering = answering.cloned().collect();
         for device in &mut snapshot.devices {
@@ -191,7 +248,7 @@ impl Health {
                 device.health.parse().unwrap_or(DeviceHealth::Suspect),
                 device.health_reason.clone(),
             );
-            let mut all: Vec<(DeviceHealth, String)> = Vec::new();
+            let mut all: Vec<State> = Vec::new();
             match reading {
                 Some(reading) => {
                     let signs = reading.signs.get(&device.uuid);
@@ -199,7 +256,7 @@ impl Health {
                         self.count_errors(&mut inner, &device.uuid, signs);
                     }
                     if told.0 == DeviceHealth::Failed {
-                        self.note_gone(&mut inner, &device.uuid, &told.1);
+                        note_gone(&mut inner, &device.uuid, &told.1);
                     }
                     let policy = &self.policy;
                     let watched = inner.watched.entry(device.uuid.clone()).or_default();
@@ -210,18 +267,17 @@ impl Health {
                 }
                 None => all.push(told),
             }
-            let findings = inner.kept.devices.get(&device.uuid);
-            let findings = findings
-                .map(|kept| kept.findings.as_slice())
-                .unwrap_or_default();
-            device.finding = findings
-                .iter()
-                .map(|finding| finding.number)
-                .max()
-                .unwrap_or(0);
-            all.extend(findings.iter().map(|f| (f.health, f.reason.clone())));
-            let found = device.finding > 0;
-            let Some((health, reason)) = worst(all) else {
+            let findings = inner.findings.of(&device.uuid);
+            device.findings = findings.iter().map(Into::into).collect();
+            device.findings_known = inner.findings.known(&device.uuid);
+            all.extend(findings.iter().map(|f| (f.health, f.words())));
+            let found = !findings.is_empty();
+            let verdict = worst(all);
+            let failed = matches!(verdict, Some((DeviceHealth::Failed, _)));
+            if let Some(at) = since_failed(&mut inner, &device.uuid, failed) {
+                snapshot.failed_at.insert(device.uuid.clone(), at);
+            }
+            let Some((health, reason)) = verdict else {
                 continue;
             };
             device.health = health.to_string();
@@ -237,67 +293,11 @@ impl Health {
         let Some(errors) = signs.ecc_uncorrected else {
             return;
         };
-        let kept = inner.kept.devices.entry(uuid.to_owned()).or_default();
-        let known = kept.ecc_uncorrected.replace(errors);
-        match known {
-            Some(known) if known == errors => return,
-            Some(known) if known < errors => {
-                if let Some(health) = health_of(self.policy.ecc_uncorrected) {
-                    let more = errors - known;
-                    let reason =
-                        format!("uncorrectable memory errors: {more} more, {errors} in all");
-                    self.add(inner, uuid, health, reason);
-                    return;
-                }
-            }
-            // The first reading of a device, or another board's count.
-            _ => {}
-        }
-        self.save(&inner.kept);
-    }
-
-    /// Makes a finding of a device that is gone: it may come back, and has gone all the same.
-    fn note_gone(&self, inner: &mut Inner, uuid: &str, reason: &str) {
-        let words = format!("it was gone: {reason}");
-        let kept = inner.kept.devices.get(uuid);
-        let known = kept.is_some_and(|kept| kept.findings.iter().any(|f| f.reason == words));
-        if !known {
-            self.add(inner, uuid, DeviceHealth::Failed, words);
-        }
-    }
-
-    fn add(&self, inner: &mut Inner, uuid: &str, health: DeviceHealth, reason: String) {
-        // By the clock, so that an agent which lost its state gives out no number that was cleared.
-        let by_clock = u64::try_from(clock::wall_micros()).unwrap_or(0);
-        inner.kept.last = by_clock.max(inner.kept.last + 1);
-        let number = inner.kept.last;
-        let findings = &mut inner
-            .kept
-            .devices
-            .entry(uuid.to_owned())
-            .or_default()
-            .findings;
-        // The same again takes the place of the one before: who clears that has not seen this.
-        findings.retain(|finding| finding.reason != reason);
-        if findings.len() == FINDINGS_MAX {
-            // What keeps it out for good is kept before what does not.
-            let lighter = findings
-                .iter()
-                .position(|f| f.health != DeviceHealth::Failed);
-            findings.remove(lighter.unwrap_or(0));
-        }
-        findings.push(Finding {
-            number,
-            health,
-            reason,
-            at_micros: clock::wall_micros(),
-        });
-        self.save(&inner.kept);
-    }
-
-    fn save(&self, kept: &Kept) {
-        if let Err(error) = files::write_json(&self.file, kept, Durability::Synced) {
-            tracing::error!(%error, "what was found of devices cannot be kept; it is known until the agent ends");
+        if let Some(more) = inner.findings.count_errors(uuid, errors)
+            && let Some(health) = self.policy.ecc_uncorrected.health()
+        {
+            let reason = signs::more_errors(more, errors);
+            inner.findings.add(uuid, health, reason);
         }
     }
 
@@ -306,92 +306,57 @@ impl Health {
     }
 }
 
-fn health_of(class: Class) -> Option<DeviceHealth> {
-    match class {
-        Class::Ignore | Class::Job => None,
-        Class::Suspect => Some(DeviceHealth::Suspect),
-        Class::Failed => Some(DeviceHealth::Failed),
+/// Makes a finding of a device that is gone: it may come back, and has gone all the same.
+fn note_gone(inner: &mut Inner, uuid: &str, reason: &str) {
+    let words = format!("it was gone: {reason}");
+    let known = inner.findings.of(uuid).iter().any(|f| f.reason == words);
+    if !known {
+        inner.findings.add(uuid, DeviceHealth::Failed, words);
     }
 }
 
 /// The worst that a device's signs show at one look. What shows only over time is not seen.
 pub fn shown(policy: &HealthPolicy, signs: &Signs) -> Option<(DeviceHealth, String)> {
-    let mut first = Watched::default();
-    worst(states(policy, &mut first, signs, Instant::now()))
+    worst(signs.states(policy))
 }
 
-/// The states that a device's signs show.
-fn states(
-    policy: &HealthPolicy,
-    watched: &mut Watched,
-    signs: &Signs,
-    now: Instant,
-) -> Vec<(DeviceHealth, String)> {
-    use DeviceHealth::{Failed, Suspect};
-    let mut states = Vec::new();
-    if signs.rows_failed {
-        states.push((
-            Failed,
-            "a row of its memory could not be remapped".to_owned(),
-        ));
-    }
-    if signs.rows_pending {
-        states.push((
-            Suspect,
-            "a row of its memory waits for a reset to be remapped".to_owned(),
-        ));
-    }
-    match signs.recovery_action {
-        0 => {}
-        1 => states.push((
-            Failed,
-            "its driver asks for a reset of the device".to_owned(),
-        )),
-        2 => states.push((
-            Failed,
-            "its driver asks for a restart of the node".to_owned(),
-        )),
-        4 => states.push((
-            Suspect,
-            "its driver asks for a reset once it is idle".to_owned(),
-        )),
-        other => states.push((
-            Suspect,
-            format!("its driver asks for recovery action {other}"),
-        )),
-    }
-    let throttled = THROTTLED
-        .iter()
-        .find(|(bit, _)| signs.clocks_event_reasons & bit != 0);
-    match throttled {
+/// Since when a device that has failed has: since the first finding that failed it in this boot, or since we
+/// saw it so.
+fn since_failed(inner: &mut Inner, uuid: &str, failed: bool) -> Option<i64> {
+    let found = inner.findings.of(uuid).iter();
+    let found = found.filter(|finding| finding.health == DeviceHealth::Failed);
+    let first = found.filter_map(|finding| finding.boot_micros).min();
+    let watched = inner.watched.entry(uuid.to_owned()).or_default();
+    watched.failed_at = match (failed, watched.failed_at) {
+        (false, _) => None,
+        (true, Some(before)) => Some(before),
+        (true, None) => Some(first.unwrap_or_else(clock::boot_micros)),
+    };
+    watched.failed_at
+}
+
+/// The states that a device's signs show, and that it has been slowed down for long.
+fn states(policy: &HealthPolicy, watched: &mut Watched, signs: &Signs, now: Instant) -> Vec<State> {
+    let mut states = signs.states(policy);
+    match signs.slowed_by() {
         None => watched.throttled_since = None,
-        Some((_, by)) => {
+        Some(by) => {
             let since = *watched.throttled_since.get_or_insert(now);
             let limit = Duration::from_secs(policy.throttle_seconds);
             if policy.throttle_seconds > 0 && now.saturating_duration_since(since) >= limit {
                 let secs = policy.throttle_seconds;
                 states.push((
-                    Suspect,
+                    DeviceHealth::Suspect,
                     format!("{by} has slowed it down for more than {secs} s"),
                 ));
             }
         }
     }
-    if let Some((width, most)) = signs.pcie_width
-        && width < most
-        && let Some(health) = health_of(policy.pcie_width)
-    {
-        states.push((health, format!("it uses {width} of {most} PCIe lanes")));
-    }
     states
 }
 
 /// The state to tell of: the present one, or the one before until enough readings have shown none.
-fn settle(
-    policy: &HealthPolicy,
-    watched: &mut Watched,
-    present: Option<(DeviceHealth, String)>,
-) -> Option<(DeviceHealth, String)> {
+fn settle(policy: &HealthPolicy, watched: &mut Watched, present: Option<State>) -> Option<State> {
     if present.is_some() {
         watched.well = 0;
         watched.ill.clone_from(&present);
@@ -407,7 +372,7 @@ fn settle(
 }
 
 /// The worst of states; nothing where all is well.
-fn worst(states: Vec<(DeviceHealth, String)>) -> Option<(DeviceHealth, String)> {
+fn worst(states: Vec<State>) -> Option<State> {
     let rank = |health: DeviceHealth| match health {
         DeviceHealth::Healthy => 0,
         DeviceHealth::Suspect | DeviceHealth::ModeChange => 1,

@@ -170,14 +170,15 @@ impl Known {
                         pci_bus_id: gpu.pci_bus_id.clone(),
                         health: health.to_string(),
                         health_reason,
-                        finding: 0,
                         mig: self.mig.get(&gpu.uuid).and_then(wire_of),
+                        ..wire::Device::default()
                     }
                 })
                 .collect(),
             cuttable: self.mig.keys().cloned().collect(),
             answering: BTreeSet::new(),
             unfit: BTreeMap::new(),
+            failed_at: BTreeMap::new(),
             nvlink: self
                 .nvlink
                 .iter()

@@ -6,8 +6,10 @@ pub mod compute_mode;
 pub mod cut;
 mod events;
 pub mod files;
+mod findings;
 pub mod fit;
 pub mod health;
+mod kernel_log;
 pub mod known;
 pub mod layout;
 pub mod mig;
@@ -94,6 +96,8 @@ pub struct Snapshot {
     pub answering: BTreeSet<String>,
     /// Those that get no work for what was seen of them, with the reason.
     pub unfit: BTreeMap<String, String>,
+    /// Since when those have failed that have, by the boot's clock in microseconds.
+    pub failed_at: BTreeMap<String, i64>,
     /// Groups by NVLink, as indices of `devices`.
     pub nvlink: Vec<wire::Clique>,
     /// Groups by memory node, likewise.
@@ -158,10 +162,16 @@ fn read_for_ever(
     read_at: &Mutex<Instant>,
 ) {
     let mut reader = nvml::Reader::new(library);
+    // What keeps the errors of before from being known, once it was tried.
+    let mut past: Option<Option<String>> = None;
     loop {
         let snapshot = match reader.read() {
             Ok(reading) => {
                 let mut snapshot = known.merge(reading.clone());
+                let log = &health.policy().kernel_log;
+                let unknown =
+                    past.get_or_insert_with(|| kernel_log::take_past(log, health, &snapshot));
+                snapshot.warnings.extend(unknown.clone());
                 health.judge(&mut snapshot, Some(&reading), Instant::now());
                 snapshot
             }

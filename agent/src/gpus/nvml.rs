@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use domain::quantity::DEVICES_PER_NODE_MAX;
 use nvml_wrapper::error::NvmlError;
@@ -129,15 +129,13 @@ fn read(nvml: &Arc<Nvml>, last: &Reading, alone: &Alone) -> Result<Reading, Nvml
         .map(|index| {
             let (nvml, seen) = (Arc::clone(nvml), seen(index));
             let ask = move || ask(&nvml, index, seen);
-            (index, alone.begin(&index.to_string(), ask))
+            (index, alone.ask(&index.to_string(), ANSWER_TIMEOUT, ask))
         })
         .collect();
-    let deadline = Instant::now() + ANSWER_TIMEOUT;
     let mut reading = Reading::default();
-    for (index, answer) in begun {
-        let left = deadline.saturating_duration_since(Instant::now());
-        match answer.map(|answer| answer.recv_timeout(left)) {
-            Some(Ok(Ok(told))) => {
+    for (index, asked) in begun {
+        match asked.answer() {
+            Some(Ok(told)) => {
                 // A device that is cut meanwhile may have lost what it had just listed.
                 let before = || last.mig.get(&told.gpu.uuid).cloned();
                 if let Some(mig) = told.mig.unwrap_or_else(|_| before()) {
@@ -146,8 +144,8 @@ fn read(nvml: &Arc<Nvml>, last: &Reading, alone: &Alone) -> Result<Reading, Nvml
                 reading.signs.insert(told.gpu.uuid.clone(), told.signs);
                 reading.gpus.push(told.gpu);
             }
-            Some(Ok(Err(error))) => reading.failures.push((index, error.to_string())),
-            Some(Err(_)) | None => {
+            Some(Err(error)) => reading.failures.push((index, error.to_string())),
+            None => {
                 reading.silent.push(index);
                 if let Some(gpu) = seen(index) {
                     let cut = last.mig.get(&gpu.uuid).cloned();

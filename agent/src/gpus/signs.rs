@@ -1,5 +1,6 @@
 //! What a device shows of how it does: memory errors, rows, clocks, lanes, and what would recover it.
 
+use domain::state::DeviceHealth;
 use nvml_wrapper::Device;
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::structs::device::FieldId;
@@ -8,6 +9,8 @@ use nvml_wrapper_sys::bindings::field_id::{
     NVML_FI_DEV_REMAPPED_FAILURE, NVML_FI_DEV_REMAPPED_PENDING,
 };
 use serde::Serialize;
+
+use super::policy::HealthPolicy;
 
 /// The signs of one device at one moment; what its driver does not tell is absent, or as if well.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -26,30 +29,71 @@ pub struct Signs {
     pub pcie_width: Option<(u32, u32)>,
 }
 
+/// Hardware slows the clocks: slowdown, heat, power brake. What software does for power is normal.
+const THROTTLED: [(u64, &str); 3] = [
+    (0x40, "heat"),
+    (0x80, "the power brake"),
+    (0x08, "a hardware slowdown"),
+];
+
+/// A state of a device with what it is for it, in words.
+pub type State = (DeviceHealth, String);
+
 impl Signs {
-    /// What is worth saying of them, in words for people.
-    pub fn words(&self) -> Vec<String> {
-        let mut words = Vec::new();
-        if let Some(errors) = self.ecc_uncorrected.filter(|errors| *errors > 0) {
-            words.push(format!("{errors} uncorrectable memory errors ever"));
+    /// The states that they show by themselves, the first that is as bad as any telling the most.
+    pub fn states(&self, policy: &HealthPolicy) -> Vec<State> {
+        use DeviceHealth::{Failed, Suspect};
+        let mut states = Vec::new();
+        let mut show = |health, words: &str| states.push((health, words.to_owned()));
+        if self.rows_failed {
+            show(Failed, "a row of its memory could not be remapped");
         }
         if self.rows_pending {
-            words.push("a row waits for a reset to be remapped".to_owned());
+            show(
+                Suspect,
+                "a row of its memory waits for a reset to be remapped",
+            );
         }
-        if self.rows_failed {
-            words.push("a row could not be remapped".to_owned());
+        match self.recovery_action {
+            0 => {}
+            1 => show(Failed, "its driver asks for a reset of the device"),
+            2 => show(Failed, "its driver asks for a restart of the node"),
+            4 => show(Suspect, "its driver asks for a reset once it is idle"),
+            other => show(
+                Suspect,
+                &format!("its driver asks for recovery action {other}"),
+            ),
         }
-        if self.recovery_action > 0 {
-            words.push(format!(
-                "its driver asks for recovery action {}",
-                self.recovery_action
-            ));
+        if let Some((width, most)) = self.pcie_width
+            && width < most
+            && let Some(health) = policy.pcie_width.health()
+        {
+            show(health, &format!("it uses {width} of {most} PCIe lanes"));
         }
-        if let Some((width, most)) = self.pcie_width.filter(|(width, most)| width < most) {
-            words.push(format!("{width} of {most} PCIe lanes"));
-        }
-        words
+        states
     }
+
+    /// By what hardware slows the device down now, if it does.
+    pub fn slowed_by(&self) -> Option<&'static str> {
+        let throttled = THROTTLED
+            .iter()
+            .find(|(bit, _)| self.clocks_event_reasons & bit != 0);
+        throttled.map(|(_, by)| *by)
+    }
+
+    /// What is worth saying of them to people who look, by the same words.
+    pub fn words(&self, policy: &HealthPolicy) -> Vec<String> {
+        let errors = self.ecc_uncorrected.filter(|errors| *errors > 0);
+        let errors = errors.map(|errors| format!("{errors} uncorrectable memory errors ever"));
+        let slowed = self.slowed_by().map(|by| format!("{by} slows it down"));
+        let states = self.states(policy).into_iter().map(|(_, words)| words);
+        errors.into_iter().chain(states).chain(slowed).collect()
+    }
+}
+
+/// Of memory errors that have become more, in words.
+pub fn more_errors(more: u64, all: u64) -> String {
+    format!("uncorrectable memory errors: {more} more, {all} in all")
 }
 
 /// Reads the signs of a device.

@@ -16,6 +16,8 @@ pub struct Use {
     pub pid: u32,
     /// Its memory there.
     pub memory_mib: i64,
+    /// The instance that it is on, by the driver's number, where the device is cut and that tells.
+    pub instance: Option<u32>,
 }
 
 /// What each process holds of a device. One that several lists name counts once, with the most.
@@ -32,6 +34,7 @@ pub fn of_device(nvml: &Nvml, uuid: &str) -> Result<Vec<Use>, NvmlError> {
                 uuid: uuid.to_owned(),
                 pid: process.pid,
                 memory_mib,
+                instance: process.gpu_instance_id,
             }),
         }
     }

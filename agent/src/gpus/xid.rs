@@ -1,5 +1,6 @@
 //! What an Xid error says of a device: NVIDIA's catalogue brought into what is done about it.
 
+use domain::state::DeviceHealth;
 use serde::{Deserialize, Serialize};
 
 /// What is done about a device of which something was seen.
@@ -16,6 +17,17 @@ pub enum Class {
     Failed,
 }
 
+impl Class {
+    /// What a device is of which such a thing was seen; nothing where it is none of its faults.
+    pub fn health(self) -> Option<DeviceHealth> {
+        match self {
+            Self::Ignore | Self::Job => None,
+            Self::Suspect => Some(DeviceHealth::Suspect),
+            Self::Failed => Some(DeviceHealth::Failed),
+        }
+    }
+}
+
 /// What is done about a code where a site says nothing else. A code that is not in the catalogue makes
 /// a device suspect: what nobody knows is looked at by a person.
 pub fn class_of(code: u64) -> Class {
@@ -30,6 +42,11 @@ pub fn class_of(code: u64) -> Class {
         }
         _ => Class::Suspect,
     }
+}
+
+/// Why a device is as it is for an error, in words.
+pub fn reason(code: u64) -> String {
+    format!("Xid {code}: {}", words(code))
 }
 
 /// The meaning of a code in a few words, where the catalogue has one that helps.

@@ -77,6 +77,8 @@ pub enum Entry {
         attempt_id: AttemptId,
         /// When, by the wall clock.
         at_micros: i64,
+        /// For how long the node itself had kept what is released now.
+        kept_micros: i64,
         /// What.
         kind: FactKind,
     },
@@ -89,7 +91,23 @@ impl Entry {
             assignment_id,
             attempt_id,
             at_micros: clock::wall_micros(),
+            kept_micros: 0,
             kind,
+        }
+    }
+
+    /// That what an assignment held is clean now, which the node itself had kept for so long.
+    pub fn released(
+        assignment_id: AssignmentId,
+        attempt_id: AttemptId,
+        kept: std::time::Duration,
+    ) -> Self {
+        Self::Fact {
+            assignment_id,
+            attempt_id,
+            at_micros: clock::wall_micros(),
+            kept_micros: i64::try_from(kept.as_micros()).unwrap_or(i64::MAX),
+            kind: FactKind::Released,
         }
     }
 }
@@ -241,6 +259,7 @@ impl Writer {
                     assignment_id,
                     attempt_id,
                     at_micros,
+                    kept_micros,
                     kind,
                 } => {
                     number += 1;
@@ -249,6 +268,7 @@ impl Writer {
                         assignment_id,
                         attempt_id,
                         at_micros,
+                        kept_micros,
                         kind,
                     })
                 }

@@ -1,6 +1,6 @@
 //! The records of the journal, and one line of it.
 
-use domain::ids::{AssignmentId, AttemptId, JobId};
+use domain::ids::{AssignmentId, AttemptId, JobId, TeamId};
 use protocol::desired::{Assignment, Epoch};
 use protocol::mig::MigSlice;
 use protocol::wire;
@@ -88,6 +88,9 @@ pub struct KeptDevice {
     /// The instance, in the mode `mig`, and in the mode `mps` where one is shared so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<MigSlice>,
+    /// Whose job has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub team: Option<TeamId>,
 }
 
 impl Kept {
@@ -99,6 +102,7 @@ impl Kept {
             gpus_milli: share.gpus.milli(),
             memory_mib: share.memory_mib,
             mig: share.mig.clone(),
+            team: Some(assignment.team_id),
         });
         Self {
             assignment_id: assignment.id,
@@ -123,6 +127,9 @@ pub struct Fact {
     pub attempt_id: AttemptId,
     /// When, by the wall clock.
     pub at_micros: i64,
+    /// For how long the node itself had kept what is released now, nothing of its job being left.
+    #[serde(default)]
+    pub kept_micros: i64,
     /// What.
     pub kind: FactKind,
 }
@@ -197,7 +204,9 @@ impl From<&Fact> for wire::Fact {
                 reason,
                 message,
             }),
-            FactKind::Released => Kind::Released(wire::Released {}),
+            FactKind::Released => Kind::Released(wire::Released {
+                kept_micros: fact.kept_micros,
+            }),
         };
         Self {
             number: fact.number,

@@ -13,6 +13,7 @@ fn kept(id: AssignmentId) -> Kept {
             gpus_milli: 1000,
             memory_mib: 0,
             mig: None,
+            team: None,
         }],
         at_micros: 1,
         started: false,

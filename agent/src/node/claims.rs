@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use domain::ids::AssignmentId;
+use domain::ids::{AssignmentId, TeamId};
 use domain::quantity::MILLI;
 use domain::sharing::SharingMode;
 use protocol::mig::MigSlice;
@@ -77,6 +77,20 @@ impl Claims {
             .collect()
     }
 
+    /// The teams that have a part of a device, but for some assignments.
+    pub fn teams_on(&self, uuid: &str, but: &BTreeSet<AssignmentId>) -> Vec<TeamId> {
+        let others = self
+            .by_assignment
+            .iter()
+            .filter(|(id, _)| !but.contains(id));
+        let held = others.flat_map(|(_, held)| held);
+        let teams: BTreeSet<TeamId> = held
+            .filter(|held| held.uuid == uuid)
+            .filter_map(|held| held.team)
+            .collect();
+        teams.into_iter().collect()
+    }
+
     /// How many others share a device or an instance by MPS who are not about to leave.
     pub fn sharers_beside(&self, id: AssignmentId, place: &Place) -> usize {
         let others = self.by_assignment.iter();
@@ -110,6 +124,11 @@ impl Claims {
     /// Notes that an assignment's processes have left.
     pub fn leave(&mut self, id: AssignmentId) {
         self.leaving.insert(id);
+    }
+
+    /// Whether an assignment's processes have left that has yet to be released.
+    pub fn has_left(&self, id: AssignmentId) -> bool {
+        self.leaving.contains(&id)
     }
 
     /// Whether anybody has a part of a device who is not about to leave.
@@ -157,6 +176,7 @@ mod tests {
             gpus_milli,
             memory_mib: 0,
             mig: None,
+            team: None,
         }]
     }
 

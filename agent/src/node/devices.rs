@@ -1,7 +1,7 @@
 //! The devices of assignments: brought into the mode in which they were given out, and out of it.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use domain::ids::AssignmentId;
 use domain::quantity::MILLI;
@@ -20,6 +20,8 @@ use crate::runs::Refusal;
 const LEAVE_TRIES: u32 = 20;
 /// Wait between two such tries.
 const LEAVE_WAIT: Duration = Duration::from_millis(250);
+/// What unmaking takes where nothing is wrong: a driver needs a second for an instance. Longer is no time of the job's.
+const LEAVE_USUAL: Duration = Duration::from_secs(3);
 /// Longest wait between tries to end a daemon: what hangs in a driver may hang for days.
 const LEAVE_WAIT_MAX: Duration = Duration::from_secs(30);
 /// All of a device's threads, as MPS counts them.
@@ -172,11 +174,13 @@ async fn unshare(node: &Node, id: AssignmentId, place: &Place) {
     }
 }
 
-/// Takes away what was made for an assignment, which runs no more.
-pub async fn leave(node: &Node, id: AssignmentId) {
+/// Takes away what was made for an assignment, which runs no more. For how long that has kept what it had, where it
+/// took longer than it should.
+pub async fn leave(node: &Node, id: AssignmentId) -> Duration {
     // Before: of two that leave together neither may wait for the other.
     node.claims().leave(id);
     let devices = node.claims().of(id);
+    let begun = Instant::now();
     for share in &devices {
         let place = Place::of(share);
         if share.mode == SharingMode::Mps {
@@ -188,6 +192,9 @@ pub async fn leave(node: &Node, id: AssignmentId) {
             give_up(node, id, &share.uuid, slice).await;
         }
     }
+    Some(begun.elapsed())
+        .filter(|took| *took > LEAVE_USUAL)
+        .unwrap_or_default()
 }
 
 async fn give_up(node: &Node, id: AssignmentId, uuid: &str, slice: &MigSlice) {

@@ -1,5 +1,8 @@
-//! The gate before a device is offered: nobody is on it who was not given it, and who had it has let go
-//! of its memory. What keeps one out is told as the reason for which it is suspect.
+//! The gate before a device is offered: nobody is on it who was not given it, who had it has let go
+//! of its memory, and it has not erred meanwhile. What keeps one out is told as the reason for which it is suspect.
+
+mod judge;
+mod owners;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,14 +12,18 @@ use domain::ids::AssignmentId;
 use domain::state::DeviceHealth;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
+use protocol::mig::MigSlice;
 use protocol::wire;
 use tokio::sync::watch;
 
 use super::Node;
 use crate::gpus::alone::Alone;
+use crate::gpus::mig::{self, Instance};
+use crate::gpus::signs::{self, Signs};
 use crate::gpus::uses::{self, Use};
 use crate::gpus::{SILENT, nvml};
-use crate::proc;
+use judge::{Left, judge};
+use owners::Owners;
 
 /// How long a device may take to be free after its job's last process has gone, before it is released
 /// unfree: a driver takes seconds to give memory back.
@@ -25,10 +32,8 @@ const FREE_TIMEOUT: Duration = Duration::from_secs(5);
 const FREE_CHECK: Duration = Duration::from_millis(100);
 /// Longest wait for what is on a device.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(3);
-/// Processes that are named of a device; more help nobody.
-const NAMED_MAX: usize = 4;
-/// How the programs of MPS begin, as the kernel cuts names.
-const MPS_PROGRAMS: &str = "nvidia-cuda-mps";
+/// The same for both of a device that MIG cuts: among many callers a driver takes ten seconds to find one.
+const CUT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What is on a device at one moment.
 #[derive(Debug, Clone)]
@@ -36,11 +41,45 @@ struct Occupied {
     uses: Vec<Use>,
     /// The memory in use, but for what the driver keeps; nothing of a device that is cut.
     used_mib: Option<i64>,
+    /// The instances of one that is cut.
+    instances: Vec<Instance>,
+    /// How it does.
+    signs: Signs,
+}
+
+/// Why a device is kept out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Reason {
+    /// In words for everybody.
+    words: String,
+    /// The same with the processes that it is about, for those who run the platform; empty where there are none.
+    detail: String,
+    /// Up to how many readings it stands, where a reading will tell of it then.
+    until_reading: Option<u64>,
+}
+
+impl Reason {
+    fn plain(words: impl Into<String>) -> Self {
+        Self {
+            words: words.into(),
+            detail: String::new(),
+            until_reading: None,
+        }
+    }
+}
+
+/// What of a device is looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    /// All of it.
+    Whole,
+    /// Instances that have been left; others are in use.
+    Instances(Vec<MigSlice>),
 }
 
 /// The devices that are kept out, and who looks.
 pub struct Gate {
-    held: watch::Sender<BTreeMap<String, String>>,
+    held: watch::Sender<BTreeMap<String, Reason>>,
     nvml: Mutex<Option<Arc<Nvml>>>,
     alone: Alone,
     /// One look at a time: a call that has not come back then is one that hangs.
@@ -49,8 +88,8 @@ pub struct Gate {
     judging: tokio::sync::Mutex<()>,
     /// Processes that no list of the kernel's has, as seen last: NVML tells of a dead one for a moment.
     unseen: Mutex<BTreeSet<(String, u32)>>,
-    /// Processes of ours that are no job's.
-    probes: Mutex<BTreeSet<i32>>,
+    /// Runs of ours that are no job's.
+    probes: Mutex<BTreeSet<AssignmentId>>,
 }
 
 impl Default for Gate {
@@ -70,12 +109,13 @@ impl Default for Gate {
 impl Gate {
     /// Why a device is kept out, if it is.
     pub fn reason(&self, uuid: &str) -> Option<String> {
-        self.held.borrow().get(uuid).cloned()
+        let held = self.held.borrow();
+        held.get(uuid).map(|reason| reason.words.clone())
     }
 
     /// Sees each change of what is kept out.
-    pub fn changes(&self) -> watch::Receiver<BTreeMap<String, String>> {
-        self.held.subscribe()
+    pub fn changes(&self) -> Changes {
+        Changes(self.held.subscribe())
     }
 
     /// Tells in an inventory what is kept out.
@@ -86,34 +126,53 @@ impl Gate {
                 && device.health == DeviceHealth::Healthy.as_str()
             {
                 device.health = DeviceHealth::Suspect.to_string();
-                device.health_reason.clone_from(reason);
+                device.health_reason.clone_from(&reason.words);
+                device.health_detail.clone_from(&reason.detail);
             }
         }
     }
 
-    /// Lets a process of ours be on devices, until it is taken back.
-    pub fn admit_probe(&self, pid: i32) {
-        lock(&self.probes).insert(pid);
+    /// Lets a run of ours be on devices, until it is taken back.
+    pub fn admit_probe(&self, id: AssignmentId) {
+        lock(&self.probes).insert(id);
     }
 
     /// Takes that back.
-    pub fn dismiss_probe(&self, pid: i32) {
-        lock(&self.probes).remove(&pid);
+    pub fn dismiss_probe(&self, id: AssignmentId) {
+        lock(&self.probes).remove(&id);
     }
 
-    fn keep(&self, found: BTreeMap<String, Option<String>>) {
+    fn probes(&self) -> Vec<AssignmentId> {
+        lock(&self.probes).iter().copied().collect()
+    }
+
+    /// Keeps out what there is a reason for, and lets go the rest of what was looked at as a whole: `judged`
+    /// readings after an error it is theirs to tell of it.
+    fn keep(&self, found: BTreeMap<String, (Part, Option<Reason>)>, judged: u64) {
         self.held.send_if_modified(|held| {
             let before = held.clone();
-            for (uuid, reason) in found {
+            for (uuid, (part, reason)) in found {
+                let standing = held.get(&uuid).and_then(|reason| reason.until_reading);
                 match reason {
                     Some(reason) => {
                         if held.get(&uuid) != Some(&reason) {
-                            tracing::warn!(device.uuid = uuid, reason, "a device is not offered");
+                            let words = [&reason.detail, &reason.words];
+                            let words = words.into_iter().find(|words| !words.is_empty());
+                            tracing::warn!(
+                                device.uuid = uuid,
+                                reason = words,
+                                "a device is not offered"
+                            );
                         }
-                        held.insert(uuid, reason)
+                        held.insert(uuid, reason);
                     }
-                    None => held.remove(&uuid),
-                };
+                    None if standing.is_some_and(|until| judged < until) => {}
+                    None if part == Part::Whole => {
+                        held.remove(&uuid);
+                    }
+                    // Of the rest of the device it says nothing.
+                    None => {}
+                }
             }
             *held != before
         });
@@ -131,33 +190,31 @@ impl Gate {
     fn look(
         &self,
         library: Option<&std::path::Path>,
-        uuids: &[String],
+        devices: &[(String, Duration)],
     ) -> BTreeMap<String, Option<Occupied>> {
         let _turn = lock(&self.turn);
         let Some(nvml) = self.open(library) else {
             return BTreeMap::new();
         };
-        let begun: Vec<_> = uuids
+        let begun: Vec<_> = devices
             .iter()
-            .map(|uuid| {
+            .map(|(uuid, limit)| {
                 let (nvml, about) = (Arc::clone(&nvml), uuid.clone());
-                (
-                    uuid,
-                    self.alone.begin(uuid, move || occupied(&nvml, &about)),
-                )
+                let asked = self
+                    .alone
+                    .ask(uuid, *limit, move || occupied(&nvml, &about));
+                (uuid, asked)
             })
             .collect();
-        let deadline = Instant::now() + LOOK_TIMEOUT;
         let mut seen = BTreeMap::new();
-        for (uuid, answer) in begun {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match answer.map(|answer| answer.recv_timeout(left)) {
-                Some(Ok(Ok(occupied))) => {
+        for (uuid, asked) in begun {
+            match asked.answer() {
+                Some(Ok(occupied)) => {
                     seen.insert(uuid.clone(), Some(occupied));
                 }
                 // What the readings tell of as well; a handle of before the driver was restarted is dead.
-                Some(Ok(Err(_))) => *lock(&self.nvml) = None,
-                Some(Err(_)) | None => {
+                Some(Err(_)) => *lock(&self.nvml) = None,
+                None => {
                     seen.insert(uuid.clone(), None);
                 }
             }
@@ -170,15 +227,51 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Sees each change of what is kept out.
+pub struct Changes(watch::Receiver<BTreeMap<String, Reason>>);
+
+impl Changes {
+    /// Waits for one; an error where nobody looks after devices any more.
+    pub async fn changed(&mut self) -> Result<(), watch::error::RecvError> {
+        self.0.changed().await
+    }
+
+    /// Whether there was one that nobody waited for, which counts as seen now.
+    pub fn take(&mut self) -> bool {
+        let changed = self.0.has_changed().unwrap_or(false);
+        if changed {
+            self.0.borrow_and_update();
+        }
+        changed
+    }
+}
+
 fn occupied(nvml: &Nvml, uuid: &str) -> Result<Occupied, NvmlError> {
     const BYTES_PER_MIB: u64 = 1024 * 1024;
     let device = nvml.device_by_uuid(uuid)?;
-    let cut = device.mig_mode().is_ok_and(|mode| mode.current != 0);
+    let cut = mig::read(nvml, &device)?.filter(|cut| cut.on);
     let used = device.memory_info()?.used / BYTES_PER_MIB;
     Ok(Occupied {
         uses: uses::of_device(nvml, uuid)?,
-        used_mib: (!cut).then(|| i64::try_from(used).unwrap_or(i64::MAX)),
+        used_mib: cut
+            .is_none()
+            .then(|| i64::try_from(used).unwrap_or(i64::MAX)),
+        instances: cut.map_or_else(Vec::new, |cut| cut.instances),
+        signs: signs::read(&device),
     })
+}
+
+/// Longest wait for one look at a device.
+fn look_timeout(node: &Node, uuid: &str) -> Duration {
+    match cut(node, uuid) {
+        true => CUT_TIMEOUT,
+        false => LOOK_TIMEOUT,
+    }
+}
+
+fn cut(node: &Node, uuid: &str) -> bool {
+    let gpus = node.gpus.borrow();
+    gpus.device(uuid).is_some_and(|device| device.mig.is_some())
 }
 
 /// Looks after all devices until the agent ends.
@@ -187,19 +280,22 @@ pub async fn watch(node: Arc<Node>) {
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
-        let uuids: Vec<String> = {
+        let parts: BTreeMap<String, Part> = {
             let gpus = node.gpus.borrow();
             let failed = DeviceHealth::Failed.as_str();
             let there = gpus
                 .devices
                 .iter()
                 .filter(|d| gpus.listed && d.health != failed);
-            there.map(|device| device.uuid.clone()).collect()
+            there
+                .map(|device| (device.uuid.clone(), Part::Whole))
+                .collect()
         };
-        if !uuids.is_empty() {
+        if !parts.is_empty() {
             let _turn = node.gate.judging.lock().await;
-            let found = judge_all(&node, uuids, None).await;
-            node.gate.keep(found);
+            let judged = node.health.judged();
+            let found = judge_all(&node, parts, None).await;
+            node.gate.keep(found, judged);
         }
     }
 }
@@ -209,31 +305,44 @@ pub async fn uses(node: &Arc<Node>, uuids: Vec<String>) -> BTreeMap<String, Vec<
     let looking = Arc::clone(node);
     let looked = tokio::task::spawn_blocking(move || {
         let library = looking.config.nvml_library.as_deref();
-        looking.gate.look(library, &uuids)
+        looking.gate.look(library, &with_limits(&looking, uuids))
     });
     let seen = looked.await.unwrap_or_default();
     let told = |(uuid, seen): (String, Option<Occupied>)| Some((uuid, seen?.uses));
     seen.into_iter().filter_map(told).collect()
 }
 
-/// Waits until the devices of an assignment whose processes have left are free, or keeps them out.
+fn with_limits(node: &Node, uuids: impl IntoIterator<Item = String>) -> Vec<(String, Duration)> {
+    let limited = uuids.into_iter().map(|uuid| {
+        let limit = look_timeout(node, &uuid);
+        (uuid, limit)
+    });
+    limited.collect()
+}
+
+/// Waits until what an assignment had, whose processes have left, is free and has not erred, or keeps its
+/// devices out.
 pub async fn pass(node: &Arc<Node>, id: AssignmentId) {
-    let uuids: Vec<String> = {
-        let mut claims = node.claims();
-        claims.leave(id);
-        let own = claims.of(id).into_iter().map(|share| share.uuid);
-        own.filter(|uuid| !claims.in_use(uuid)).collect()
-    };
-    if uuids.is_empty() || !node.gpus.borrow().listed {
+    let parts = left_by(node, id);
+    if parts.is_empty() || !node.gpus.borrow().listed {
         return;
     }
-    let deadline = Instant::now() + FREE_TIMEOUT;
+    let wait = match parts.keys().any(|uuid| cut(node, uuid)) {
+        true => CUT_TIMEOUT,
+        false => FREE_TIMEOUT,
+    };
+    let deadline = Instant::now() + wait;
     loop {
         let turn = node.gate.judging.lock().await;
-        let found = judge_all(node, uuids.clone(), Some(id)).await;
-        let free = found.values().all(Option::is_none);
-        if free || Instant::now() >= deadline {
-            node.gate.keep(found);
+        let judged = node.health.judged();
+        let found = judge_all(node, parts.clone(), Some(id)).await;
+        // An error does not pass by waiting.
+        let settled = found.values().all(|(_, reason)| {
+            let reason = reason.as_ref();
+            reason.is_none_or(|reason| reason.until_reading.is_some())
+        });
+        if settled || Instant::now() >= deadline {
+            node.gate.keep(found, judged);
             return;
         }
         drop(turn);
@@ -241,19 +350,42 @@ pub async fn pass(node: &Arc<Node>, id: AssignmentId) {
     }
 }
 
+/// What an assignment has left, with nobody else on it.
+fn left_by(node: &Node, id: AssignmentId) -> BTreeMap<String, Part> {
+    let mut claims = node.claims();
+    claims.leave(id);
+    let mut parts = BTreeMap::new();
+    for share in claims.of(id) {
+        let whole = !claims.in_use(&share.uuid);
+        match (share.mig, parts.entry(share.uuid)) {
+            (_, entry) if whole => *entry.or_insert(Part::Whole) = Part::Whole,
+            (None, _) => {}
+            (Some(slice), entry) => {
+                if let Part::Instances(slices) = entry.or_insert(Part::Instances(Vec::new())) {
+                    slices.push(slice);
+                }
+            }
+        }
+    }
+    parts
+}
+
 /// Why each device is to be kept out, if it is. `leaving` has it no more.
 async fn judge_all(
     node: &Arc<Node>,
-    uuids: Vec<String>,
+    parts: BTreeMap<String, Part>,
     leaving: Option<AssignmentId>,
-) -> BTreeMap<String, Option<String>> {
+) -> BTreeMap<String, (Part, Option<Reason>)> {
     let judging = Arc::clone(node);
     let judged = tokio::task::spawn_blocking(move || {
         let node = judging;
         let idle = |uuid: &String| !node.claims().in_use(uuid);
         // Free before and after the look: else what was seen may be a job's that has left or come since.
-        let idle_before: BTreeSet<String> = uuids.iter().filter(|u| idle(u)).cloned().collect();
-        let seen = node.gate.look(node.config.nvml_library.as_deref(), &uuids);
+        let idle_before: BTreeSet<String> = parts.keys().filter(|u| idle(u)).cloned().collect();
+        let devices = with_limits(&node, parts.keys().cloned());
+        let seen = node
+            .gate
+            .look(node.config.nvml_library.as_deref(), &devices);
         let used =
             |seen: &Option<Occupied>| seen.as_ref().is_some_and(|seen| !seen.uses.is_empty());
         let owners = match seen.values().any(used) {
@@ -261,132 +393,29 @@ async fn judge_all(
             false => Owners::default(),
         };
         let mut unseen = BTreeSet::new();
-        let found: BTreeMap<String, Option<String>> = seen
-            .into_iter()
-            .map(|(uuid, seen)| {
-                let reason = match seen {
-                    None => Some(SILENT.to_owned()),
-                    Some(seen) => {
-                        let idle = idle_before.contains(&uuid) && idle(&uuid);
-                        judge(&node, &owners, (&uuid, &seen), (idle, leaving), &mut unseen)
-                    }
-                };
-                (uuid, reason)
-            })
-            .collect();
+        let mut found = BTreeMap::new();
+        for (uuid, part) in parts {
+            // Of what could not be asked nothing is known.
+            let Some(seen) = seen.get(&uuid) else {
+                continue;
+            };
+            let reason = match seen {
+                None => Some(Reason::plain(SILENT)),
+                Some(seen) => {
+                    let left = Left {
+                        part: &part,
+                        idle: idle_before.contains(&uuid) && idle(&uuid),
+                        leaving: leaving.is_some(),
+                    };
+                    judge(&node, &owners, (&uuid, seen), &left, &mut unseen)
+                }
+            };
+            found.insert(uuid, (part, reason));
+        }
         let mut kept = lock(&node.gate.unseen);
         kept.retain(|(uuid, _)| !found.contains_key(uuid));
         kept.extend(unseen);
         found
     });
     judged.await.unwrap_or_default()
-}
-
-fn judge(
-    node: &Node,
-    owners: &Owners,
-    (uuid, seen): (&str, &Occupied),
-    (idle, leaving): (bool, Option<AssignmentId>),
-    unseen: &mut BTreeSet<(String, u32)>,
-) -> Option<String> {
-    let mut named = Vec::new();
-    for used in &seen.uses {
-        let pid = i32::try_from(used.pid).unwrap_or(i32::MAX);
-        let holds = format!("{} MiB", used.memory_mib);
-        let Some(program) = proc::name(pid) else {
-            let key = (uuid.to_owned(), used.pid);
-            if lock(&node.gate.unseen).contains(&key) || leaving.is_some() {
-                named.push(format!(
-                    "process {pid}, which cannot be seen, holds {holds} of it"
-                ));
-            }
-            unseen.insert(key);
-            continue;
-        };
-        match owners.of_process(pid) {
-            Owner::Agent => {}
-            Owner::Assignment(id) if node.claims().holds(id, uuid) => {
-                if idle {
-                    named.push(format!("process {pid} ({program}) of a job that has left holds {holds} of it"));
-                }
-            }
-            Owner::Assignment(id) => named.push(format!(
-                "process {pid} ({program}) of assignment {id}, which was not given it, holds {holds} of it"
-            )),
-            Owner::Nobody if allowed(node, uuid, pid, &program) => {}
-            Owner::Nobody => named.push(format!("process {pid} ({program}), which is no job's, holds {holds} of it")),
-        }
-    }
-    if !named.is_empty() {
-        let more = named.len().saturating_sub(NAMED_MAX);
-        named.truncate(NAMED_MAX);
-        let rest = if more > 0 {
-            format!(", and {more} more")
-        } else {
-            String::new()
-        };
-        return Some(format!("{}{rest}", named.join(", ")));
-    }
-    let used = seen.used_mib.filter(|_| idle && seen.uses.is_empty())?;
-    (used > node.config.health.idle_memory_mib_max)
-        .then(|| format!("{used} MiB of its memory are in use, by no process that is known"))
-}
-
-/// Whether a program of the machine's may be on a device beside jobs. Its name is its own to choose, so
-/// that it must be root's; MPS's run as the team that shares the device.
-fn allowed(node: &Node, uuid: &str, pid: i32, program: &str) -> bool {
-    let listed = node.config.health.allowed_programs.iter();
-    let roots = proc::user(pid) == Some(0) && listed.clone().any(|allowed| allowed == program);
-    let shares = node.claims().shared_by_mps(uuid)
-        || node.mps.places().iter().any(|place| place.uuid == uuid);
-    roots || (program.starts_with(MPS_PROGRAMS) && shares)
-}
-
-/// Whose a process is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Owner {
-    Assignment(AssignmentId),
-    /// A probe's, or ours.
-    Agent,
-    Nobody,
-}
-
-/// By what a process is known: the supervisor that it descends from, or the mark that it bears.
-#[derive(Debug, Default)]
-struct Owners {
-    roots: BTreeMap<i32, Owner>,
-    marks: BTreeMap<u32, AssignmentId>,
-}
-
-impl Owners {
-    fn of(node: &Node) -> Self {
-        let mut owners = Self::default();
-        for id in node.claims().holders() {
-            let run = node.folders.run(id);
-            if let Ok(Some(claim)) = run.claim() {
-                owners.roots.insert(claim.pid, Owner::Assignment(id));
-            }
-            if let Ok(Some(orders)) = run.orders()
-                && let Some(mark) = orders.mark
-            {
-                owners.marks.insert(mark, id);
-            }
-        }
-        for pid in lock(&node.gate.probes).iter() {
-            owners.roots.insert(*pid, Owner::Agent);
-        }
-        owners
-    }
-
-    fn of_process(&self, pid: i32) -> Owner {
-        let mark = proc::groups_of(pid)
-            .into_iter()
-            .find_map(|group| self.marks.get(&group));
-        if let Some(id) = mark {
-            return Owner::Assignment(*id);
-        }
-        let line = proc::ancestors(pid);
-        let found = line.iter().find_map(|above| self.roots.get(above));
-        found.copied().unwrap_or(Owner::Nobody)
-    }
 }

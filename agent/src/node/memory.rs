@@ -184,6 +184,7 @@ mod tests {
     #[test]
     fn what_others_hold_and_on_other_devices_is_not_counted() {
         let used = |uuid: &str, pid, memory_mib| Use {
+            instance: None,
             uuid: uuid.to_owned(),
             pid,
             memory_mib,

@@ -19,10 +19,10 @@ mod wipe;
 mod workdir;
 mod worker;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use domain::ids::AssignmentId;
+use domain::ids::{AssignmentId, TeamId};
 use domain::state::AssignmentPhase;
 use protocol::wire;
 use tokio::sync::watch;
@@ -184,6 +184,23 @@ impl Node {
             }
         });
         held.collect()
+    }
+
+    /// Whose jobs are on a device, each team once, but for those that are being ended: what they err by then is
+    /// the end's.
+    pub fn teams_on(&self, uuid: &str) -> Vec<TeamId> {
+        let ending: BTreeSet<AssignmentId> = self
+            .phases()
+            .iter()
+            .filter(|(_, phase)| {
+                !matches!(
+                    phase,
+                    AssignmentPhase::HandedOver | AssignmentPhase::Running
+                )
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        self.claims().teams_on(uuid, &ending)
     }
 
     fn set_phase(&self, id: AssignmentId, phase: AssignmentPhase) {

@@ -1,20 +1,36 @@
 //! The check that returns a device of which something was found: a program of the site's, run on the
-//! idle device by an unprivileged user for a bounded time. Where it passes, the findings are cleared.
+//! idle device by an unprivileged user for a bounded time, behind the walls that a job has. Where it passes, the
+//! findings are cleared; where it does not, what it said last stands beside them.
 
 use std::collections::BTreeMap;
-use std::os::unix::process::CommandExt as _;
-use std::process::Stdio;
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
-use tokio::process::Command;
+use domain::error::printable;
+use domain::ids::AssignmentId;
+use domain::quantity::MILLI;
+use domain::sharing::SharingMode;
 
-use super::{Node, environment};
-use crate::proc;
+use super::devices::View;
+use super::launch::{self, Supervisor};
+use super::{Node, clear, environment, walls, workdir};
+use crate::files::ensure_folder;
+use crate::journal::KeptDevice;
+use crate::runs::{Directory, Orders, RunFolder};
+use crate::supervise::cgroup::Limits;
+use crate::supervise::private::SharedMemory;
 
 /// Wait before a device is probed again whose probe did not pass, and of which nothing new was found.
 const AGAIN: Duration = Duration::from_secs(600);
+/// How much of a probe's output is kept while it runs.
+const LOG_BYTES_MAX: u64 = 1024 * 1024;
+/// How much of the end of its output is told: a reason is a sentence or two.
+const TAIL_CHARS_MAX: usize = 200;
+/// How often it is looked whether the last processes of a probe are gone.
+const EMPTY_CHECK: Duration = Duration::from_millis(20);
 
 /// Probes devices until the agent ends.
 pub async fn watch(node: Arc<Node>) {
@@ -33,11 +49,14 @@ pub async fn watch(node: Arc<Node>) {
                     tracing::info!(device.uuid = uuid, "the probe of a device has passed");
                     node.health.clear(&uuid, finding);
                 }
-                Err(words) => tracing::warn!(
-                    device.uuid = uuid,
-                    words,
-                    "the probe of a device has not passed"
-                ),
+                Err(words) => {
+                    tracing::warn!(
+                        device.uuid = uuid,
+                        words,
+                        "the probe of a device has not passed"
+                    );
+                    node.health.note_probe(&uuid, &words);
+                }
             }
         }
     }
@@ -47,65 +66,177 @@ pub async fn watch(node: Arc<Node>) {
 fn due(node: &Node, tried: &BTreeMap<String, (u64, Instant)>) -> Vec<(String, u64)> {
     let gpus = node.gpus.borrow();
     let claims = node.claims();
-    let found = gpus.devices.iter().filter(|device| device.finding > 0);
-    found
-        .filter(|device| !claims.in_use(&device.uuid))
-        .filter(|device| node.gate.reason(&device.uuid).is_none())
-        .filter(|device| {
+    let newest = gpus.devices.iter().filter_map(|device| {
+        let numbers = device.findings.iter().map(|finding| finding.number);
+        Some((device.uuid.clone(), numbers.max()?))
+    });
+    newest
+        .filter(|(uuid, _)| !claims.in_use(uuid))
+        .filter(|(uuid, _)| node.gate.reason(uuid).is_none())
+        .filter(|(uuid, finding)| {
             tried
-                .get(&device.uuid)
-                .is_none_or(|(number, at)| *number < device.finding || at.elapsed() >= AGAIN)
+                .get(uuid)
+                .is_none_or(|(number, at)| number < finding || at.elapsed() >= AGAIN)
         })
-        .map(|device| (device.uuid.clone(), device.finding))
         .collect()
 }
 
-async fn probe(node: &Node, uuid: &str) -> Result<(), String> {
+/// Runs the probe on a device to its end, whatever that is, and clears away what it left.
+async fn probe(node: &Arc<Node>, uuid: &str) -> Result<(), String> {
+    let id = AssignmentId::new();
+    node.gate.admit_probe(id);
+    let passed = run(node, id, uuid).await;
+    let run = node.folders.run(id);
+    while launch::kill_orphans(node, &run, &id.to_string()) {
+        tokio::time::sleep(EMPTY_CHECK).await;
+    }
+    node.cgroups.group(&id.to_string()).remove();
+    node.gate.dismiss_probe(id);
+    for left in [node.folders.job(id), run.path().to_owned()] {
+        clear::clear(id, left).await;
+    }
+    if let Err(error) = std::fs::remove_file(node.folders.log(id))
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        tracing::warn!(%error, "the output of a probe is left behind");
+    }
+    passed
+}
+
+async fn run(node: &Arc<Node>, id: AssignmentId, uuid: &str) -> Result<(), String> {
     let policy = &node.config.health;
-    let (program, arguments) = policy.probe.split_first().ok_or("no probe is set")?;
-    let mut command = std::process::Command::new(program);
-    command
-        .args(arguments)
-        .env_clear()
-        .env("PATH", environment::SEARCH_PATH)
-        .env(environment::VISIBLE, uuid)
-        .env("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        // A group of its own, so that what it begins ends with it.
-        .process_group(0);
-    if node.isolated {
-        command.uid(policy.probe_uid).gid(policy.probe_uid);
-    }
-    let mut child = Command::from(command)
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(|error| format!("{} cannot be started: {error}", program.display()))?;
-    let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
-    if let Some(pid) = pid {
-        node.gate.admit_probe(pid);
-    }
-    let ended = tokio::time::timeout(policy.probe_timeout(), child.wait()).await;
-    if let Some(pid) = pid {
-        proc::signal_group(pid, Signal::SIGKILL);
-        if ended.is_err() {
-            let _ = child.wait().await;
+    let program = policy.probe.first().ok_or("no probe is set")?.display();
+    let failed = |error: io::Error| format!("{program} cannot be started: {error}");
+    let orders = orders(node, id, uuid).await?;
+    let run = node.folders.run(id);
+    run.create().map_err(failed)?;
+    run.write_orders(&orders).map_err(failed)?;
+    launch::launch(&run).await.map_err(failed)?;
+    let in_time = match Supervisor::find(&run).map_err(failed)? {
+        None => true,
+        Some(supervisor) => {
+            let ended = tokio::time::timeout(policy.probe_timeout(), supervisor.ended()).await;
+            if ended.is_err() {
+                supervisor.stop(&run, 0).map_err(failed)?;
+                supervisor.ended().await;
+            }
+            ended.is_ok()
         }
-        node.gate.dismiss_probe(pid);
+    };
+    let verdict = match in_time {
+        true => ended(&run)?,
+        false => Some(format!("had not ended after {} s", policy.probe_seconds)),
+    };
+    match verdict {
+        None => Ok(()),
+        Some(how) => Err(match tail(&orders.log) {
+            Some(said) => format!("its probe {how}: {said}"),
+            None => format!("its probe {how}"),
+        }),
     }
-    match ended {
-        Ok(Ok(status)) if status.success() => Ok(()),
-        Ok(Ok(status)) => Err(format!("{} ended with {status}", program.display())),
-        Ok(Err(error)) => Err(format!(
-            "{} cannot be waited for: {error}",
-            program.display()
-        )),
-        Err(_) => Err(format!(
-            "{} had not ended after {} s",
-            program.display(),
-            policy.probe_seconds
-        )),
+}
+
+/// How a probe ended; nothing where it passed.
+fn ended(run: &RunFolder) -> Result<Option<String>, String> {
+    let exit = run
+        .exit()
+        .map_err(|error| format!("its probe's end cannot be read: {error}"))?;
+    let exit = exit.ok_or("its probe ended without a word")?;
+    if let Some(refusal) = exit.refused {
+        return Err(format!("its probe could not run: {}", refusal.message));
     }
+    Ok(match (exit.code, exit.signal) {
+        (Some(0), _) => None,
+        (Some(code), _) => Some(format!("ended with {code}")),
+        (None, Some(signal)) => Some(format!("was ended by signal {signal}")),
+        (None, None) => Some("was ended".to_owned()),
+    })
+}
+
+/// The end of what a probe said, on one line.
+fn tail(log: &Path) -> Option<String> {
+    // A character has four bytes at the most.
+    let bytes = u64::try_from(TAIL_CHARS_MAX * 4).ok()?;
+    let mut file = File::open(log).ok()?;
+    let length = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(bytes)))
+        .ok()?;
+    let mut end = Vec::new();
+    file.take(bytes).read_to_end(&mut end).ok()?;
+    let text = String::from_utf8_lossy(&end);
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let line: Vec<char> = words.join(" ").chars().filter(|c| printable(*c)).collect();
+    let from = line.len().saturating_sub(TAIL_CHARS_MAX);
+    let told: String = line[from..].iter().collect();
+    (!told.is_empty()).then_some(told)
+}
+
+fn uid(node: &Node) -> Option<u32> {
+    node.isolated.then_some(node.config.health.probe_uid)
+}
+
+/// What a supervisor does for a probe: as for a job on the whole of the device.
+async fn orders(node: &Arc<Node>, id: AssignmentId, uuid: &str) -> Result<Orders, String> {
+    let policy = &node.config.health;
+    let share = KeptDevice {
+        uuid: uuid.to_owned(),
+        mode: SharingMode::Exclusive,
+        gpus_milli: MILLI,
+        memory_mib: 0,
+        mig: None,
+        team: None,
+    };
+    let view = View {
+        names: vec![uuid.to_owned()],
+        bounds: Vec::new(),
+    };
+    let devices = walls::device_files(node, std::slice::from_ref(&share), &view).await;
+    let devices = devices.map_err(|refusal| refusal.message)?;
+    let owner = uid(node);
+    let folder = node.folders.job(id);
+    let [work, temporary, lasting] = ["work", "tmp", "var-tmp"].map(|name| folder.join(name));
+    ensure_folder(&folder, 0o711)
+        .and_then(|()| workdir::own_folders(&[&work, &temporary, &lasting], owner))
+        .map_err(|error| format!("{}: {error}", folder.display()))?;
+    let memory = SharedMemory { mib_max: 0 };
+    let program = policy.probe.first().and_then(|program| program.parent());
+    let private = walls::private_in(node, [&temporary, &lasting], Some(memory), program);
+    let text = |path: &PathBuf| path.to_string_lossy().into_owned();
+    let temporary = match private {
+        Some(_) => walls::TEMPORARY.to_owned(),
+        None => text(&temporary),
+    };
+    let environment = [
+        ("PATH", environment::SEARCH_PATH.to_owned()),
+        ("HOME", text(&work)),
+        ("TMPDIR", temporary),
+        (environment::VISIBLE, uuid.to_owned()),
+        ("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned()),
+    ];
+    Ok(Orders {
+        assignment_id: id.to_string(),
+        command: policy.probe.iter().map(text).collect(),
+        environment: environment
+            .map(|(key, value)| (key.to_owned(), value))
+            .into(),
+        directory: Directory {
+            root: work,
+            below: PathBuf::from("."),
+        },
+        uid: owner,
+        mark: owner.map(|_| launch::free_mark(&id.to_string())),
+        // It is the site's own: what ends it is its time.
+        limits: Limits {
+            cpus_milli: 0,
+            memory_mib: 0,
+        },
+        cgroups: node.cgroups.clone(),
+        devices,
+        private,
+        log: node.folders.log(id),
+        log_bytes_max: LOG_BYTES_MAX,
+        // Where the agent is gone, its end comes with the node's lease.
+        lease: Some(node.folders.lease()),
+        grace_ms: 0,
+    })
 }

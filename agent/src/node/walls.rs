@@ -138,11 +138,27 @@ fn add(path: &Path, open: &mut Vec<DeviceFile>) -> io::Result<()> {
 
 /// What a job has of its own; none where it shares all with the machine's other users.
 pub fn private(node: &Node, assignment: &Assignment, layout: &Layout) -> Option<Private> {
+    // Clients and daemon of MPS reach one another by shared memory of the machine.
+    let by_mps = |share: &protocol::desired::DeviceShare| share.mode == SharingMode::Mps;
+    let memory = (!assignment.devices.iter().any(by_mps)).then_some(SharedMemory {
+        mib_max: assignment.memory_mib,
+    });
+    private_in(node, [&layout.temporary, &layout.lasting], memory, None)
+}
+
+/// The same of what is no job's: its folders for temporary files, and those that are to outlive a restart. It finds
+/// one folder of the machine's where that is.
+pub fn private_in(
+    node: &Node,
+    [temporary, lasting]: [&Path; 2],
+    memory: Option<SharedMemory>,
+    found: Option<&Path>,
+) -> Option<Private> {
     if !node.walls.private {
         return None;
     }
-    let in_place = |own: &PathBuf, of: &str| InPlace {
-        own: own.clone(),
+    let in_place = |own: &Path, of: &str| InPlace {
+        own: own.to_owned(),
         of: PathBuf::from(of),
     };
     let config = &node.config;
@@ -151,16 +167,9 @@ pub fn private(node: &Node, assignment: &Assignment, layout: &Layout) -> Option<
         node.folders.checkpoints().to_owned(),
     ];
     kept.extend(config.work_roots.iter().cloned());
-    // Clients and daemon of MPS reach one another by shared memory of the machine.
-    let by_mps = |share: &protocol::desired::DeviceShare| share.mode == SharingMode::Mps;
-    let memory = (!assignment.devices.iter().any(by_mps)).then_some(SharedMemory {
-        mib_max: assignment.memory_mib,
-    });
+    kept.extend(found.map(Path::to_owned));
     Some(Private {
-        folders: vec![
-            in_place(&layout.temporary, TEMPORARY),
-            in_place(&layout.lasting, LASTING),
-        ],
+        folders: vec![in_place(temporary, TEMPORARY), in_place(lasting, LASTING)],
         memory,
         processes_hidden: node.walls.processes_hidden,
         kept,

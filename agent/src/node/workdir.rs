@@ -248,6 +248,15 @@ fn give_opened(opened: &OwnedFd, owner: Option<u32>) -> io::Result<()> {
     }
 }
 
+/// Makes folders that are somebody's own.
+pub fn own_folders(folders: &[&PathBuf], owner: Option<u32>) -> io::Result<()> {
+    for folder in folders {
+        ensure_folder(folder, 0o700)?;
+        give(folder, owner)?;
+    }
+    Ok(())
+}
+
 fn give(path: &Path, owner: Option<u32>) -> io::Result<()> {
     match owner {
         Some(uid) => std::os::unix::fs::lchown(path, Some(uid), Some(uid)),

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use domain::ids::{AssignmentId, AttemptId};
 use domain::sharing::SharingMode;
@@ -236,6 +236,7 @@ impl Worker {
                     assignment_id: self.id,
                     attempt_id: self.attempt,
                     at_micros: started.at_micros,
+                    kept_micros: 0,
                     kind: FactKind::Started { pid },
                 }])
                 .await;
@@ -335,7 +336,8 @@ impl Worker {
         Point::GroupGone.reached();
         clear::clear(self.id, self.node.folders.job(self.id)).await;
         Point::FolderGone.reached();
-        devices::leave(&self.node, self.id).await;
+        let kept = devices::leave(&self.node, self.id).await;
+        let left_at = Instant::now();
         gate::pass(&self.node, self.id).await;
         Point::DevicesLeft.reached();
         // Also after one that had memory of its own: it may be the last of its team.
@@ -346,7 +348,12 @@ impl Worker {
         clear::clear(self.id, self.node.folders.run(self.id).path().to_owned()).await;
         Point::RunFolderGone.reached();
         self.node.give_up(self.id);
-        self.record(vec![Entry::fact(self.id, self.attempt, FactKind::Released)])
+        // Up to the release, where it was kept at all.
+        let kept = match kept {
+            Duration::ZERO => kept,
+            kept => kept + left_at.elapsed(),
+        };
+        self.record(vec![Entry::released(self.id, self.attempt, kept)])
             .await;
         Point::ReleaseTold.reached();
     }
@@ -404,6 +411,7 @@ impl Worker {
             assignment_id: self.id,
             attempt_id: self.attempt,
             at_micros: exit.at_micros,
+            kept_micros: 0,
             kind: FactKind::Exited {
                 code: exit.code,
                 signal: exit.signal,

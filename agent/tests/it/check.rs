@@ -126,6 +126,18 @@ fn settings_that_cannot_be_are_named_with_field_and_remedy() {
         seen.contains("inventory_seconds") && seen.contains("at least 1"),
         "{seen}"
     );
+    for (text, remedy) in [
+        ("[health]\nwell_readings = 0", "health.well_readings"),
+        (
+            "[health]\nprobe = ['/nonexistent/probe']",
+            "may be executed",
+        ),
+    ] {
+        let (report, status) = told(&machine, text);
+        assert_eq!(status, Some(1), "{text}");
+        let seen = finding(&report, "settings")["seen"].as_str();
+        assert!(seen.is_some_and(|seen| seen.contains(remedy)), "{report}");
+    }
     let (report, _) = told(&machine, "mps_control = '/nonexistent/control'");
     assert_eq!(finding(&report, "mps")["state"], "missing");
     assert_eq!(

@@ -42,6 +42,8 @@ pub struct Inner {
     pub revision: u64,
     pub desired: Vec<wire::Assignment>,
     pub cleared: Vec<wire::Cleared>,
+    /// What was found of devices, as each set tells it.
+    pub found: Vec<wire::Found>,
     pub facts: Vec<wire::Fact>,
     pub hellos: Vec<wire::Hello>,
     pub inventories: Vec<wire::Inventory>,
@@ -113,6 +115,7 @@ impl FakeServer {
                 revision: 0,
                 desired: Vec::new(),
                 cleared: Vec::new(),
+                found: Vec::new(),
                 facts: Vec::new(),
                 hellos: Vec::new(),
                 inventories: Vec::new(),
@@ -230,6 +233,15 @@ impl FakeServer {
         .await;
     }
 
+    /// For how long the node says that it kept what it releases.
+    pub async fn kept_micros(&self, id: &str) -> i64 {
+        self.fact(id, "released", |kind| match kind {
+            Kind::Released(released) => Some(released.kept_micros),
+            _ => None,
+        })
+        .await
+    }
+
     /// The kinds of an assignment's facts, in order.
     pub fn story(&self, id: &str) -> Vec<&'static str> {
         let inner = self.inner();
@@ -258,6 +270,7 @@ impl Inner {
             full,
             assignments: self.desired.clone(),
             cleared: self.cleared.clone(),
+            found: self.found.clone(),
             ..wire::DesiredSet::default()
         })
     }

@@ -71,16 +71,20 @@ fn out_of_use(node: &Value) -> Vec<String> {
     }
     let devices = node["devices"].as_array().into_iter().flatten();
     lines.extend(devices.filter(|d| d["health"] != "healthy").map(|device| {
-        let [index, health, since] = ["index", "health", "health_at"].map(|key| text(&device[key]));
-        let why = text(&device["health_reason"]);
-        let remedy = match (&device["found"], &device["cleared"]) {
-            (Value::Bool(true), Value::Bool(true)) => {
-                "; cleared, which its node has yet to say".to_owned()
-            }
-            (Value::Bool(true), _) => {
-                format!("; once it is dealt with: allot clear {name} {index}")
-            }
-            _ => String::new(),
+        let [index, health] = ["index", "health"].map(|key| text(&device[key]));
+        let since = table::shown(device, "health_at");
+        let why = match &device["health_detail"] {
+            Value::String(detail) => text(&json!(detail)),
+            _ => text(&device["health_reason"]),
+        };
+        let found = device["found"].as_array().into_iter().flatten();
+        let newest = found.filter_map(|finding| finding["number"].as_i64()).max();
+        let remedy = match (newest, &device["cleared"]) {
+            (None, _) => String::new(),
+            (Some(_), Value::Bool(true)) => "; cleared, which its node has yet to say".to_owned(),
+            (Some(newest), _) => format!(
+                "; once it is dealt with: allot clear {name} {index} --finding {newest} --reason 'what was done'"
+            ),
         };
         format!("{name} device {index} is {health} since {since}: {why}{remedy}")
     }));
@@ -188,15 +192,18 @@ impl Steered {
 /// Return a device to service of which something was found, once that is dealt with.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  allot clear gpu-07 3 --reason 'reset, and dcgmi diag has passed'"
+    after_help = "Example:\n  allot clear gpu-07 3 --finding 1764000000000000 --reason 'reset, and dcgmi diag has passed'"
 )]
 pub struct Clear {
     /// The node
     node: String,
     /// The device: its index on the node, or its UUID
     device: String,
+    /// The number of the newest finding that you have seen; `allot nodes` prints it
+    #[arg(long)]
+    finding: i64,
     /// What was done
-    #[arg(long, default_value = "")]
+    #[arg(long)]
     reason: String,
     /// Print JSON
     #[arg(long)]
@@ -211,7 +218,7 @@ impl Clear {
             part(&self.node),
             part(&self.device)
         );
-        let body = json!({ "reason": self.reason });
+        let body = json!({ "finding": self.finding, "reason": self.reason });
         let node = Client::found()?.post(&path, &body).await?;
         if self.json {
             return table::print_json(&node);

@@ -9,8 +9,7 @@ fn device(index: u32, uuid: &str) -> wire::Device {
         pci_bus_id: String::new(),
         health: "healthy".into(),
         health_reason: String::new(),
-        finding: 0,
-        mig: None,
+        ..wire::Device::default()
     }
 }
 
@@ -28,6 +27,26 @@ fn an_inventory_that_names_a_device_twice_is_refused() {
     assert!(Inventory::check(inventory(vec![device(0, "GPU-a"), device(0, "GPU-b")])).is_err());
     assert!(Inventory::check(inventory(vec![device(0, "GPU-a"), device(1, "GPU-a")])).is_err());
     assert!(Inventory::check(inventory(vec![device(0, "../x")])).is_err());
+}
+
+#[test]
+fn findings_are_numbered_and_few() {
+    let of = |numbers: &[u64]| {
+        let mut found = device(0, "GPU-a");
+        let finding = |number: &u64| wire::Finding {
+            number: *number,
+            health: "failed".into(),
+            reason: "Xid 79".into(),
+        };
+        found.findings = numbers.iter().map(finding).collect();
+        let checked = Inventory::check(inventory(vec![found]))?;
+        let findings = checked.devices[0].findings.iter();
+        Ok::<_, Malformed>(findings.map(|finding| finding.number).collect::<Vec<_>>())
+    };
+    assert_eq!(of(&[7, 3]), Ok(vec![3, 7]), "by number");
+    assert!(of(&[0]).is_err());
+    assert!(of(&[u64::MAX]).is_err());
+    assert!(of(&vec![1; FINDINGS_MAX + 1]).is_err());
 }
 
 #[test]
@@ -86,7 +105,7 @@ fn a_fact_without_a_kind_or_with_number_zero_is_refused() {
     );
     let zero = wire::Fact {
         number: 0,
-        kind: Some(wire::fact::Kind::Released(wire::Released {})),
+        kind: Some(wire::fact::Kind::Released(wire::Released::default())),
         ..fact
     };
     assert!(check_fact(zero).is_err());

@@ -43,6 +43,31 @@ pub async fn silent(
     segments::open(tx, &[(assignment, now)], Kind::Unreachable).await
 }
 
+/// Its device failed at `at`, and what ran there is lost: its team pays up to then, the operator from then on.
+pub async fn failed(
+    tx: &mut Tx,
+    assignment: AssignmentId,
+    at: Timestamp,
+    now: Timestamp,
+) -> Result<(), sqlx::Error> {
+    // One that was lost before is the operator's already.
+    match segments::charged(tx, assignment).await? {
+        true => silent(tx, assignment, Some(at), now).await,
+        false => Ok(()),
+    }
+}
+
+/// It was released at `now`, and its node had kept it since `left_at` without anything of its job: that is the
+/// operator's.
+pub async fn kept(
+    tx: &mut Tx,
+    assignment: AssignmentId,
+    left_at: Timestamp,
+    now: Timestamp,
+) -> Result<(), sqlx::Error> {
+    segments::split(tx, assignment, left_at, now).await
+}
+
 /// It was fenced at `now`: its team pays up to the node's last heartbeat, the operator the rest.
 pub async fn fence(
     tx: &mut Tx,

@@ -10,11 +10,13 @@ use domain::ids::{AssignmentId, AttemptId, JobId};
 use domain::spec::PartitionPolicy;
 use domain::state::{AssignmentPhase, AttemptEnd, AttemptState};
 use protocol::desired::SET_BYTES_MAX;
+use protocol::report::Finding;
 use protocol::wire;
 
 use crate::app::App;
 use crate::lifecycle::{LifecycleError, Stop, stop};
 use crate::store::desired::{self, Gang, Mark, Order, Seat, Share};
+use crate::store::devices::Found;
 use crate::store::epochs::Epoch;
 use crate::store::events::Actor;
 use crate::store::jobs;
@@ -62,6 +64,25 @@ pub struct Wanted {
     pub wants: BTreeMap<AssignmentId, Want>,
     /// Its devices that persons have cleared, by UUID, up to which finding.
     pub cleared: BTreeMap<String, i64>,
+    /// What was found of its devices and nobody has cleared, by UUID.
+    pub found: BTreeMap<String, Vec<Finding>>,
+}
+
+impl Wanted {
+    /// Takes in what was found of a device: what a person has cleared of it, and what is left.
+    pub fn take_found(&mut self, device: Found) {
+        let (cleared, left): (Vec<Finding>, Vec<Finding>) = device
+            .findings
+            .0
+            .into_iter()
+            .partition(|finding| finding.number <= device.cleared);
+        if !cleared.is_empty() {
+            self.cleared.insert(device.uuid.clone(), device.cleared);
+        }
+        if !left.is_empty() {
+            self.found.insert(device.uuid, left);
+        }
+    }
 }
 
 /// What a connection has told its node so far.
@@ -170,6 +191,11 @@ impl Told {
             // Of a delta nothing follows from what it does not list.
             following: if full { texts(&later) } else { Vec::new() },
             cleared: wanted.cleared.iter().map(cleared).collect(),
+            // Once: a node loses what it kept between two lives, not between two messages.
+            found: match full {
+                true => wanted.found.iter().map(found).collect(),
+                false => Vec::new(),
+            },
         })
     }
 }
@@ -198,6 +224,13 @@ fn cleared((uuid, up_to): (&String, &i64)) -> wire::Cleared {
     wire::Cleared {
         uuid: uuid.clone(),
         up_to: up_to.unsigned_abs(),
+    }
+}
+
+fn found((uuid, findings): (&String, &Vec<Finding>)) -> wire::Found {
+    wire::Found {
+        uuid: uuid.clone(),
+        findings: findings.iter().map(Into::into).collect(),
     }
 }
 
@@ -342,6 +375,7 @@ mod tests {
             epoch,
             wants: BTreeMap::new(),
             cleared: BTreeMap::new(),
+            found: BTreeMap::new(),
         };
         let mut told = Told::default();
         assert!(told.difference(&wanted).is_some());

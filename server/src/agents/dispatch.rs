@@ -37,7 +37,7 @@ async fn dispatch(shared: &Shared) -> Result<(), sqlx::Error> {
     let mut tx = shared.app.db.begin_system().await?;
     let epoch = epochs::current(&mut tx).await?;
     let marks = desired::marks(&mut tx, &nodes).await?;
-    let cleared = devices::cleared(&mut tx, &nodes).await?;
+    let found = devices::found(&mut tx, &nodes).await?;
     tx.commit().await?;
     let mut wanted: BTreeMap<NodeId, Wanted> = nodes
         .into_iter()
@@ -46,13 +46,14 @@ async fn dispatch(shared: &Shared) -> Result<(), sqlx::Error> {
                 epoch,
                 wants: BTreeMap::new(),
                 cleared: BTreeMap::new(),
+                found: BTreeMap::new(),
             };
             (node, wanted)
         })
         .collect();
-    for device in cleared {
+    for device in found {
         if let Some(wanted) = wanted.get_mut(&device.node_id) {
-            wanted.cleared.insert(device.uuid, device.up_to);
+            wanted.take_found(device);
         }
     }
     for mark in &marks {

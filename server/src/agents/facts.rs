@@ -288,6 +288,7 @@ mod tests {
             assignment,
             attempt: AttemptId::new(),
             at_micros: 0,
+            kept_micros: 0,
             kind: FactKind::Accepted,
         }
     }

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use domain::ids::NodeId;
 use domain::state::DeviceHealth;
-use protocol::report::{Device, DiskFull, Inventory};
+use protocol::report::{Device, DiskFull, Finding, Inventory};
 use serde_json::json;
 
 use super::models;
-use crate::store::devices::{self, DeviceRow, Reported};
-use crate::store::events::{self, Actor, NewEvent, Subject};
+use crate::store::devices::{self, DeviceRow, Reported, Told};
+use crate::store::events::{self, Actor, DETAIL, NewEvent, Subject};
 use crate::store::nodes::{self, Machine};
 use crate::store::{Tx, audit, capacity};
 
@@ -40,17 +40,18 @@ pub async fn apply(
         .collect();
     let mut warnings = inventory.warnings.clone();
     for device in &inventory.devices {
-        let reported = reported(device);
         match known.remove(&device.uuid) {
             Some(row) => {
-                devices::update(tx, row.id, &reported).await?;
+                let forgotten = forgotten(&row, device);
+                devices::update(tx, row.id, &reported(device, &forgotten)).await?;
+                let told = told(device, &forgotten);
                 // What has failed is no better for a driver that does not answer.
                 let unread = inventory.devices_unread && row.health == DeviceHealth::Failed;
-                if !(unread && device.health == DeviceHealth::Suspect) {
-                    set_health(tx, &row, actor, device.health, &device.health_reason).await?;
+                if !(unread && told.health == DeviceHealth::Suspect) {
+                    set_health(tx, &row, actor, &told).await?;
                 }
             }
-            None => match devices::add(tx, node, &reported).await? {
+            None => match devices::add(tx, node, &reported(device, &[])).await? {
                 Some(_) => note_new(tx, node, actor, device).await?,
                 None => warnings.push(format!(
                     "device {} is registered at another node: retire that node if the device has moved",
@@ -63,9 +64,15 @@ pub async fn apply(
         true => (DeviceHealth::Suspect, UNREAD),
         false => (DeviceHealth::Failed, GONE),
     };
+    let gone = Told {
+        health: unlisted,
+        reason: why,
+        detail: "",
+        failed_for_micros: None,
+    };
     for row in known.values() {
         if row.health != DeviceHealth::Failed || unlisted == DeviceHealth::Failed {
-            set_health(tx, row, actor, unlisted, why).await?;
+            set_health(tx, row, actor, &gone).await?;
         }
     }
     note_disk(tx, node, actor, inventory.disk_full).await?;
@@ -73,7 +80,50 @@ pub async fn apply(
     capacity::refresh(tx, node).await
 }
 
-fn reported(device: &Device) -> Reported {
+/// What was found of a device and its node does not know any more, as where its disk was lost. It stands until
+/// the node, which is told of it, or a person has dealt with it.
+fn forgotten(row: &DeviceRow, device: &Device) -> Vec<Finding> {
+    let newest = row.finding.unwrap_or(0);
+    if device.findings_known >= newest {
+        return Vec::new();
+    }
+    let open = row.findings.iter();
+    open.filter(|finding| finding.number > row.cleared)
+        .cloned()
+        .collect()
+}
+
+/// How a device does by its node's word and by what that has forgotten: the worst of them.
+fn told<'a>(device: &'a Device, forgotten: &'a [Finding]) -> Told<'a> {
+    let own = Told {
+        health: device.health,
+        reason: &device.health_reason,
+        detail: &device.health_detail,
+        failed_for_micros: device.failed_for_micros,
+    };
+    let worse = forgotten.iter().map(|finding| Told {
+        health: finding.health,
+        reason: &finding.reason,
+        detail: "",
+        failed_for_micros: None,
+    });
+    worse.fold(own, |worst, told| {
+        match rank(told.health) > rank(worst.health) {
+            true => told,
+            false => worst,
+        }
+    })
+}
+
+fn rank(health: DeviceHealth) -> u8 {
+    match health {
+        DeviceHealth::Healthy | DeviceHealth::ModeChange => 0,
+        DeviceHealth::Suspect => 1,
+        DeviceHealth::Failed => 2,
+    }
+}
+
+fn reported(device: &Device, forgotten: &[Finding]) -> Reported {
     Reported {
         uuid: device.uuid.clone(),
         index: i32::try_from(device.index).unwrap_or(i32::MAX),
@@ -81,7 +131,7 @@ fn reported(device: &Device) -> Reported {
         model: models::of_product(&device.product_name),
         memory_mib: device.memory_mib,
         pci_bus_id: device.pci_bus_id.clone(),
-        finding: device.finding,
+        findings: forgotten.iter().chain(&device.findings).cloned().collect(),
         mig: device.mig.as_ref().map(|instances| json!(instances)),
     }
 }
@@ -142,19 +192,19 @@ async fn set_health(
     tx: &mut Tx,
     row: &DeviceRow,
     actor: &Actor,
-    to: DeviceHealth,
-    reason: &str,
+    told: &Told<'_>,
 ) -> Result<(), sqlx::Error> {
+    let (to, reason) = (told.health, told.reason);
     // A change of mode is ours to end.
     let ours = row.health == DeviceHealth::ModeChange && to != DeviceHealth::Failed;
-    if row.health == to && row.health_reason != reason {
+    if row.health == to {
         // One that is gone keeps the reason that its node had last.
-        return devices::set_reason(tx, row.id, reason).await;
+        return devices::set_reason(tx, row.id, told).await;
     }
-    if row.health == to || ours || row.health.step(to).is_err() {
+    if ours || row.health.step(to).is_err() {
         return Ok(());
     }
-    if devices::step_health(tx, row.id, row.health, to, reason).await? {
+    if let Some(at) = devices::step_health(tx, row.id, row.health, told).await? {
         let event = NewEvent {
             subject: Subject::Device(row.id),
             job: None,
@@ -163,7 +213,12 @@ async fn set_health(
             to: to.as_str(),
             actor,
             reason,
-            data: json!({ "uuid": row.uuid, "index": row.index }),
+            data: match told.detail {
+                "" => json!({ "uuid": row.uuid, "index": row.index, "since": at }),
+                detail => {
+                    json!({ "uuid": row.uuid, "index": row.index, "since": at, DETAIL: detail })
+                }
+            },
         };
         events::insert(tx, &event).await?;
         let object = format!("device/{}", row.uuid);
@@ -198,5 +253,5 @@ async fn note_new(
         data: json!({ "uuid": row.uuid, "index": row.index, "model": row.model }),
     };
     events::insert(tx, &event).await?;
-    set_health(tx, row, actor, device.health, &device.health_reason).await
+    set_health(tx, row, actor, &told(device, &[])).await
 }

@@ -18,7 +18,8 @@ use super::problem::{Refusals, UpdateRefusals};
 use super::reply::Versioned;
 use crate::app::idempotency::Answer;
 use crate::app::nodes::{
-    self, Drain, JoinToken, NewJoinToken, Node, NodeEvent, NodeFilter, NodePatch, NodeWish, Reason,
+    self, Clear, Drain, JoinToken, NewJoinToken, Node, NodeEvent, NodeFilter, NodePatch, NodeWish,
+    Reason,
 };
 use crate::app::page::{Page, PageAsk};
 use crate::app::{App, AppError};
@@ -198,15 +199,16 @@ async fn declare_node_lost(asked: Asked<NodePath, Reason>) -> Result<Answer<Node
     nodes::declare_lost(&asked.app, &asked.asker, asked.repeat, node, asked.input).await
 }
 
-/// Return a device to service of which something was found: whoever asks vouches that it is dealt with.
+/// Return a device to service of which something was found: whoever asks vouches that it is dealt with, up to the
+/// newest finding that was seen.
 /// Its node is told, and the device is healthy when the node says so; what the node still sees of it keeps it out.
 #[utoipa::path(
     post, path = "/nodes/{node}/devices/{device}/clear", tag = "fleet",
     params(DevicePath, RepeatKey),
-    request_body = Option<Reason>,
+    request_body = Clear,
     responses((status = 200, description = "The node.", body = Node), Refusals)
 )]
-async fn clear_device(asked: Asked<DevicePath, Reason>) -> Result<Answer<Node>, AppError> {
+async fn clear_device(asked: Asked<DevicePath, Clear>) -> Result<Answer<Node>, AppError> {
     let DevicePath { node, device } = &asked.object;
     let device = (node, device.as_str());
     nodes::clear_device(&asked.app, &asked.asker, asked.repeat, device, asked.input).await

@@ -13,10 +13,10 @@ use super::{App, AppError, Asker};
 use crate::store::nodes::{Filter, NodeRow};
 use crate::store::{self, Tx};
 
-pub use clear::clear_device;
+pub use clear::{Clear, clear_device};
 pub use join::{JoinToken, NewJoinToken, create_join_token};
 pub use steer::{Drain, NodePatch, NodeWish, Reason, declare_lost, drain, set_intent, update};
-pub use view::{Device, DeviceSlice, DiskFull, Node, NodeEvent};
+pub use view::{Device, DeviceSlice, DiskFull, Found, Node, NodeEvent};
 
 /// What a list of nodes is cut to.
 #[derive(Debug, Clone, Default)]
@@ -82,7 +82,10 @@ pub async fn events(
     )
     .await?;
     tx.commit().await?;
-    let events = rows.into_iter().map(NodeEvent::from).collect();
+    let events = rows
+        .into_iter()
+        .map(|row| view::event(asker, row))
+        .collect();
     Ok(page::cut(ask, "node_event", events, |event: &NodeEvent| {
         event.id
     }))

@@ -61,6 +61,8 @@ codes! {
     NothingFound = "nothing_found",
     /// The job is not suspended.
     NotSuspended = "not_suspended",
+    /// Of the device something else was found than what was seen.
+    OtherFinding = "other_finding",
     /// What is to be changed is not there yet.
     NotThereYet = "not_there_yet",
     /// The job does not wait.

@@ -2,7 +2,7 @@
 
 use chrono::SecondsFormat;
 use domain::eviction::EvictionRule;
-use domain::ids::JobId;
+use domain::ids::{AssignmentId, JobId};
 use domain::state::{AttemptEnd, AttemptState, JobState};
 
 use super::each;
@@ -56,19 +56,20 @@ async fn fail(app: &App, leaving: Leaving) -> Result<(), LifecycleError> {
         return Ok(());
     };
     let failed = assignments::on_failed_devices(&mut tx, attempt.id).await?;
-    if failed.is_empty() {
+    let Some(at) = failed.iter().map(|worker| worker.at).min() else {
         return Ok(());
-    }
+    };
+    let failed: Vec<AssignmentId> = failed.into_iter().map(|worker| worker.id).collect();
     let actor = &Actor::System;
     let goes_on = give_up(&mut tx, &mut job, &attempt, &failed, message.clone(), actor).await?;
-    // What its work did since is lost, and so is the time until it has left: nobody's team pays it.
+    // What its work did since its device failed is lost, and so is the time until it has left: nobody's team pays it.
     let lost = match goes_on {
         true => failed,
         false => assignments::taken_of_attempt(&mut tx, attempt.id).await?,
     };
     let now = store::clock(&mut tx).await?;
     for worker in lost {
-        meter::silent(&mut tx, worker, Some(now), now).await?;
+        meter::failed(&mut tx, worker, at, now).await?;
     }
     if !goes_on {
         let wish = Stop::because(AttemptEnd::NodeLost, message);

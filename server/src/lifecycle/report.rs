@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use chrono::TimeDelta;
 use domain::Timestamp;
 use domain::ids::{AssignmentId, JobId, NodeId};
 use domain::state::{AssignmentPhase, AttemptEnd, AttemptState, JobState};
@@ -171,7 +172,7 @@ pub async fn apply_all(
                             actor: heard.actor,
                             now,
                         };
-                        take(tx, on, &heard.fact.kind).await?
+                        take(tx, on, heard.fact).await?
                     }
                 }
             }
@@ -190,8 +191,8 @@ fn live<'g>(gang: &'g mut Gang, seen: &Assignment) -> Option<(&'g mut Gang, usiz
 }
 
 /// Takes one fact of a worker that lives.
-async fn take(tx: &mut Tx, mut on: On<'_>, fact: &FactKind) -> Result<Outcome, LifecycleError> {
-    let moved = match fact {
+async fn take(tx: &mut Tx, mut on: On<'_>, fact: &Fact) -> Result<Outcome, LifecycleError> {
+    let moved = match &fact.kind {
         FactKind::Accepted => accepted(tx, &mut on).await?,
         FactKind::Refused {
             invalid,
@@ -200,7 +201,7 @@ async fn take(tx: &mut Tx, mut on: On<'_>, fact: &FactKind) -> Result<Outcome, L
         } => refused(tx, &mut on, (*invalid, message.as_str(), *exit_code)).await?,
         FactKind::Started { pid } => started(tx, &mut on, *pid).await?,
         FactKind::Exited(exited) => exited_so(tx, &mut on, exited).await?,
-        FactKind::Released => released(tx, &mut on).await?,
+        FactKind::Released => released(tx, &mut on, fact.kept_micros).await?,
     };
     if !moved {
         return Ok(Outcome::Known);
@@ -379,7 +380,7 @@ fn end_of(exited: &Exited) -> Option<AttemptEnd> {
     }
 }
 
-async fn released(tx: &mut Tx, on: &mut On<'_>) -> Result<bool, LifecycleError> {
+async fn released(tx: &mut Tx, on: &mut On<'_>, kept_micros: i64) -> Result<bool, LifecycleError> {
     let silent = |on: &On<'_>| {
         format!(
             "{} let go of worker {} without saying how it ended",
@@ -392,6 +393,11 @@ async fn released(tx: &mut Tx, on: &mut On<'_>) -> Result<bool, LifecycleError> 
     }
     let before = on.worker().phase;
     on.step(AssignmentPhase::Released, Process::default(), "")?;
+    if kept_micros > 0 {
+        let left_at = on.now - TimeDelta::microseconds(kept_micros);
+        on.steps.write(tx).await?;
+        meter::kept(tx, on.worker().id, left_at, on.now).await?;
+    }
     on.steps.close(on.worker().id, on.now);
     // An agent that let go of what it was to run, without a word on how it ended: not
     // knowing is no success.

@@ -95,7 +95,11 @@ pub fn cell(node: &Node, device: &Device, teams: &Teams) -> draw::Device {
     draw::Device {
         index: device.index.unsigned_abs(),
         health: device.health,
-        why: Some(device.health_reason.clone()).filter(|why| !why.is_empty()),
+        why: device
+            .health_detail
+            .clone()
+            .or_else(|| Some(device.health_reason.clone()))
+            .filter(|why| !why.is_empty()),
         out: node.intent != NodeIntent::Open || node.reachability != Reachability::Ready,
         shares: device
             .slices

@@ -83,7 +83,7 @@ pages! {
     "/signout" { post signin::sign_out; }
     "/theme" { post signin::choose_theme; }
     "/fleet" { get fleet::show_fleet; }
-    "/nodes/{node}" ["done"] { get node::show_node; }
+    "/nodes/{node}" <node::NodeQuery> ["done"] { get node::show_node; }
     "/nodes/{node}/cordon" { post node::cordon_node, CordonNode; }
     "/nodes/{node}/uncordon" { post node::uncordon_node, UncordonNode; }
     "/nodes/{node}/drain" { post node::drain_node, DrainNode; }

@@ -1,6 +1,7 @@
 //! One node, and what operators do with it.
 
 use axum::extract::{Path, State};
+use axum::http::Uri;
 use axum::response::{Redirect, Response};
 use chrono::TimeDelta;
 use domain::name::Name;
@@ -9,8 +10,9 @@ use serde::Deserialize;
 use web::messages::{Messages, Phrase};
 use web::parts::{EventLine, State as Shown};
 use web::shell::Section;
-use web::views::{Leaving, NodeAction, NodeDevice, NodeNote, NodeView, NodeWork};
+use web::views::{Leaving, NodeAction, NodeDevice, NodeFinding, NodeNote, NodeView, NodeWork};
 
+use super::fault::encode;
 use super::fleet::{cell, holder};
 use super::form::minutes;
 use super::jobs::Teams;
@@ -18,29 +20,38 @@ use super::visit::{Posted, Visit};
 use super::{Nothing, PageError, page};
 use crate::app::authorise::{Action, Target, may};
 use crate::app::idempotency::Repeat;
-use crate::app::nodes::{self, Node, NodeEvent, NodeWish, Reason};
+use crate::app::nodes::{self, Clear, Node, NodeEvent, NodeWish, Reason};
 use crate::app::page::PageAsk;
 use crate::app::{App, AppError, Asker, planning};
+use crate::front::fields::read_query;
 
-/// Events on a node's page; older ones are had by REST.
+/// Events on a node's page; older ones are a page further.
 const EVENTS_SHOWN: u32 = 30;
 
 /// Events of one report lie no further apart: each is written by the clock's time, one after the other.
 const REPORTED_WITHIN: TimeDelta = TimeDelta::seconds(5);
+
+/// What is asked of the page.
+#[derive(Debug, Default, Deserialize)]
+pub struct NodeQuery {
+    /// `next_cursor` of the events before.
+    cursor: Option<String>,
+}
 
 /// Shows one node.
 pub async fn show_node(
     State(app): State<App>,
     visit: Visit,
     Path(name): Path<String>,
+    uri: Uri,
 ) -> Result<Response, PageError> {
     let name = read_node(&name)?;
+    let query: NodeQuery = read_query(&uri)?;
     let asker = &visit.asker;
     let node = nodes::get(&app, asker, &name).await?;
     let teams = Teams::load(&app, asker).await?;
-    let events = nodes::events(&app, asker, &name, &PageAsk::new(Some(EVENTS_SHOWN), None)?)
-        .await?
-        .items;
+    let ask = PageAsk::new(Some(EVENTS_SHOWN), query.cursor.clone())?;
+    let events = nodes::events(&app, asker, &name, &ask).await?;
     let shell = visit.shell(&app, Section::Fleet).await?;
     let actions = actions(asker, &node);
     let leaving = if actions.contains(&NodeAction::Drain) {
@@ -80,7 +91,11 @@ pub async fn show_node(
         devices: devices(asker, &node, &teams),
         intent_reason: told(&node.intent_reason),
         deadline_at: node.drain_deadline_at,
-        events: event_lines(&shell.t, &node.name, &events),
+        events: event_lines(&shell.t, &node.name, &events.items),
+        newest: query.cursor.is_some().then(|| format!("/nodes/{name}")),
+        older: events
+            .next_cursor
+            .map(|cursor| format!("/nodes/{name}?cursor={}", encode(&cursor))),
         actions,
         pool: node.pool,
         name: node.name,
@@ -116,7 +131,8 @@ fn devices(asker: &Asker, node: &Node, teams: &Teams) -> Vec<NodeDevice> {
             cell: cell(node, device, teams),
             since: device.health_at,
             cleared: device.cleared,
-            clearable: clears && device.found && !device.cleared,
+            found: device.found.iter().map(found).collect(),
+            clearable: clears && !device.cleared,
             uuid: device.uuid.clone(),
             model: device.product_name.clone(),
             memory_mib: device.memory_mib,
@@ -125,6 +141,13 @@ fn devices(asker: &Asker, node: &Node, teams: &Teams) -> Vec<NodeDevice> {
             mode: device.mode.map(|mode| mode.as_str().to_owned()),
         })
         .collect()
+}
+
+fn found(finding: &nodes::Found) -> NodeFinding {
+    NodeFinding {
+        number: finding.number,
+        reason: finding.reason.clone(),
+    }
 }
 
 fn work(node: &Node, teams: &Teams) -> Vec<NodeWork> {
@@ -219,7 +242,10 @@ fn detail(t: &Messages, group: &[NodeEvent]) -> Option<Phrase> {
             .filter(|said| !said.is_empty())
             .map(|said| Phrase::literal(&said)),
         code if t.knows("node_reason", code) => Some(t.word("node_reason", code)),
-        text => Some(Phrase::literal(text)),
+        // What names processes comes with the event to those alone who may know it.
+        text => Some(Phrase::literal(
+            group.first()?.data["detail"].as_str().unwrap_or(text),
+        )),
     };
     match (devices, why) {
         (Some(devices), Some(why)) => Some(
@@ -310,10 +336,11 @@ pub async fn declare_node_lost(
     Ok(back_to(&name, "declared_lost"))
 }
 
-/// Why a person clears a device.
+/// Why a person clears a device, and what was found of it when the page was made.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ClearForm {
+    finding: i64,
     reason: String,
 }
 
@@ -324,11 +351,12 @@ pub async fn clear_device(
     posted: Posted<ClearForm>,
 ) -> Result<Redirect, PageError> {
     let name = read_node(&name)?;
-    let why = Reason {
+    let clear = Clear {
+        finding: posted.fields.finding,
         reason: posted.fields.reason,
     };
     let asker = &posted.visit.asker;
-    nodes::clear_device(&app, asker, Repeat::none(), (&name, &device), why).await?;
+    nodes::clear_device(&app, asker, Repeat::none(), (&name, &device), clear).await?;
     Ok(back_to(&name, "device_cleared"))
 }
 

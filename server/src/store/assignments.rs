@@ -381,18 +381,29 @@ pub async fn growth_refusals(tx: &mut Tx, attempt: AttemptId) -> Result<i64, sql
     .await
 }
 
+/// A worker whose device has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failed {
+    /// The worker.
+    pub id: AssignmentId,
+    /// When its device failed, the first of them.
+    pub at: Timestamp,
+}
+
 /// Which of an attempt's workers hold a device that has failed.
 pub async fn on_failed_devices(
     tx: &mut Tx,
     attempt: AttemptId,
-) -> Result<Vec<AssignmentId>, sqlx::Error> {
-    sqlx::query_scalar!(
-        r#"SELECT DISTINCT a.id AS "id: AssignmentId"
+) -> Result<Vec<Failed>, sqlx::Error> {
+    sqlx::query_as!(
+        Failed,
+        r#"SELECT a.id AS "id: AssignmentId", min(COALESCE(d.failed_at, d.health_at)) AS "at!"
            FROM assignments AS a
            JOIN assignment_devices AS s ON s.assignment_id = a.id AND s.live
            JOIN devices AS d ON d.id = s.device_id
            WHERE a.attempt_id = $1 AND d.health = 'failed'
-             AND a.phase IN ('granted', 'handed_over', 'running') AND a.dismissed_at IS NULL"#,
+             AND a.phase IN ('granted', 'handed_over', 'running') AND a.dismissed_at IS NULL
+           GROUP BY a.id"#,
         attempt as AttemptId,
     )
     .fetch_all(&mut **tx)

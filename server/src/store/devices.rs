@@ -4,7 +4,9 @@ use domain::Timestamp;
 use domain::ids::{DeviceId, JobId, NodeId};
 use domain::sharing::SharingMode;
 use domain::state::{AssignmentPhase, DeviceHealth};
-use serde_json::Value;
+use protocol::report::Finding;
+use serde_json::{Value, json};
+use sqlx::types::Json;
 
 use super::Tx;
 
@@ -31,9 +33,13 @@ pub struct DeviceRow {
     pub health: DeviceHealth,
     /// Why.
     pub health_reason: String,
+    /// What of it is for those alone who run the platform.
+    pub health_detail: String,
     /// Since when.
     pub health_at: Timestamp,
-    /// The newest thing that its node found of it and that is not cleared there.
+    /// What its node found of it and that is not cleared there, by number.
+    pub findings: Json<Vec<Finding>>,
+    /// The newest of them.
     pub finding: Option<i64>,
     /// Up to which finding a person has cleared it.
     pub cleared: i64,
@@ -56,10 +62,17 @@ pub struct Reported {
     pub memory_mib: i64,
     /// Where it sits.
     pub pci_bus_id: String,
-    /// The newest thing that its node found of it and that is not cleared there.
-    pub finding: Option<i64>,
+    /// What was found of it and is not cleared, by number.
+    pub findings: Vec<Finding>,
     /// Its instances, while it is in MIG mode.
     pub mig: Option<Value>,
+}
+
+impl Reported {
+    /// The number of the newest thing that was found of it.
+    fn newest(&self) -> Option<i64> {
+        self.findings.iter().map(|finding| finding.number).max()
+    }
 }
 
 /// The devices of nodes, by node and index.
@@ -67,7 +80,8 @@ pub async fn of_nodes(tx: &mut Tx, nodes: &[NodeId]) -> Result<Vec<DeviceRow>, s
     sqlx::query_as!(
         DeviceRow,
         r#"SELECT id AS "id: DeviceId", node_id AS "node_id: NodeId", uuid, index, product_name, model, memory_mib,
-                  pci_bus_id, health AS "health: DeviceHealth", health_reason, health_at, finding, cleared, first_seen_at
+                  pci_bus_id, health AS "health: DeviceHealth", health_reason, health_detail, health_at,
+                  findings AS "findings: Json<Vec<Finding>>", finding, cleared, first_seen_at
            FROM devices
            WHERE node_id = ANY ($1)
            ORDER BY node_id, index, id"#,
@@ -82,7 +96,8 @@ pub async fn lock_of_node(tx: &mut Tx, node: NodeId) -> Result<Vec<DeviceRow>, s
     sqlx::query_as!(
         DeviceRow,
         r#"SELECT id AS "id: DeviceId", node_id AS "node_id: NodeId", uuid, index, product_name, model, memory_mib,
-                  pci_bus_id, health AS "health: DeviceHealth", health_reason, health_at, finding, cleared, first_seen_at
+                  pci_bus_id, health AS "health: DeviceHealth", health_reason, health_detail, health_at,
+                  findings AS "findings: Json<Vec<Finding>>", finding, cleared, first_seen_at
            FROM devices
            WHERE node_id = $1
            ORDER BY id
@@ -101,8 +116,8 @@ pub async fn add(
     device: &Reported,
 ) -> Result<Option<DeviceId>, sqlx::Error> {
     sqlx::query_scalar!(
-        r#"INSERT INTO devices AS d (id, node_id, uuid, index, product_name, model, memory_mib, pci_bus_id, mig, finding)
-           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+        r#"INSERT INTO devices AS d (id, node_id, uuid, index, product_name, model, memory_mib, pci_bus_id, mig, finding, findings)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
            ON CONFLICT ON CONSTRAINT device_uuid_taken DO UPDATE
            SET node_id = excluded.node_id, index = excluded.index, version = d.version + 1
            WHERE EXISTS (SELECT FROM nodes AS n WHERE n.id = d.node_id AND n.intent = 'retired')
@@ -116,7 +131,8 @@ pub async fn add(
         device.memory_mib,
         device.pci_bus_id,
         device.mig,
-        device.finding,
+        device.newest(),
+        json!(device.findings),
     )
     .fetch_optional(&mut **tx)
     .await
@@ -127,11 +143,12 @@ pub async fn update(tx: &mut Tx, id: DeviceId, device: &Reported) -> Result<bool
     let done = sqlx::query!(
         "UPDATE devices
          SET index = $2, product_name = $3, model = $4, memory_mib = $5, pci_bus_id = $6, mig = $7, finding = $8,
+             findings = $9,
              -- Numbers may begin anew with the next finding.
              cleared = CASE WHEN $8::bigint IS NULL THEN 0 ELSE cleared END, version = version + 1
          WHERE id = $1
-           AND (index, product_name, model, memory_mib, pci_bus_id, mig, finding)
-               IS DISTINCT FROM ($2, $3, $4, $5, $6, $7, $8)",
+           AND (index, product_name, model, memory_mib, pci_bus_id, mig, finding, findings)
+               IS DISTINCT FROM ($2, $3, $4, $5, $6, $7, $8, $9)",
         id as DeviceId,
         device.index,
         device.product_name,
@@ -139,40 +156,61 @@ pub async fn update(tx: &mut Tx, id: DeviceId, device: &Reported) -> Result<bool
         device.memory_mib,
         device.pci_bus_id,
         device.mig,
-        device.finding,
+        device.newest(),
+        json!(device.findings),
     )
     .execute(&mut **tx)
     .await?;
     Ok(done.rows_affected() == 1)
 }
 
-/// Steps a device's health; false when it stands elsewhere by now.
+/// How a device does by its node's word.
+#[derive(Debug, Clone, Copy)]
+pub struct Told<'a> {
+    /// How it does.
+    pub health: DeviceHealth,
+    /// Why.
+    pub reason: &'a str,
+    /// What of that is for those alone who run the platform.
+    pub detail: &'a str,
+    /// For how long it has failed, where its node can say.
+    pub failed_for_micros: Option<i64>,
+}
+
+/// Steps a device's health; the moment since which it has been so, or nothing where it stands elsewhere by now.
 pub async fn step_health(
     tx: &mut Tx,
     id: DeviceId,
     from: DeviceHealth,
-    to: DeviceHealth,
-    reason: &str,
-) -> Result<bool, sqlx::Error> {
-    let done = sqlx::query!(
-        "UPDATE devices SET health = $3, health_reason = $4, health_at = allotment.clock(), version = version + 1
-         WHERE id = $1 AND health = $2",
+    told: &Told<'_>,
+) -> Result<Option<Timestamp>, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"UPDATE devices
+           SET health = $3, health_reason = $4, health_detail = $5, health_at = allotment.clock(),
+               failed_at = CASE WHEN $3 = 'failed'
+                                THEN allotment.clock() - COALESCE($6::bigint, 0) * interval '1 microsecond' END,
+               version = version + 1
+           WHERE id = $1 AND health = $2
+           RETURNING COALESCE(failed_at, health_at) AS "at!""#,
         id as DeviceId,
         from as DeviceHealth,
-        to as DeviceHealth,
-        reason,
+        told.health as DeviceHealth,
+        told.reason,
+        told.detail,
+        told.failed_for_micros,
     )
-    .execute(&mut **tx)
-    .await?;
-    Ok(done.rows_affected() == 1)
+    .fetch_optional(&mut **tx)
+    .await
 }
 
 /// Writes why a device is as it is, where that has changed and its health has not.
-pub async fn set_reason(tx: &mut Tx, id: DeviceId, reason: &str) -> Result<(), sqlx::Error> {
+pub async fn set_reason(tx: &mut Tx, id: DeviceId, told: &Told<'_>) -> Result<(), sqlx::Error> {
     sqlx::query!(
-        "UPDATE devices SET health_reason = $2, version = version + 1 WHERE id = $1 AND health_reason <> $2",
+        "UPDATE devices SET health_reason = $2, health_detail = $3, version = version + 1
+         WHERE id = $1 AND (health_reason, health_detail) <> ($2, $3)",
         id as DeviceId,
-        reason,
+        told.reason,
+        told.detail,
     )
     .execute(&mut **tx)
     .await?;
@@ -192,24 +230,26 @@ pub async fn clear(tx: &mut Tx, id: DeviceId, up_to: i64) -> Result<bool, sqlx::
     Ok(done.rows_affected() == 1)
 }
 
-/// A device whose node is to know that it is cleared.
+/// A device of which something was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cleared {
+pub struct Found {
     /// The node.
     pub node_id: NodeId,
     /// NVML's UUID.
     pub uuid: String,
-    /// Up to which finding.
-    pub up_to: i64,
+    /// What was found.
+    pub findings: Json<Vec<Finding>>,
+    /// Up to which finding a person has cleared it.
+    pub cleared: i64,
 }
 
-/// The devices of nodes that persons have cleared and that their nodes have not, by UUID.
-pub async fn cleared(tx: &mut Tx, nodes: &[NodeId]) -> Result<Vec<Cleared>, sqlx::Error> {
+/// The devices of nodes of which something was found, by UUID.
+pub async fn found(tx: &mut Tx, nodes: &[NodeId]) -> Result<Vec<Found>, sqlx::Error> {
     sqlx::query_as!(
-        Cleared,
-        r#"SELECT node_id AS "node_id: NodeId", uuid, cleared AS up_to
+        Found,
+        r#"SELECT node_id AS "node_id: NodeId", uuid, findings AS "findings: Json<Vec<Finding>>", cleared
            FROM devices
-           WHERE node_id = ANY ($1) AND finding <= cleared
+           WHERE node_id = ANY ($1) AND finding IS NOT NULL
            ORDER BY uuid"#,
         nodes as &[NodeId],
     )

@@ -78,6 +78,9 @@ impl Actor {
     }
 }
 
+/// The key of an event's data that those alone see who run the platform: it names what runs on a machine.
+pub const DETAIL: &str = "detail";
+
 /// An event to be written.
 #[derive(Debug, Clone)]
 pub struct NewEvent<'a> {

@@ -53,23 +53,51 @@ pub async fn open(
 }
 
 /// Ends the open segments of these assignments, each at its moment, though never before they began
-/// nor before what the ledger already covers.
+/// nor before what the ledger already covers. Of one whose device has failed meanwhile its team pays up to then,
+/// and what is left is `unreachable`, at the operator's charge.
 pub async fn close(
     tx: &mut Tx,
     assignments: &[(AssignmentId, Timestamp)],
 ) -> Result<(), sqlx::Error> {
     let (ids, at): (Vec<AssignmentId>, Vec<Timestamp>) = assignments.iter().copied().unzip();
     sqlx::query!(
-        "UPDATE usage_segments AS s
-         SET ended_at = GREATEST(s.started_at, s.rated_until, v.ended_at)
-         FROM unnest($1::uuid[], $2::timestamptz[]) AS v (id, ended_at)
-         WHERE s.assignment_id = v.id AND s.ended_at IS NULL",
+        "WITH ended AS (
+             UPDATE usage_segments AS s
+             SET ended_at = GREATEST(s.started_at, s.rated_until,
+                                     LEAST(v.ended_at, CASE WHEN s.kind = 'charged' THEN v.failed_at END))
+             FROM (SELECT u.id, u.ended_at,
+                          (SELECT min(d.failed_at)
+                           FROM assignment_devices AS h
+                           JOIN devices AS d ON d.id = h.device_id
+                           WHERE h.assignment_id = u.id) AS failed_at
+                   FROM unnest($1::uuid[], $2::timestamptz[]) AS u (id, ended_at)) AS v
+             WHERE s.assignment_id = v.id AND s.ended_at IS NULL
+             RETURNING s.team_id, s.user_id, s.job_id, s.attempt_id, s.assignment_id, s.pool_id, s.node_id, s.device_id,
+                 s.slot, s.mode, s.kind, s.gpus_milli, s.ended_at, v.ended_at AS until
+         )
+         INSERT INTO usage_segments (id, team_id, user_id, job_id, attempt_id, assignment_id, pool_id, node_id,
+                                     device_id, slot, mode, kind, gpus_milli, started_at, ended_at)
+         SELECT gen_random_uuid(), e.team_id, e.user_id, e.job_id, e.attempt_id, e.assignment_id, e.pool_id, e.node_id,
+                e.device_id, e.slot, e.mode, 'unreachable', e.gpus_milli, e.ended_at, e.until
+         FROM ended AS e
+         WHERE e.kind = 'charged' AND e.ended_at < e.until",
         &ids as &[AssignmentId],
         &at,
     )
     .execute(&mut **tx)
     .await?;
     Ok(())
+}
+
+/// Whether an assignment is held for its team now.
+pub async fn charged(tx: &mut Tx, assignment: AssignmentId) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"SELECT EXISTS (SELECT FROM usage_segments
+                          WHERE assignment_id = $1 AND ended_at IS NULL AND kind = 'charged') AS "charged!""#,
+        assignment as AssignmentId,
+    )
+    .fetch_one(&mut **tx)
+    .await
 }
 
 /// Ends the open segments of an assignment as [`close`] does, and follows each from where it

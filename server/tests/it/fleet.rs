@@ -277,6 +277,7 @@ impl Fleet {
             assignment,
             attempt,
             at_micros: 0,
+            kept_micros: 0,
             kind: kind.clone(),
         };
         let mut tx = self.app.db.begin_system().await.expect("a transaction");

@@ -403,7 +403,7 @@ pub fn refused(message: &str) -> wire::fact::Kind {
 }
 
 pub fn released() -> wire::fact::Kind {
-    wire::fact::Kind::Released(wire::Released {})
+    wire::fact::Kind::Released(wire::Released::default())
 }
 
 /// An inventory of so many H100.
@@ -417,9 +417,7 @@ pub fn inventory(name: &str, gpus: u32) -> wire::Inventory {
                 memory_mib: super::fleet::DEVICE_MIB,
                 pci_bus_id: format!("00000000:{index:02X}:00.0"),
                 health: "healthy".into(),
-                health_reason: String::new(),
-                finding: 0,
-                mig: None,
+                ..wire::Device::default()
             })
             .collect(),
         nvlink: vec![wire::Clique {

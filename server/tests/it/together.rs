@@ -111,6 +111,7 @@ fn fact(assignment: AssignmentId, attempt: AttemptId, kind: FactKind) -> Fact {
         assignment,
         attempt,
         at_micros: 0,
+        kept_micros: 0,
         kind,
     }
 }

@@ -1,6 +1,7 @@
 //! The fleet: every device as a cell, by pool and node.
 
 use askama::Template;
+use domain::state::DeviceHealth;
 
 use crate::draw::{self, Device, Holder, Html};
 use crate::parts::{State, Team};
@@ -94,6 +95,17 @@ impl FleetNode {
             .filter(|device| !device.usable())
             .map(|device| WHOLE - device.held_milli())
             .sum()
+    }
+
+    /// How its devices do, and how many of them do so, the worst first.
+    fn healths(&self) -> Vec<(DeviceHealth, usize)> {
+        use DeviceHealth::{Failed, Healthy, ModeChange, Suspect};
+        let count = |health| {
+            let alike = self.devices.iter().filter(|device| device.health == health);
+            (health, alike.count())
+        };
+        let counts = [Failed, Suspect, ModeChange, Healthy].map(count);
+        counts.into_iter().filter(|(_, count)| *count > 0).collect()
     }
 
     fn cells(&self, shell: &Shell) -> Html {

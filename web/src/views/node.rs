@@ -55,6 +55,10 @@ pub struct NodeView {
     pub work: Vec<NodeWork>,
     /// What happened to it, newest first.
     pub events: Vec<EventLine>,
+    /// Where the newest of that is, unless it is here.
+    pub newest: Option<String>,
+    /// Where what happened before is.
+    pub older: Option<String>,
     /// What the reader may do with it.
     pub actions: Vec<NodeAction>,
     /// What a drain would move, where the reader may drain.
@@ -100,7 +104,9 @@ pub struct NodeDevice {
     pub since: DateTime<Utc>,
     /// Whether a person has cleared what was found, and its node has yet to say so.
     pub cleared: bool,
-    /// Whether the reader may clear what was found of it.
+    /// What was found of it, by number.
+    pub found: Vec<NodeFinding>,
+    /// Whether the reader may clear that.
     pub clearable: bool,
     /// Its UUID.
     pub uuid: String,
@@ -114,6 +120,15 @@ pub struct NodeDevice {
     pub clique: Option<u32>,
     /// The mode's code in which it is given out now; a free one has none.
     pub mode: Option<String>,
+}
+
+/// Something that happened to a device and keeps it out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeFinding {
+    /// Its number.
+    pub number: i64,
+    /// In words.
+    pub reason: String,
 }
 
 /// Work on a device of the node.
@@ -173,6 +188,12 @@ impl NodeDevice {
     }
 
     /// Whether its health needs words.
+    /// Up to which number the reader may clear what was found of it, if so.
+    fn to_clear(&self) -> Option<i64> {
+        let newest = self.found.iter().map(|finding| finding.number).max();
+        newest.filter(|_| self.clearable)
+    }
+
     fn ill(&self) -> bool {
         self.cell.health != DeviceHealth::Healthy
     }

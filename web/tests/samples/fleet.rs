@@ -167,7 +167,14 @@ pub fn node() -> NodeView {
             .map(|cell| NodeDevice {
                 since: minutes_ago(90),
                 cleared: false,
-                clearable: cell.health == DeviceHealth::Suspect,
+                found: match cell.health {
+                    DeviceHealth::Suspect => vec![NodeFinding {
+                        number: 1_764_000_000_000_000,
+                        reason: "Xid 92: too many single-bit errors".into(),
+                    }],
+                    _ => Vec::new(),
+                },
+                clearable: true,
                 uuid: format!("GPU-5e0b1c2d-0000-4000-8000-00000000000{}", cell.index),
                 model: "NVIDIA H100 80GB HBM3".into(),
                 memory_mib: 81_559,
@@ -184,6 +191,8 @@ pub fn node() -> NodeView {
             actor: Some("admin".into()),
             detail: Some(Phrase::literal("driver 580.95.05")),
         }],
+        newest: None,
+        older: Some("/nodes/gpu-01?cursor=x".into()),
         intent_reason: None,
         deadline_at: Some(now() + Duration::hours(2)),
         actions: vec![NodeAction::Cordon, NodeAction::Drain],

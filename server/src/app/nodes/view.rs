@@ -7,6 +7,7 @@ use domain::sharing::SharingMode;
 use domain::spec::Runner;
 use domain::state::{AssignmentPhase, DeviceHealth, NodeIntent, Reachability};
 use domain::{MilliCpu, MilliGpu, Timestamp};
+use protocol::report::Finding;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -14,7 +15,7 @@ use utoipa::ToSchema;
 use crate::app::{AppError, Asker};
 use crate::store::Tx;
 use crate::store::devices::{self, DeviceRow, HeldShare, InUse};
-use crate::store::events::EventRow;
+use crate::store::events::{DETAIL, EventRow};
 use crate::store::nodes::{self, NodeRow};
 
 /// A machine.
@@ -106,11 +107,13 @@ pub struct Device {
     pub health: DeviceHealth,
     /// Why.
     pub health_reason: String,
+    /// The same with the processes that are named in it; for platform roles, null where none is.
+    pub health_detail: Option<String>,
     /// Since when.
     #[schema(value_type = String, format = DateTime)]
     pub health_at: Timestamp,
-    /// Whether something was found of it that keeps it out until a check has passed or a person clears it.
-    pub found: bool,
+    /// What was found of it and keeps it out until a check has passed or a person clears it, by number.
+    pub found: Vec<Found>,
     /// Whether a person has cleared what was found, and its node has yet to say so.
     pub cleared: bool,
     /// Its NUMA node.
@@ -124,6 +127,17 @@ pub struct Device {
     /// What is in use, slice by slice; what the asker may know nothing of is one slice
     /// without a holder.
     pub slices: Vec<DeviceSlice>,
+}
+
+/// Something that happened to a device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Found {
+    /// Rises with each of its node.
+    pub number: i64,
+    /// What the device is for it.
+    pub health: DeviceHealth,
+    /// In words.
+    pub reason: String,
 }
 
 /// A part of a device that is in use.
@@ -183,19 +197,24 @@ pub struct NodeEvent {
     pub data: Value,
 }
 
-impl From<EventRow> for NodeEvent {
-    fn from(row: EventRow) -> Self {
-        Self {
-            id: row.id,
-            at: row.at,
-            subject: row.subject,
-            subject_id: row.subject_id,
-            from: row.from_state,
-            to: row.to_state,
-            actor: row.actor_name,
-            reason: row.reason,
-            data: row.data,
-        }
+/// An event as the asker may see it: what names processes is for platform roles.
+pub(super) fn event(asker: &Asker, row: EventRow) -> NodeEvent {
+    let mut data = row.data;
+    if asker.platform_role.is_none()
+        && let Some(data) = data.as_object_mut()
+    {
+        data.remove(DETAIL);
+    }
+    NodeEvent {
+        id: row.id,
+        at: row.at,
+        subject: row.subject,
+        subject_id: row.subject_id,
+        from: row.from_state,
+        to: row.to_state,
+        actor: row.actor_name,
+        reason: row.reason,
+        data,
     }
 }
 
@@ -235,7 +254,7 @@ pub(super) async fn show(
                         group_of(&numa, device.index),
                         group_of(&nvlink, device.index),
                     );
-                    show_device(device, shares, used, groups)
+                    show_device(asker, device, shares, used, groups)
                 })
                 .collect();
             show_node(asker, row, devices)
@@ -281,7 +300,16 @@ fn show_node(asker: &Asker, row: NodeRow, devices: Vec<Device>) -> Node {
     }
 }
 
+fn show_finding(finding: Finding) -> Found {
+    Found {
+        number: finding.number,
+        health: finding.health,
+        reason: finding.reason,
+    }
+}
+
 fn show_device(
+    asker: &Asker,
     device: DeviceRow,
     shares: Vec<HeldShare>,
     used: Option<&InUse>,
@@ -308,8 +336,10 @@ fn show_device(
         memory_mib: device.memory_mib,
         health: device.health,
         health_reason: device.health_reason,
+        health_detail: Some(device.health_detail)
+            .filter(|detail| asker.platform_role.is_some() && !detail.is_empty()),
         health_at: device.health_at,
-        found: device.finding.is_some(),
+        found: device.findings.0.into_iter().map(show_finding).collect(),
         cleared: device
             .finding
             .is_some_and(|finding| finding <= device.cleared),
