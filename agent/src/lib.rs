@@ -29,3 +29,4 @@ mod proc;
 mod prune;
 mod removal;
 mod runs;
+mod telemetry;

@@ -83,6 +83,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     tokio::spawn(node::watch_memory(Arc::clone(&node)));
     tokio::spawn(node::watch_gate(Arc::clone(&node)));
     tokio::spawn(node::watch_probes(Arc::clone(&node)));
+    tokio::spawn(node::watch_samples(Arc::clone(&node)));
     let (commands, received) = mpsc::channel(COMMANDS_MAX);
     let reconciler = tokio::spawn(node::reconcile(Arc::clone(&node), adopted, received));
     tokio::spawn(Arc::clone(&keeper).run());

@@ -12,6 +12,7 @@ mod memory;
 mod probe;
 mod reconcile;
 mod rights;
+mod sampling;
 mod sweep;
 pub mod walls;
 mod wipe;
@@ -37,12 +38,14 @@ use crate::journal::{Journal, State};
 use crate::lease::Lease;
 use crate::mps::Mps;
 use crate::supervise::cgroup::Cgroups;
+use crate::telemetry::buffer::Buffer;
 
 pub use gate::watch as watch_gate;
 pub use layout::keep as keep_layout;
 pub use memory::watch as watch_memory;
 pub use probe::watch as watch_probes;
 pub use reconcile::{Command, reconcile};
+pub use sampling::watch as watch_samples;
 pub use sweep::recover;
 
 use walls::Walls;
@@ -64,6 +67,8 @@ pub struct Node {
     pub health: Arc<Health>,
     /// Keeps those out that are not free.
     pub gate: gate::Gate,
+    /// What they did, until it is sent.
+    pub samples: Buffer,
     /// Cuts them by MIG.
     pub cutter: Cutter,
     /// Shares them by MPS.
@@ -139,6 +144,7 @@ impl Node {
             gpus: parts.gpus,
             health: parts.health,
             gate: gate::Gate::default(),
+            samples: Buffer::default(),
             lease: parts.lease,
             cgroups: parts.cgroups,
             walls: parts.walls,
