@@ -1,5 +1,6 @@
 //! The agent's settings: a TOML file, and flags that win over it.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -56,6 +57,8 @@ pub struct Config {
     pub inventory_seconds: u64,
     /// How often what devices do is sampled, in seconds.
     pub sample_seconds: u64,
+    /// Where the agent tells scrapers what devices do, such as `127.0.0.1:9400`; by default nowhere.
+    pub metrics_listen: Option<SocketAddr>,
     /// How far the agent goes with MIG: `dynamic` changes the mode of idle devices, makes instances as
     /// jobs ask and unmakes those that nobody has; `static` uses the instances that are there; `never`
     /// does not drive MIG.
@@ -114,6 +117,7 @@ impl Default for Config {
             logs_days_max: 14,
             inventory_seconds: 5,
             sample_seconds: 15,
+            metrics_listen: None,
             mig: MigPolicy::default(),
             mig_layout: None,
             mig_config: None,

@@ -21,6 +21,7 @@ mod checkpoints;
 mod checksum;
 mod clock;
 mod connection;
+mod exporter;
 mod files;
 mod lease;
 mod mps;

@@ -28,6 +28,7 @@ use protocol::wire;
 use tokio::sync::watch;
 
 use crate::config::Config;
+use crate::exporter::Board;
 use crate::folders::Folders;
 use crate::gpus::Snapshot;
 use crate::gpus::cut::{Cutter, Rules};
@@ -69,6 +70,8 @@ pub struct Node {
     pub gate: gate::Gate,
     /// What they did, until it is sent.
     pub samples: Buffer,
+    /// What was read of them last, for scrapers.
+    pub board: Arc<Board>,
     /// Cuts them by MIG.
     pub cutter: Cutter,
     /// Shares them by MPS.
@@ -145,6 +148,7 @@ impl Node {
             health: parts.health,
             gate: gate::Gate::default(),
             samples: Buffer::default(),
+            board: Arc::default(),
             lease: parts.lease,
             cgroups: parts.cgroups,
             walls: parts.walls,

@@ -11,6 +11,8 @@ use domain::sharing::SharingMode;
 use protocol::wire;
 
 use super::{Node, memory};
+use crate::inventory;
+use crate::exporter::Told;
 use crate::journal::KeptDevice;
 use crate::telemetry::{Process, Readers, Reading};
 
@@ -35,7 +37,7 @@ pub async fn watch(node: Arc<Node>) {
         };
         let (of, taken) = (Arc::clone(&node), Instant::now());
         let sampled = tokio::task::spawn_blocking(move || {
-            let samples = sample(&of, &mut own);
+            let samples = sample(&of, taken, &mut own);
             (own, samples)
         });
         if let Ok((own, samples)) = sampled.await {
@@ -45,7 +47,7 @@ pub async fn watch(node: Arc<Node>) {
     }
 }
 
-fn sample(node: &Node, readers: &mut Readers) -> Vec<wire::DeviceSample> {
+fn sample(node: &Node, taken: Instant, readers: &mut Readers) -> Vec<wire::DeviceSample> {
     let answering: Vec<String> = node.gpus.borrow().answering.iter().cloned().collect();
     let readings = readers.read(&answering);
     let held = node.claims().all();
@@ -59,10 +61,50 @@ fn sample(node: &Node, readers: &mut Readers) -> Vec<wire::DeviceSample> {
         .collect();
     let samples = readings.iter().map(|(uuid, reading)| {
         let here = holders.iter().filter(|holder| holder.share.uuid == *uuid);
-        let work = here.map(|holder| of_holder(holder, reading)).collect();
+        let work: Vec<_> = here.map(|holder| (holder, of_holder(holder, reading))).collect();
+        node.board.put(uuid, taken, told(node, uuid, reading, &work));
+        let work = work.into_iter().map(|(_, work)| work).collect();
         of_device(uuid.clone(), reading, work)
     });
     samples.collect()
+}
+
+/// What scrapers are told: of a device that one job has whole its series are labelled as the job's.
+fn told(
+    node: &Node,
+    uuid: &str,
+    reading: &Reading,
+    work: &[(&Holder, wire::WorkSample)],
+) -> Told {
+    let own = |name, value: &str| (name, value.to_owned());
+    let mut labels = vec![own("UUID", uuid), own("Hostname", &inventory::host_name())];
+    if let Some(device) = node.gpus.borrow().device(uuid) {
+        labels.push(("gpu", device.index.to_string()));
+        labels.push(("device", format!("nvidia{}", device.index)));
+        labels.push(own("modelName", &device.product_name));
+        labels.push(own("pci_bus_id", &device.pci_bus_id));
+    }
+    let state = node.journal.state();
+    let of = |holder: &Holder| {
+        let kept = state.kept.get(&holder.id);
+        let kept = kept.map(|kept| [own("team", &kept.team), ("job", kept.job_id.to_string()), own("job_name", &kept.job_name)]);
+        kept.into_iter().flatten().collect::<Vec<_>>()
+    };
+    let jobs = work.iter().map(|(holder, sample)| {
+        let labels = labels.iter().cloned().chain(of(holder));
+        (labels.collect(), sample.clone())
+    });
+    let jobs = jobs.collect();
+    if let [(holder, _)] = work
+        && holder.share.mode == SharingMode::Exclusive
+    {
+        labels.extend(of(holder));
+    }
+    Told {
+        labels,
+        reading: reading.clone(),
+        work: jobs,
+    }
 }
 
 fn of_device(uuid: String, reading: &Reading, work: Vec<wire::WorkSample>) -> wire::DeviceSample {

@@ -36,7 +36,7 @@ pub enum Step {
 
 impl Step {
     /// How long one is; of samples the shortest that agents take.
-    fn length(self) -> TimeDelta {
+    pub fn length(self) -> TimeDelta {
         match self {
             Self::Sample => TimeDelta::seconds(1),
             Self::Minute => TimeDelta::minutes(1),

@@ -14,11 +14,12 @@ use web::views::{Leaving, NodeAction, NodeDevice, NodeNote, NodeView, NodeWork};
 use super::fleet::{cell, holder};
 use super::jobs::Teams;
 use super::visit::{Posted, Visit};
-use super::{Nothing, PageError, page};
+use super::{Nothing, PageError, page, utilisation};
 use crate::app::authorise::{Action, Target, may};
 use crate::app::idempotency::Repeat;
 use crate::app::nodes::{self, Node, NodeEvent, NodeWish, Reason};
 use crate::app::page::PageAsk;
+use crate::app::telemetry::{self, TelemetryAsk};
 use crate::app::{App, AppError, Asker, planning};
 
 /// Events on a node's page; older ones are had by REST.
@@ -36,6 +37,7 @@ pub async fn show_node(
     let name = read_node(&name)?;
     let asker = &visit.asker;
     let node = nodes::get(&app, asker, &name).await?;
+    let told_of = telemetry::of_node(&app, asker, &name, TelemetryAsk::default()).await?;
     let teams = Teams::load(&app, asker).await?;
     let events = nodes::events(&app, asker, &name, &PageAsk::new(Some(EVENTS_SHOWN), None)?)
         .await?
@@ -71,6 +73,7 @@ pub async fn show_node(
             .collect(),
         notes: notes(&node),
         warnings: node.warnings.clone(),
+        utilisation: utilisation::of_node(&told_of),
         work: work(&node, &teams),
         devices: devices(asker, &node, &teams),
         intent_reason: told(&node.intent_reason),

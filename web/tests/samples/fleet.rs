@@ -145,6 +145,7 @@ pub fn node() -> NodeView {
         modes: vec!["exclusive".into(), "time_slice".into()],
         notes: vec![NodeNote::NoIsolation],
         warnings: vec!["jobs share the machine's /tmp, since private_tmp is false".into()],
+        utilisation: Some(super::jobs::utilisation()),
         work: vec![
             NodeWork {
                 device: 0,
