@@ -1,5 +1,6 @@
 //! The agent's settings: a TOML file, and flags that win over it.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ use crate::supervise::cgroup;
 pub const STATE_DIR: &str = "/var/lib/allotment-agent";
 /// Most device files and folders of them that all jobs may open: a machine has a handful of kinds.
 const DEVICE_FILES_MAX: usize = 64;
+/// Longest pace of samples: means of minutes need one in each.
+const SAMPLE_SECONDS_MAX: u64 = 60;
 /// A day, in seconds.
 pub const SECONDS_PER_DAY: u64 = 24 * 3600;
 
@@ -57,6 +60,10 @@ pub struct Config {
     pub logs_days_max: u32,
     /// How often GPUs are looked at, in seconds.
     pub inventory_seconds: u64,
+    /// How often what devices do is sampled, in seconds.
+    pub sample_seconds: u64,
+    /// Where the agent tells scrapers what devices do, such as `127.0.0.1:9400`; by default nowhere.
+    pub metrics_listen: Option<SocketAddr>,
     /// How far the agent goes with MIG: `dynamic` changes the mode of idle devices, makes instances as
     /// jobs ask and unmakes those that nobody has; `static` uses the instances that are there; `never`
     /// does not drive MIG.
@@ -121,6 +128,8 @@ impl Default for Config {
             logs_bytes_max: 10 * 1024 * 1024 * 1024,
             logs_days_max: 14,
             inventory_seconds: 5,
+            sample_seconds: 15,
+            metrics_listen: None,
             mig: MigPolicy::default(),
             mig_layout: None,
             mig_config: None,
@@ -219,6 +228,10 @@ impl Config {
         if self.inventory_seconds == 0 {
             return refuse("inventory_seconds", "0".to_owned(), "at least 1");
         }
+        if !(1..=SAMPLE_SECONDS_MAX).contains(&self.sample_seconds) {
+            let remedy = format!("1 to {SAMPLE_SECONDS_MAX}");
+            return refuse("sample_seconds", self.sample_seconds.to_string(), &remedy);
+        }
         if self.cpus == Some(0) {
             return refuse("cpus", "0".to_owned(), "at least 1");
         }
@@ -288,6 +301,11 @@ impl Config {
         Duration::from_secs(self.memory_grace_seconds)
     }
 
+    /// How often what devices do is sampled.
+    pub fn sample_pace(&self) -> Duration {
+        Duration::from_secs(self.sample_seconds)
+    }
+
     /// How often GPUs are looked at.
     pub fn inventory_pace(&self) -> Duration {
         Duration::from_secs(self.inventory_seconds)
@@ -323,6 +341,7 @@ mod tests {
             ("work_roots = ['data']", "work_roots"),
             (r#"work_roots = ["/a\nb"]"#, "work_roots"),
             ("inventory_seconds = 0", "inventory_seconds"),
+            ("sample_seconds = 61", "sample_seconds"),
             ("cgroup_parent = '../x'", "cgroup_parent"),
             ("device_files = ['dev/fuse']", "device_files"),
             ("dev_root = 'dev'", "dev_root"),

@@ -20,7 +20,7 @@ use crate::lease::Lease;
 use crate::node::walls::Walls;
 use crate::node::{self, Node, Parts};
 use crate::supervise::cgroup::Cgroups;
-use crate::{checkpoints, gpus, proc, prune};
+use crate::{checkpoints, exporter, gpus, proc, prune};
 
 /// Longest wait for the first look at the GPUs before the server is told what is known
 /// from before, as suspect: a driver that loads takes some seconds, and a node that says nothing
@@ -40,6 +40,10 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
             "the agent is not root, so that jobs of all teams would run as one user: run it as root, or accept that with --allow-unisolated"
         );
     }
+    let scraped = match config.metrics_listen {
+        Some(address) => Some(exporter::open(address).await?),
+        None => None,
+    };
     let folders = Folders::prepare(&config.state_dir, config.checkpoint_root.as_deref())?;
     let _lock = folders.lock()?;
     folders.check_unwritable()?;
@@ -94,6 +98,10 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     tokio::spawn(node::watch_gate(Arc::clone(&node)));
     tokio::spawn(node::watch_disk(Arc::clone(&node)));
     tokio::spawn(node::watch_probes(Arc::clone(&node)));
+    tokio::spawn(node::watch_samples(Arc::clone(&node)));
+    if let Some(listener) = scraped {
+        tokio::spawn(exporter::serve(listener, Arc::clone(&node.board)));
+    }
     let (commands, received) = mpsc::channel(COMMANDS_MAX);
     let reconciler = tokio::spawn(node::reconcile(Arc::clone(&node), adopted, received));
     tokio::spawn(Arc::clone(&keeper).run());

@@ -18,6 +18,7 @@ pub mod replicas {
 pub mod desired;
 pub mod mig;
 pub mod report;
+pub mod samples;
 
 /// Largest message either side accepts, in bytes: well above [`desired::SET_BYTES_MAX`], by which
 /// the largest messages are cut.

@@ -12,6 +12,7 @@ use domain::state::{AssignmentPhase, DeviceHealth};
 use serde::{Deserialize, Serialize};
 
 use crate::mig::{self, MigSlice};
+use crate::samples::{self, DeviceSample};
 use crate::{Malformed, wire};
 
 /// Most devices of a node; the largest machines sold have 16, and a MIG-cut one is still one.
@@ -44,6 +45,8 @@ pub enum Message {
     Facts(Vec<Fact>),
     /// A piece of a log.
     LogChunk(LogChunk),
+    /// What devices did.
+    Samples(Vec<DeviceSample>),
 }
 
 /// What a node says when its stream begins.
@@ -307,6 +310,7 @@ impl Message {
                     end: chunk.end,
                     error: text(chunk.error),
                 }),
+                Wire::Samples(samples) => Self::Samples(samples::check(samples)?),
             },
         )
     }
@@ -418,10 +422,6 @@ impl DiskFull {
 
 impl Device {
     fn check(device: wire::Device) -> Result<Self, Malformed> {
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-        if device.uuid.is_empty() || device.uuid.len() > 96 || !device.uuid.bytes().all(plain) {
-            return Err(Malformed::invalid("device.uuid", device.uuid));
-        }
         if device.index as usize >= DEVICES_MAX {
             return Err(Malformed::invalid("device.index", device.index));
         }
@@ -430,7 +430,7 @@ impl Device {
             return Err(Malformed::invalid("device.memory_mib", memory_mib));
         }
         Ok(Self {
-            uuid: device.uuid,
+            uuid: uuid(device.uuid)?,
             index: device.index,
             product_name: text(device.product_name),
             memory_mib,
@@ -457,6 +457,15 @@ fn check_findings(findings: Vec<wire::Finding>) -> Result<Vec<Finding>, Malforme
     let mut findings = findings.collect::<Result<Vec<_>, _>>()?;
     findings.sort_by_key(|finding| finding.number);
     Ok(findings)
+}
+
+/// A device's UUID as NVML writes them.
+pub(crate) fn uuid(uuid: String) -> Result<String, Malformed> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    if uuid.is_empty() || uuid.len() > 96 || !uuid.bytes().all(plain) {
+        return Err(Malformed::invalid("device.uuid", uuid));
+    }
+    Ok(uuid)
 }
 
 fn check_facts(facts: Vec<wire::Fact>) -> Result<Vec<Fact>, Malformed> {
@@ -525,7 +534,7 @@ fn check_cliques(
     Ok(checked)
 }
 
-fn bounded(field: &'static str, count: usize, max: usize) -> Result<(), Malformed> {
+pub(crate) fn bounded(field: &'static str, count: usize, max: usize) -> Result<(), Malformed> {
     if count > max {
         return Err(Malformed::invalid(
             field,
@@ -535,7 +544,7 @@ fn bounded(field: &'static str, count: usize, max: usize) -> Result<(), Malforme
     Ok(())
 }
 
-fn amount(field: &'static str, value: i64) -> Result<i64, Malformed> {
+pub(crate) fn amount(field: &'static str, value: i64) -> Result<i64, Malformed> {
     if (0..=AMOUNT_MAX).contains(&value) {
         Ok(value)
     } else {
@@ -547,7 +556,7 @@ fn count(field: &'static str, value: u64) -> Result<i64, Malformed> {
     i64::try_from(value).map_err(|_| Malformed::invalid(field, value))
 }
 
-fn parsed<T: FromStr>(field: &'static str, value: &str) -> Result<T, Malformed> {
+pub(crate) fn parsed<T: FromStr>(field: &'static str, value: &str) -> Result<T, Malformed> {
     if value.is_empty() {
         return Err(Malformed::Missing(field));
     }

@@ -235,12 +235,24 @@ pub struct Limits {
 pub struct Retention {
     /// Versions of policies; the newest of each object stays for ever.
     pub policy_versions_days: i64,
+    /// Samples of what devices do, as they come.
+    pub samples_days: i64,
+    /// What minutes of them come to.
+    pub sample_minutes_days: i64,
+    /// What hours come to.
+    pub sample_hours_days: i64,
+    /// What days come to.
+    pub sample_days_days: i64,
 }
 
 impl Default for Retention {
     fn default() -> Self {
         Self {
             policy_versions_days: 730,
+            samples_days: 7,
+            sample_minutes_days: 31,
+            sample_hours_days: 400,
+            sample_days_days: 1_830,
         }
     }
 }

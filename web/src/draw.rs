@@ -1,5 +1,6 @@
 //! The geometry of drawings: device cells, quota bars, squares, timelines, as SVG of numbers only.
 
+mod chart;
 mod devices;
 mod elements;
 mod quota;
@@ -7,6 +8,7 @@ mod timeline;
 
 use std::fmt::Write as _;
 
+pub use chart::{Line, chart};
 pub(crate) use devices::device;
 pub use devices::{Device, Holder, Share, devices};
 pub use elements::{element_class, elements};

@@ -102,6 +102,15 @@ pub fn tells_small<'a>(costs: impl IntoIterator<Item = &'a Cost>) -> bool {
 }
 
 impl Messages {
+    /// A share, in thousandths: `68%`; where it is under one in a hundred `0.4%`.
+    pub fn share(&self, milli: i64) -> Phrase {
+        let shown = match milli {
+            1..10 => format!("0.{milli}"),
+            _ => ((milli + 5) / 10).to_string(),
+        };
+        self.say("unit.share").with("n", shown)
+    }
+
     /// An amount with its unit: `2 GPUs`, `0.125 GPU`.
     pub fn gpus(&self, milli: impl Whole) -> Phrase {
         let milli = milli.whole();

@@ -26,6 +26,7 @@ mod team;
 mod teams;
 mod told;
 mod users;
+mod utilisation;
 mod waits;
 mod why;
 mod windows;
@@ -64,6 +65,7 @@ pub use submit::{
 pub use team::{MemberForm, MemberRow, QuotaRow, SpendLine, TeamView, UserSpend};
 pub use teams::{TeamFigures, TeamForm, TeamRow, TeamsView};
 pub use users::{UserForm, UserRow, UsersView};
+pub use utilisation::{Utilisation, UtilisationStep};
 pub use waits::{WaitCause, WaitHistory, WaitStretch};
 pub use why::{Accuracy, Holders, Remedy, Wait, Why};
 pub use windows::{

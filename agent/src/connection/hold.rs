@@ -9,7 +9,7 @@ use futures_util::stream::{PollNext, select_with_strategy};
 use protocol::desired::{DesiredSet, GRACE_MS_MAX};
 use protocol::wire::agents_client::AgentsClient;
 use protocol::wire::{
-    Facts, FactsAcknowledged, FromAgent, Heartbeat, Hello, LeaseRenewed, ToAgent, Welcome,
+    Facts, FactsAcknowledged, FromAgent, Heartbeat, Hello, LeaseRenewed, Samples, ToAgent, Welcome,
     from_agent, to_agent,
 };
 use tokio::sync::mpsc;
@@ -31,6 +31,8 @@ const LOG_OUT_MAX: usize = 4;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Facts in one message.
 const FACTS_AT_ONCE: usize = 256;
+/// Samples in one message.
+const SAMPLES_AT_ONCE: usize = 512;
 /// Unacknowledged facts are sent again after so long.
 const RESEND: Duration = Duration::from_secs(30);
 /// Heartbeats that may go unanswered before the connection is given up.
@@ -183,6 +185,7 @@ impl Connection<'_> {
                     changed.context("no GPUs are read any more")?;
                     self.send_inventory().await?;
                 }
+                () = node.samples.filled() => self.send_samples().await?,
                 changed = kept_out.changed() => {
                     changed.context("nobody looks after devices any more")?;
                     self.send_inventory().await?;
@@ -218,6 +221,18 @@ impl Connection<'_> {
     async fn send_inventory(&self) -> anyhow::Result<()> {
         let now = inventory(&self.connector.node, &self.connector.machine);
         send(&self.out, from_agent::Message::Inventory(now)).await
+    }
+
+    async fn send_samples(&self) -> anyhow::Result<()> {
+        loop {
+            let samples = &self.connector.node.samples;
+            let devices = samples.take(SAMPLES_AT_ONCE, Instant::now());
+            if devices.is_empty() {
+                return Ok(());
+            }
+            let message = from_agent::Message::Samples(Samples { devices });
+            send(&self.out, message).await?;
+        }
     }
 
     async fn send_facts(&mut self) -> anyhow::Result<()> {

@@ -52,7 +52,8 @@ pub fn pids(device: &Device<'_>) -> Result<Vec<u32>, NvmlError> {
     Ok(pids)
 }
 
-fn processes(device: &Device<'_>) -> Result<Vec<ProcessInfo>, NvmlError> {
+/// The processes on a device as its driver lists them; one may be in several lists.
+pub(crate) fn processes(device: &Device<'_>) -> Result<Vec<ProcessInfo>, NvmlError> {
     let lists = [
         device.running_compute_processes(),
         device.running_graphics_processes(),

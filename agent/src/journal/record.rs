@@ -61,6 +61,12 @@ pub struct Kept {
     pub attempt_id: AttemptId,
     /// Its job.
     pub job_id: JobId,
+    /// The job's name, for people; empty of what an older agent accepted.
+    #[serde(default)]
+    pub job_name: String,
+    /// The job's team, likewise.
+    #[serde(default)]
+    pub team: String,
     /// Its shares of devices.
     pub devices: Vec<KeptDevice>,
     /// When it was accepted, by the wall clock.
@@ -108,6 +114,8 @@ impl Kept {
             assignment_id: assignment.id,
             attempt_id: assignment.attempt_id,
             job_id: assignment.job_id,
+            job_name: assignment.job_name.to_string(),
+            team: assignment.team.to_string(),
             devices: devices.collect(),
             at_micros,
             started: false,

@@ -7,6 +7,8 @@ fn kept(id: AssignmentId) -> Kept {
         assignment_id: id,
         attempt_id: AttemptId::new(),
         job_id: JobId::new(),
+        job_name: "a".to_owned(),
+        team: "vision".to_owned(),
         devices: vec![KeptDevice {
             uuid: "GPU-1".to_owned(),
             mode: domain::sharing::SharingMode::Exclusive,

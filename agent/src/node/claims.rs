@@ -110,6 +110,13 @@ impl Claims {
             .collect()
     }
 
+    /// Each share with its holder.
+    pub fn all(&self) -> Vec<(AssignmentId, KeptDevice)> {
+        let all = self.by_assignment.iter();
+        all.flat_map(|(id, held)| held.iter().map(|held| (*id, held.clone())))
+            .collect()
+    }
+
     /// All that have something, or are about to leave.
     pub fn holders(&self) -> Vec<AssignmentId> {
         self.by_assignment.keys().copied().collect()

@@ -138,7 +138,7 @@ fn stop(node: &Node, id: AssignmentId, run: &RunFolder, message: String) {
 }
 
 /// The processes of a run: what descends from its supervisor, or bears its mark.
-fn pids(run: &RunFolder) -> BTreeSet<i32> {
+pub(super) fn pids(run: &RunFolder) -> BTreeSet<i32> {
     let mut pids = BTreeSet::new();
     if let Ok(Some(claim)) = run.claim() {
         pids.extend(proc::descendants(claim.pid).iter().map(|seen| seen.pid));

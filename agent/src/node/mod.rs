@@ -13,6 +13,7 @@ mod memory;
 mod probe;
 mod reconcile;
 mod rights;
+mod sampling;
 mod sweep;
 pub mod walls;
 mod wipe;
@@ -28,6 +29,7 @@ use protocol::wire;
 use tokio::sync::watch;
 
 use crate::config::Config;
+use crate::exporter::Board;
 use crate::folders::Folders;
 use crate::gpus::Snapshot;
 use crate::gpus::cut::{Cutter, Rules};
@@ -38,6 +40,7 @@ use crate::journal::{Journal, State};
 use crate::lease::Lease;
 use crate::mps::{self, Mps};
 use crate::supervise::cgroup::Cgroups;
+use crate::telemetry::buffer::Buffer;
 
 pub use disk::watch as watch_disk;
 pub use gate::watch as watch_gate;
@@ -45,6 +48,7 @@ pub use layout::keep as keep_layout;
 pub use memory::watch as watch_memory;
 pub use probe::watch as watch_probes;
 pub use reconcile::{Command, reconcile};
+pub use sampling::watch as watch_samples;
 pub use sweep::recover;
 
 use walls::Walls;
@@ -70,6 +74,10 @@ pub struct Node {
     pub disk: disk::Disk,
     /// What is to be said of the machine's clock.
     pub clock_warning: watch::Sender<Option<String>>,
+    /// What they did, until it is sent.
+    pub samples: Buffer,
+    /// What was read of them last, for scrapers.
+    pub board: Arc<Board>,
     /// Cuts them by MIG.
     pub cutter: Cutter,
     /// Shares them by MPS.
@@ -155,6 +163,8 @@ impl Node {
             gpus: parts.gpus,
             health: parts.health,
             gate: gate::Gate::default(),
+            samples: Buffer::default(),
+            board: Arc::default(),
             lease: parts.lease,
             cgroups: parts.cgroups,
             walls: parts.walls,

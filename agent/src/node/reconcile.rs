@@ -390,6 +390,8 @@ mod tests {
             assignment_id: AssignmentId::new(),
             attempt_id: AttemptId::new(),
             job_id: JobId::new(),
+            job_name: String::new(),
+            team: String::new(),
             devices: vec![KeptDevice {
                 uuid: "GPU-1".to_owned(),
                 mode: domain::sharing::SharingMode::Exclusive,

@@ -320,6 +320,7 @@ impl Fake {
                         }));
                     }
                 }
+                Some(from_agent::Message::Samples(_)) => {}
                 Some(from_agent::Message::Facts(facts)) => {
                     let journal_id = inner
                         .hellos

@@ -189,6 +189,8 @@ async fn nothing_is_run_again_after_the_machine_restarted() {
             assignment_id: id,
             attempt_id: attempt,
             job_id: job.job_id.parse().expect("an id"),
+            job_name: job.job_name.clone(),
+            team: job.team.clone(),
             devices: Vec::new(),
             at_micros: 1,
             started: false,

@@ -19,6 +19,7 @@ use super::facts::Source;
 use super::hello::{self, Begun, HelloError};
 use super::inbox::Inbox;
 use super::logs::Reads;
+use super::samples;
 use super::writer::Writer;
 use crate::app::links::LogRequest;
 use crate::store::events::Actor;
@@ -265,6 +266,10 @@ impl<'a> Connection<'a> {
             }
             Message::Inventory(inventory) => {
                 self.inbox.put_inventory(inventory);
+                Ok(())
+            }
+            Message::Samples(samples) => {
+                samples::put(&self.shared.samples, self.beat.node_id, samples);
                 Ok(())
             }
             Message::LogChunk(chunk) => match self.reads.pass(chunk) {

@@ -19,7 +19,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::admit::incoming;
 use super::authority::Authority;
 use super::connections::Connections;
-use super::{Shared, beats, connection, dispatch, enrol, group, replicas};
+use super::{Shared, beats, connection, dispatch, enrol, group, replicas, samples};
 use crate::app::App;
 use crate::store;
 
@@ -69,6 +69,7 @@ pub async fn start(app: App, over: CancellationToken) -> anyhow::Result<Listenin
     let shared = Shared {
         beats: beats::start(app.clone(), over.clone()),
         facts: group::start(app.clone(), over.clone()),
+        samples: samples::start(app.clone(), over.clone()),
         app: app.clone(),
         authority: authority.clone(),
         connections: Arc::new(Connections::default()),

@@ -19,6 +19,7 @@ mod losses;
 mod models;
 mod refusals;
 mod replicas;
+mod samples;
 mod writer;
 
 use std::sync::Arc;
@@ -42,6 +43,7 @@ struct Shared {
     connections: Arc<Connections>,
     beats: mpsc::Sender<Heartbeat>,
     facts: mpsc::Sender<group::Told>,
+    samples: mpsc::Sender<samples::Told>,
     refusals: Arc<Refusals>,
     over: CancellationToken,
 }

@@ -33,6 +33,7 @@ pub mod prices;
 pub mod problem;
 pub mod reply;
 pub mod teams;
+pub mod telemetry;
 pub mod usage;
 pub mod users;
 pub mod windows;
@@ -56,6 +57,7 @@ fn operations() -> OpenApiRouter<App> {
         .merge(jobs::routes())
         .merge(evictions::routes())
         .merge(logs::routes())
+        .merge(telemetry::routes())
         .merge(nodes::routes())
         .merge(usage::routes())
         .merge(planning::routes())

@@ -144,12 +144,14 @@ actions! {
     ClearDevice "clear_device" Platform(STEER);
     UpdateNode "update_node" Platform(STEER);
     ListNodeEvents "list_node_events" SignedIn;
+    GetNodeTelemetry "get_node_telemetry" SignedIn;
     CreateJoinToken "create_join_token" Platform(STEER);
 
     SubmitJob "submit_job" Team(Member, STEER);
     SubmitJobs "submit_jobs" Team(Member, STEER);
     DryRunJob "dry_run_job" Team(Member, STEER);
     ListJobs "list_jobs" SignedIn;
+    GetJobTelemetry "get_job_telemetry" Team(Viewer, SEE);
     GetJob "get_job" Team(Viewer, SEE);
     UpdateJob "update_job" Work(STEER);
     CancelJob "cancel_job" Work(STEER);

@@ -47,6 +47,7 @@ pub mod spend;
 pub mod statements;
 pub mod streams;
 pub mod teams;
+pub mod telemetry;
 pub mod throttle;
 pub mod usage;
 pub mod users;

@@ -99,7 +99,7 @@ async fn read(tx: &mut Tx, asker: &Asker, name: &Name) -> Result<Node, AppError>
         .ok_or_else(|| AppError::not_found("node", name))
 }
 
-async fn find(tx: &mut Tx, name: &Name) -> Result<NodeRow, AppError> {
+pub(super) async fn find(tx: &mut Tx, name: &Name) -> Result<NodeRow, AppError> {
     store::nodes::find_by_name(tx, name.as_str())
         .await?
         .ok_or_else(|| AppError::not_found("node", name))

@@ -5,6 +5,7 @@
 
 mod leases;
 mod leaving;
+pub mod reckoning;
 mod refusing;
 pub mod retention;
 mod windows;
@@ -26,6 +27,8 @@ const RESTS: u32 = 9;
 const RETENTION_EVERY: Duration = Duration::from_secs(60);
 /// How often segments become ledger entries; they cover full hours, so that seconds do not matter.
 const RATING_EVERY: Duration = Duration::from_secs(5);
+/// How often samples are reckoned up; minutes are, so that seconds do not matter.
+const RECKONING_EVERY: Duration = Duration::from_secs(5);
 /// How often bookings are compared with what there is: they are made days ahead.
 const BOOKINGS_EVERY: Duration = Duration::from_secs(5);
 /// Heartbeats that a node may miss before this replica believes its own view of it, counted
@@ -45,6 +48,7 @@ async fn work(app: App) {
     let mut steady = Steady::new(&app);
     let mut rated = Instant::now();
     let mut swept = Instant::now();
+    let mut reckoned = Instant::now();
     let mut booked = Instant::now();
     loop {
         tokio::select! {
@@ -65,6 +69,10 @@ async fn work(app: App) {
             if let Err(error) = bookings::watch(&app).await {
                 tracing::warn!(reconciler = "bookings", %error, "a reconciler could not finish its round");
             }
+        }
+        if reckoned.elapsed() >= RECKONING_EVERY {
+            reckoned = Instant::now();
+            round.push(("samples", reckoning::reckon(&app).await.map_err(Into::into)));
         }
         if swept.elapsed() >= RETENTION_EVERY {
             swept = Instant::now();

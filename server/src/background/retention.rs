@@ -2,7 +2,9 @@
 //! versions of policies.
 
 use crate::app::App;
-use crate::store::{self, changes, idempotency, sessions, versions};
+use domain::Timestamp;
+
+use crate::store::{self, Tx, changes, idempotency, samples, sessions, versions};
 
 /// Answers to requests with an Idempotency-Key are kept for so long.
 const IDEMPOTENCY_HOURS: i64 = 24;
@@ -20,5 +22,22 @@ pub async fn sweep(app: &App) -> Result<(), sqlx::Error> {
     sessions::clear(&mut tx, now - chrono::TimeDelta::days(SESSIONS_DAYS)).await?;
     let kept = chrono::TimeDelta::days(app.config.retention.policy_versions_days);
     versions::clear(&mut tx, now - kept, VERSIONS_AT_ONCE).await?;
+    tx.commit().await?;
+    // Apart: what waits for the tables of samples waits for nothing else.
+    let mut tx = app.db.begin_system().await?;
+    tend_samples(&mut tx, app, now).await?;
     tx.commit().await
+}
+
+/// Makes room for samples to come, and removes those that are kept no longer.
+pub async fn tend_samples(tx: &mut Tx, app: &App, now: Timestamp) -> Result<(), sqlx::Error> {
+    let kept = &app.config.retention;
+    let from = |days| now - chrono::TimeDelta::days(days);
+    samples::tend(tx, from(kept.samples_days), from(kept.sample_minutes_days)).await?;
+    samples::forget(
+        tx,
+        from(kept.sample_hours_days),
+        from(kept.sample_days_days),
+    )
+    .await
 }

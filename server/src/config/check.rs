@@ -29,6 +29,8 @@ const EVENT_STREAMS: RangeInclusive<usize> = 1..=10_000;
 const TRUSTED_PROXIES: RangeInclusive<usize> = 0..=256;
 /// What was changed in the last month is asked for; more than a century no database has seen.
 const VERSION_DAYS: RangeInclusive<i64> = 30..=36_600;
+/// From a day to more than anybody keeps.
+const SAMPLE_DAYS: RangeInclusive<i64> = 1..=36_500;
 /// An agent reads so many in all.
 const LOGS: RangeInclusive<usize> = 1..=64;
 
@@ -70,6 +72,17 @@ impl Config {
             retention.policy_versions_days,
             VERSION_DAYS,
         )?;
+        for (field, days) in [
+            ("retention.samples_days", retention.samples_days),
+            (
+                "retention.sample_minutes_days",
+                retention.sample_minutes_days,
+            ),
+            ("retention.sample_hours_days", retention.sample_hours_days),
+            ("retention.sample_days_days", retention.sample_days_days),
+        ] {
+            within(field, days, SAMPLE_DAYS)?;
+        }
         within("unix_user_base", self.unix_user_base, UNIX_USER_BASE)
     }
 }
@@ -155,6 +168,8 @@ mod tests {
             ("limits", "event_streams_per_person", "0"),
             ("limits", "logs_per_person", "65"),
             ("retention", "policy_versions_days", "29"),
+            ("retention", "samples_days", "0"),
+            ("retention", "sample_hours_days", "36501"),
             ("", "unix_user_base", "0"),
         ] {
             let config = with(table, &format!("{key} = {value}")).expect("read");

@@ -2,6 +2,7 @@
 
 use axum::extract::State;
 use axum::response::Response;
+use domain::sharing::SharingMode;
 use domain::state::{NodeIntent, Reachability};
 use web::draw::{self, Share};
 use web::parts::State as Shown;
@@ -108,10 +109,16 @@ pub fn cell(node: &Node, device: &Device, teams: &Teams) -> draw::Device {
                 holder: holder(slice, teams),
                 milli: u32::try_from(slice.gpus.milli()).unwrap_or(0),
                 mode: slice.mode,
-                used_percent: None,
+                used_percent: used_percent(device, slice.mode),
             })
             .collect(),
     }
+}
+
+/// What a device did is the doing of who has it whole; of parts it says nothing.
+fn used_percent(device: &Device, mode: SharingMode) -> Option<u8> {
+    let load = device.load_permille.filter(|_| mode == SharingMode::Exclusive)?;
+    u8::try_from((load + 5) / 10).ok()
 }
 
 /// Who holds a slice, as far as the reader may know.

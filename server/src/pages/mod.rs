@@ -45,6 +45,7 @@ mod team;
 mod teams;
 mod told;
 mod users;
+mod utilisation;
 mod visit;
 mod week_grid;
 mod window_fields;

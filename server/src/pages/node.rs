@@ -17,11 +17,12 @@ use super::fleet::{cell, holder};
 use super::form::minutes;
 use super::jobs::Teams;
 use super::visit::{Posted, Visit};
-use super::{Nothing, PageError, page};
+use super::{Nothing, PageError, page, utilisation};
 use crate::app::authorise::{Action, Target, may};
 use crate::app::idempotency::Repeat;
 use crate::app::nodes::{self, Clear, Node, NodeEvent, NodeWish, Reason};
 use crate::app::page::PageAsk;
+use crate::app::telemetry::{self, TelemetryAsk};
 use crate::app::{App, AppError, Asker, planning};
 use crate::front::fields::read_query;
 
@@ -49,6 +50,7 @@ pub async fn show_node(
     let query: NodeQuery = read_query(&uri)?;
     let asker = &visit.asker;
     let node = nodes::get(&app, asker, &name).await?;
+    let told_of = telemetry::of_node(&app, asker, &name, TelemetryAsk::default()).await?;
     let teams = Teams::load(&app, asker).await?;
     let ask = PageAsk::new(Some(EVENTS_SHOWN), query.cursor.clone())?;
     let events = nodes::events(&app, asker, &name, &ask).await?;
@@ -87,6 +89,7 @@ pub async fn show_node(
             .as_ref()
             .map(|full| (full.free_mib, full.needed_mib)),
         warnings: node.warnings.clone(),
+        utilisation: utilisation::of_node(&told_of),
         work: work(&node, &teams),
         devices: devices(asker, &node, &teams),
         intent_reason: told(&node.intent_reason),

@@ -32,6 +32,8 @@ pub mod pools;
 pub mod prices;
 pub mod quotas;
 pub mod replicas;
+pub mod sampled;
+pub mod samples;
 pub mod schema;
 pub mod segments;
 pub mod sessions;

@@ -65,6 +65,7 @@ mod slow;
 mod specs;
 mod statements;
 mod stops;
+mod telemetry;
 mod telling;
 mod together;
 mod told;

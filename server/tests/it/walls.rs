@@ -12,8 +12,9 @@ async fn tables_of_teams(owner: &PgPool) -> Vec<String> {
     sqlx::query_scalar!(
         r#"SELECT c.table_name::text AS "name!"
            FROM information_schema.columns AS c
-           JOIN pg_tables AS t ON t.schemaname = c.table_schema AND t.tablename = c.table_name
-           WHERE c.table_schema = 'public' AND c.column_name = 'team_id'
+           JOIN pg_class AS t ON t.oid = format('%I.%I', c.table_schema, c.table_name)::regclass
+           -- Parts of a table are nobody's to read but through the whole.
+           WHERE c.table_schema = 'public' AND c.column_name = 'team_id' AND t.relkind IN ('r', 'p') AND NOT t.relispartition
            ORDER BY 1"#
     )
     .fetch_all(owner)
@@ -72,6 +73,12 @@ async fn fill(owner: &PgPool, server: &Server) {
                                     gpus_milli, devices, lost_gpu_milli_seconds)
              SELECT '{team}', '{job}', a.id, p.id, 'preemption', 'drain', 1, 0, 1000, 1, 0 FROM attempts AS a, pools AS p;
              INSERT INTO starved_teams (team_id, pool_id, since) SELECT '{team}', id, allotment.clock() FROM pools;
+             SELECT allotment.tend_samples(allotment.clock(), allotment.clock());
+             INSERT INTO samples (at, device_id, assignment_id, job_id, team_id, busy)
+             SELECT allotment.clock(), d.id, a.id, '{job}', '{team}', 1 FROM assignments AS a, devices AS d;
+             SELECT allotment.reckon_minutes(allotment.clock() - interval '1 hour', allotment.clock() + interval '1 hour', NULL);
+             INSERT INTO sample_hours SELECT * FROM sample_minutes;
+             INSERT INTO sample_days SELECT * FROM sample_minutes;
              INSERT INTO audit (actor_kind, actor_id, actor_name, action, object, team_id, outcome)
              VALUES ('user', '{user}', 'x', 'submit_job', 'job/x', '{team}', 'done')"
         ),

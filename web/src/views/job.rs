@@ -13,7 +13,7 @@ use crate::parts::{EventLine, State, Team, scattered};
 use crate::shell::{Section, Shell};
 
 use super::held::{self, HeldAlike};
-use super::{Ending, EvictionRow, Remedy, WaitHistory, Why};
+use super::{Ending, EvictionRow, Remedy, Utilisation, WaitHistory, Why};
 
 /// A job as its team sees it.
 #[derive(Debug, Clone, Template)]
@@ -63,6 +63,8 @@ pub struct JobView {
     pub command: String,
     /// What it asked for: a message's key and the value.
     pub asked: Vec<(&'static str, Phrase)>,
+    /// What it did, once it was sampled.
+    pub utilisation: Option<Utilisation>,
     /// Its log.
     pub log: LogPanel,
     /// What the reader may do.

@@ -9,6 +9,7 @@ use crate::messages::{Messages, Phrase};
 use crate::parts::{EventLine, State};
 use crate::shell::{Section, Shell};
 
+use super::Utilisation;
 use super::held::{self, HeldAlike};
 
 /// A node as the reader may see it.
@@ -51,6 +52,8 @@ pub struct NodeView {
     pub deadline_at: Option<DateTime<Utc>>,
     /// Its devices.
     pub devices: Vec<NodeDevice>,
+    /// What its devices did, where they were sampled.
+    pub utilisation: Option<Utilisation>,
     /// What runs on it.
     pub work: Vec<NodeWork>,
     /// What happened to it, newest first.

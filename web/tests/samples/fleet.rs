@@ -146,6 +146,7 @@ pub fn node() -> NodeView {
         notes: vec![NodeNote::NoIsolation],
         disk_full: Some((812, 1024)),
         warnings: vec!["jobs share the machine's /tmp, since private_tmp is false".into()],
+        utilisation: Some(super::jobs::utilisation()),
         work: vec![
             NodeWork {
                 device: 0,

@@ -1,5 +1,6 @@
 //! The list of jobs, and jobs that run, wait and have failed.
 
+use chrono::Duration;
 use domain::eviction::{EvictionKind, EvictionRule};
 use domain::quota::QuotaBound;
 use domain::state::{AttemptEnd, JobState};
@@ -11,7 +12,7 @@ use web::parts::{EventLine, State};
 use web::shell::Section;
 use web::views::*;
 
-use super::{cost, minutes_ago, shell, team, words, yuan};
+use super::{cost, minutes_ago, now, shell, team, words, yuan};
 
 pub fn job_row(name: &str, state: JobState) -> JobRow {
     JobRow {
@@ -174,6 +175,25 @@ pub fn eviction(minutes: i64, kind: EvictionKind, gainer: Gainer) -> EvictionRow
     }
 }
 
+/// An hour with a gap, of two measures.
+pub fn utilisation() -> Utilisation {
+    let begin = now() - Duration::hours(1);
+    let step = |minute: i64| UtilisationStep {
+        at: begin + Duration::minutes(minute),
+        values: vec![Some(700 + minute * 4), Some(minute)],
+    };
+    Utilisation {
+        from: begin,
+        to: now(),
+        step_seconds: 60,
+        measures: vec!["compute", "lowest"],
+        steps: (0..60)
+            .filter(|minute| !(20..31).contains(minute))
+            .map(step)
+            .collect(),
+    }
+}
+
 pub fn job() -> JobView {
     let output = "\u{1b}[32mepoch 1\u{1b}[0m loss 0.6631 accuracy 0.871\n\u{1b}[32mepoch 2\u{1b}[0m loss 0.4012 accuracy 0.904\n\u{1b}[1;31mWARNING\u{1b}[0m <b>dataloader</b> queue empty for 1.8 s\n";
     JobView {
@@ -293,6 +313,7 @@ pub fn job() -> JobView {
                 Phrase::list([words().gpus(4000), words().memory(32_768)]),
             ),
         ],
+        utilisation: Some(utilisation()),
         log: LogPanel {
             choices: vec![
                 LogChoice {

@@ -17,6 +17,10 @@ use crate::store::Tx;
 use crate::store::devices::{self, DeviceRow, HeldShare, InUse};
 use crate::store::events::{DETAIL, EventRow};
 use crate::store::nodes::{self, NodeRow};
+use crate::store::sampled;
+
+/// What a device did is a mean over so many minutes: single readings swing.
+const LOAD_MINUTES: i32 = 5;
 
 /// A machine.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -124,6 +128,9 @@ pub struct Device {
     pub mode: Option<SharingMode>,
     /// How much of it is in use, by whomever.
     pub in_use: MilliGpu,
+    /// What it did in the last five minutes, in thousandths: multiprocessors at work, where it counts that, else the
+    /// time in which a kernel ran; null where nothing is known.
+    pub load_permille: Option<i64>,
     /// What is in use, slice by slice; what the asker may know nothing of is one slice
     /// without a holder.
     pub slices: Vec<DeviceSlice>,
@@ -238,6 +245,11 @@ pub(super) async fn show(
         .into_iter()
         .map(|in_use| (in_use.device_id, in_use))
         .collect();
+    let all: Vec<DeviceId> = by_node.values().flatten().map(|device| device.id).collect();
+    let loads: BTreeMap<DeviceId, i64> = sampled::recent(tx, &all, LOAD_MINUTES)
+        .await?
+        .into_iter()
+        .collect();
     let mut wiring = nodes::wiring(tx, &ids).await?;
     Ok(rows
         .into_iter()
@@ -254,7 +266,8 @@ pub(super) async fn show(
                         group_of(&numa, device.index),
                         group_of(&nvlink, device.index),
                     );
-                    show_device(asker, device, shares, used, groups)
+                    let load = loads.get(&device.id).copied();
+                    show_device(asker, device, shares, (used, load), groups)
                 })
                 .collect();
             show_node(asker, row, devices)
@@ -312,7 +325,7 @@ fn show_device(
     asker: &Asker,
     device: DeviceRow,
     shares: Vec<HeldShare>,
-    used: Option<&InUse>,
+    (used, load): (Option<&InUse>, Option<i64>),
     (numa, nvlink): (Option<u32>, Option<u32>),
 ) -> Device {
     let in_use = used.map_or(0, |used| used.gpus_milli);
@@ -347,6 +360,7 @@ fn show_device(
         nvlink,
         mode: used.map(|used| used.mode),
         in_use: MilliGpu::from_milli(in_use),
+        load_permille: load,
         slices,
     }
 }

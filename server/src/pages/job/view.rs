@@ -23,12 +23,13 @@ use web::views::{
 use super::super::form::fields_of;
 use super::super::jobs::{Teams, cost_of, size};
 use super::super::visit::Visit;
-use super::super::{PageError, evictions, page, words};
+use super::super::{PageError, evictions, page, utilisation, words};
 use super::steer::read_id;
 use super::{log, why};
 use crate::app::authorise::{self, Action};
 use crate::app::jobs::{self, Attempt, Event, Job, Waits};
 use crate::app::page::PageAsk;
+use crate::app::telemetry::{self, TelemetryAsk};
 use crate::app::{App, Asker, classes, planning, prices};
 use crate::front::fields::read_query;
 
@@ -93,6 +94,9 @@ pub async fn show_job(
             |spec| web::log::visible(&words::join(&spec.command)),
         ),
         asked: asked(&shell, &job),
+        utilisation: utilisation::of_job(
+            &telemetry::of_job(&app, asker, id, TelemetryAsk::default()).await?,
+        ),
         log: log::panel(&app, &visit, &job, query.log.as_deref()).await?,
         change: change(&app, asker, &job).await?,
         actions: actions(asker, &job),

@@ -1,0 +1,91 @@
+//! How much of what they hold a job's or a node's devices do, over time.
+
+use chrono::{DateTime, Utc};
+
+use crate::draw::{self, Html, Line};
+use crate::messages::{Messages, Phrase};
+
+/// What is drawn: at most four measures over a window. Shares are thousandths; absent is not known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Utilisation {
+    /// The window's beginning.
+    pub from: DateTime<Utc>,
+    /// Its end.
+    pub to: DateTime<Utc>,
+    /// How long a step is, in seconds.
+    pub step_seconds: i64,
+    /// What was measured, by the code of its words.
+    pub measures: Vec<&'static str>,
+    /// The steps of which anything is known.
+    pub steps: Vec<UtilisationStep>,
+}
+
+/// A step of a window.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UtilisationStep {
+    /// When it begins.
+    pub at: DateTime<Utc>,
+    /// One value for each measure.
+    pub values: Vec<Option<i64>>,
+}
+
+impl Utilisation {
+    /// The chart.
+    pub fn drawing(&self, t: &Messages) -> Html {
+        let lines: Vec<Line> = (0..self.measures.len())
+            .map(|number| {
+                let point = |step: &UtilisationStep| {
+                    let at = (step.at - self.from).num_seconds();
+                    (at, step.values.get(number).copied().flatten())
+                };
+                self.steps.iter().map(point).collect()
+            })
+            .collect();
+        let seconds = (self.to - self.from).num_seconds();
+        draw::chart(
+            &draw::plain(&self.finding(t)),
+            seconds,
+            self.step_seconds,
+            &lines,
+        )
+    }
+
+    /// What the chart shows, in a sentence.
+    fn finding(&self, t: &Messages) -> Phrase {
+        let known = self
+            .steps
+            .iter()
+            .filter_map(|step| step.values.first().copied().flatten());
+        let known: Vec<i64> = known.collect();
+        let (Some(least), Some(most)) = (known.iter().min(), known.iter().max()) else {
+            return t.say("chart.unknown");
+        };
+        let measure = self.measures.first().copied().unwrap_or_default();
+        t.say("chart.finding")
+            .nest("measure", t.word("measure", measure))
+            .nest("least", t.share(*least))
+            .nest("most", t.share(*most))
+    }
+
+    /// The measures with the class that draws each.
+    pub fn key<'a>(&'a self, t: &'a Messages) -> impl Iterator<Item = (String, Phrase)> + 'a {
+        let measures = self.measures.iter().enumerate();
+        measures.map(|(number, measure)| (format!("s{}", number + 1), t.word("measure", measure)))
+    }
+
+    /// Moments below the chart, the window's ends among them.
+    pub fn axis(&self) -> Vec<DateTime<Utc>> {
+        const PARTS: i32 = 4;
+        let part = (self.to - self.from) / PARTS;
+        (0..=PARTS)
+            .map(|number| self.from + part * number)
+            .collect()
+    }
+
+    /// A step's values in words.
+    pub fn values(t: &Messages, step: &UtilisationStep) -> Vec<Phrase> {
+        let values = step.values.iter();
+        let said = values.map(|value| value.map_or_else(|| t.say("chart.no_data"), |share| t.share(share)));
+        said.collect()
+    }
+}
