@@ -88,19 +88,31 @@ impl Board {
         for (_, told) in devices.values() {
             for (metric, value) in of_device(&told.reading) {
                 let line = line(metric, &told.labels, &value);
-                series.entry(metric.name).or_insert((metric, Vec::new())).1.push(line);
+                series
+                    .entry(metric.name)
+                    .or_insert((metric, Vec::new()))
+                    .1
+                    .push(line);
             }
             for (labels, work) in &told.work {
                 for (metric, value) in of_work(work) {
                     let line = line(metric, labels, &value);
-                    series.entry(metric.name).or_insert((metric, Vec::new())).1.push(line);
+                    series
+                        .entry(metric.name)
+                        .or_insert((metric, Vec::new()))
+                        .1
+                        .push(line);
                 }
             }
         }
         let mut text = String::new();
         for (name, (metric, lines)) in series {
             // Writing to a string cannot fail.
-            let _ = writeln!(text, "# HELP {name} {}\n# TYPE {name} {}", metric.help, metric.kind);
+            let _ = writeln!(
+                text,
+                "# HELP {name} {}\n# TYPE {name} {}",
+                metric.help, metric.kind
+            );
             text.extend(lines);
         }
         text
@@ -124,25 +136,44 @@ fn of_device(reading: &crate::telemetry::Reading) -> Vec<Value> {
         (&ENERGY, reading.energy_total_mj.map(|mj| mj.to_string())),
         (&SM_CLOCK, reading.clocks_mhz.0.map(|mhz| mhz.to_string())),
         (&MEM_CLOCK, reading.clocks_mhz.1.map(|mhz| mhz.to_string())),
-        (&SM_ACTIVE, reading.load.sm.map(|share| decimal(share.into(), 3))),
-        (&TENSOR_ACTIVE, reading.load.tensor.map(|share| decimal(share.into(), 3))),
-        (&DRAM_ACTIVE, reading.load.dram.map(|share| decimal(share.into(), 3))),
+        (
+            &SM_ACTIVE,
+            reading.load.sm.map(|share| decimal(share.into(), 3)),
+        ),
+        (
+            &TENSOR_ACTIVE,
+            reading.load.tensor.map(|share| decimal(share.into(), 3)),
+        ),
+        (
+            &DRAM_ACTIVE,
+            reading.load.dram.map(|share| decimal(share.into(), 3)),
+        ),
     ];
     known(values)
 }
 
 fn of_work(work: &protocol::wire::WorkSample) -> Vec<Value> {
     known([
-        (&JOB_BUSY, work.busy_permille.map(|share| decimal(share.into(), 3))),
-        (&JOB_SM, work.sm_permille.map(|share| decimal(share.into(), 3))),
+        (
+            &JOB_BUSY,
+            work.busy_permille.map(|share| decimal(share.into(), 3)),
+        ),
+        (
+            &JOB_SM,
+            work.sm_permille.map(|share| decimal(share.into(), 3)),
+        ),
         (&JOB_MEMORY, work.memory_mib.map(|mib| mib.to_string())),
-        (&JOB_PROCESSES, work.processes.map(|count| count.to_string())),
+        (
+            &JOB_PROCESSES,
+            work.processes.map(|count| count.to_string()),
+        ),
     ])
 }
 
 fn known<const N: usize>(values: [(&'static Metric, Option<String>); N]) -> Vec<Value> {
     let all = values.into_iter();
-    all.filter_map(|(metric, value)| Some((metric, value?))).collect()
+    all.filter_map(|(metric, value)| Some((metric, value?)))
+        .collect()
 }
 
 /// A whole number of the last of so many decimals.
@@ -212,7 +243,10 @@ pub async fn serve(listener: TcpListener, board: Arc<Board>) {
 fn answer(request: &Request<Incoming>, board: &Board) -> Response<String> {
     let (status, body) = match (request.method().as_str(), request.uri().path()) {
         ("GET", "/metrics") => (StatusCode::OK, board.text(Instant::now())),
-        _ => (StatusCode::NOT_FOUND, "metrics are at /metrics\n".to_owned()),
+        _ => (
+            StatusCode::NOT_FOUND,
+            "metrics are at /metrics\n".to_owned(),
+        ),
     };
     let mut response = Response::new(body);
     *response.status_mut() = status;
@@ -263,7 +297,10 @@ mod tests {
         ] {
             assert!(text.contains(expected), "{text}");
         }
-        assert!(!text.contains("TENSOR") && !text.contains("GPU_TEMP"), "{text}");
+        assert!(
+            !text.contains("TENSOR") && !text.contains("GPU_TEMP"),
+            "{text}"
+        );
         let later = now + AGE_MAX + Duration::from_secs(1);
         assert_eq!(board.text(later), "", "it does not answer any more");
     }

@@ -10,11 +10,12 @@ use crate::config::Config;
 use crate::folders::health_of;
 use crate::gpus::alone::Alone;
 use crate::gpus::cut::MigPolicy;
-use crate::gpus::health::{self, Finding as Found, Health};
+use crate::gpus::findings::Finding as Found;
+use crate::gpus::health::{self, Health};
 use crate::gpus::mig::Mig;
 use crate::gpus::nvml::{self, ReadError};
 use crate::gpus::{Gpu, Reading, SILENT, permission};
-use crate::mps;
+use crate::{mps, proc};
 
 /// Longest wait for NVML: a driver that loads takes some seconds, and one that hangs never answers.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(30);
@@ -87,7 +88,9 @@ pub(super) fn in_time<T: Send + 'static>(
 }
 
 fn devices(config: &Config, reading: &Reading) -> Vec<Finding> {
-    let health = Health::load(config.health.clone(), health_of(&config.state_dir));
+    // Of moments nothing is told here, so that it does not matter of which boot they are.
+    let boot = proc::boot_id().unwrap_or_default();
+    let health = Health::load(config.health.clone(), health_of(&config.state_dir), &boot);
     let answer = |gpu: &&Gpu| !reading.silent.contains(&gpu.index);
     let known = reading.gpus.iter().filter(answer);
     let mut findings: Vec<Finding> = known

@@ -6,7 +6,7 @@ pub mod compute_mode;
 pub mod cut;
 mod events;
 pub mod files;
-mod findings;
+pub mod findings;
 pub mod fit;
 pub mod health;
 mod kernel_log;

@@ -188,7 +188,7 @@ async fn orders(node: &Arc<Node>, id: AssignmentId, uuid: &str) -> Result<Orders
     };
     let view = View {
         names: vec![uuid.to_owned()],
-        bounds: Vec::new(),
+        ..View::default()
     };
     let devices = walls::device_files(node, std::slice::from_ref(&share), &view).await;
     let devices = devices.map_err(|refusal| refusal.message)?;
@@ -232,6 +232,7 @@ async fn orders(node: &Arc<Node>, id: AssignmentId, uuid: &str) -> Result<Orders
         },
         cgroups: node.cgroups.clone(),
         devices,
+        sharing: None,
         private,
         log: node.folders.log(id),
         log_bytes_max: LOG_BYTES_MAX,

@@ -11,8 +11,8 @@ use domain::sharing::SharingMode;
 use protocol::wire;
 
 use super::{Node, memory};
-use crate::inventory;
 use crate::exporter::Told;
+use crate::inventory;
 use crate::journal::KeptDevice;
 use crate::telemetry::{Process, Readers, Reading};
 
@@ -61,8 +61,11 @@ fn sample(node: &Node, taken: Instant, readers: &mut Readers) -> Vec<wire::Devic
         .collect();
     let samples = readings.iter().map(|(uuid, reading)| {
         let here = holders.iter().filter(|holder| holder.share.uuid == *uuid);
-        let work: Vec<_> = here.map(|holder| (holder, of_holder(holder, reading))).collect();
-        node.board.put(uuid, taken, told(node, uuid, reading, &work));
+        let work: Vec<_> = here
+            .map(|holder| (holder, of_holder(holder, reading)))
+            .collect();
+        node.board
+            .put(uuid, taken, told(node, uuid, reading, &work));
         let work = work.into_iter().map(|(_, work)| work).collect();
         of_device(uuid.clone(), reading, work)
     });
@@ -70,12 +73,7 @@ fn sample(node: &Node, taken: Instant, readers: &mut Readers) -> Vec<wire::Devic
 }
 
 /// What scrapers are told: of a device that one job has whole its series are labelled as the job's.
-fn told(
-    node: &Node,
-    uuid: &str,
-    reading: &Reading,
-    work: &[(&Holder, wire::WorkSample)],
-) -> Told {
+fn told(node: &Node, uuid: &str, reading: &Reading, work: &[(&Holder, wire::WorkSample)]) -> Told {
     let own = |name, value: &str| (name, value.to_owned());
     let mut labels = vec![own("UUID", uuid), own("Hostname", &inventory::host_name())];
     if let Some(device) = node.gpus.borrow().device(uuid) {
@@ -87,7 +85,13 @@ fn told(
     let state = node.journal.state();
     let of = |holder: &Holder| {
         let kept = state.kept.get(&holder.id);
-        let kept = kept.map(|kept| [own("team", &kept.team), ("job", kept.job_id.to_string()), own("job_name", &kept.job_name)]);
+        let kept = kept.map(|kept| {
+            [
+                own("team", &kept.team),
+                ("job", kept.job_id.to_string()),
+                own("job_name", &kept.job_name),
+            ]
+        });
         kept.into_iter().flatten().collect::<Vec<_>>()
     };
     let jobs = work.iter().map(|(holder, sample)| {
@@ -183,6 +187,7 @@ mod tests {
                 gpus_milli,
                 memory_mib: 0,
                 mig,
+                team: None,
             },
             pids: BTreeSet::from([7, 8]),
         }

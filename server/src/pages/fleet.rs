@@ -117,7 +117,9 @@ pub fn cell(node: &Node, device: &Device, teams: &Teams) -> draw::Device {
 
 /// What a device did is the doing of who has it whole; of parts it says nothing.
 fn used_percent(device: &Device, mode: SharingMode) -> Option<u8> {
-    let load = device.load_permille.filter(|_| mode == SharingMode::Exclusive)?;
+    let load = device
+        .load_permille
+        .filter(|_| mode == SharingMode::Exclusive)?;
     u8::try_from((load + 5) / 10).ok()
 }
 

@@ -85,7 +85,8 @@ impl Utilisation {
     /// A step's values in words.
     pub fn values(t: &Messages, step: &UtilisationStep) -> Vec<Phrase> {
         let values = step.values.iter();
-        let said = values.map(|value| value.map_or_else(|| t.say("chart.no_data"), |share| t.share(share)));
+        let said = values
+            .map(|value| value.map_or_else(|| t.say("chart.no_data"), |share| t.share(share)));
         said.collect()
     }
 }
