@@ -12,8 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::app::App;
-use crate::background::retention;
+use crate::app::{App, telemetry};
 use crate::store::samples::{self, Sample, Work};
 use crate::store::{self, Tx};
 
@@ -103,7 +102,7 @@ impl Known {
         let mut tx = app.db.begin_system().await?;
         let now = store::clock(&mut tx).await?;
         if self.room_until.is_none_or(|until| now >= until) {
-            retention::tend_samples(&mut tx, app, now).await?;
+            telemetry::tend(&mut tx, app, now).await?;
             tx.commit().await?;
             self.room_until = Some(now + TimeDelta::hours(1));
             tx = app.db.begin_system().await?;

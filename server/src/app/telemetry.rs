@@ -11,7 +11,7 @@ use super::authorise::{Action, Target, authorise};
 use super::{App, AppError, Asker, jobs, nodes};
 use crate::store::jobs::JobRow;
 use crate::store::sampled::{self, DevicePoint, JobPoint};
-use crate::store::{self, Tx, devices};
+use crate::store::{self, Tx, devices, samples};
 
 /// The window of a node where nobody says from when: an hour.
 const WINDOW: TimeDelta = TimeDelta::hours(1);
@@ -248,6 +248,19 @@ async fn first_start(tx: &mut Tx, job: &JobRow) -> Result<Option<Timestamp>, App
         .iter()
         .filter_map(|attempt| attempt.started_at)
         .min())
+}
+
+/// Makes room for samples to come, and removes those that are kept no longer.
+pub async fn tend(tx: &mut Tx, app: &App, now: Timestamp) -> Result<(), sqlx::Error> {
+    let kept = &app.config.retention;
+    let from = |days| now - chrono::TimeDelta::days(days);
+    samples::tend(tx, from(kept.samples_days), from(kept.sample_minutes_days)).await?;
+    samples::forget(
+        tx,
+        from(kept.sample_hours_days),
+        from(kept.sample_days_days),
+    )
+    .await
 }
 
 /// A window with its steps.

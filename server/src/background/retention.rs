@@ -1,10 +1,8 @@
 //! What ages: changes that every reader has seen, answers to repeated requests, old sessions, old
 //! versions of policies.
 
-use crate::app::App;
-use domain::Timestamp;
-
-use crate::store::{self, Tx, changes, idempotency, samples, sessions, versions};
+use crate::app::{App, telemetry};
+use crate::store::{self, changes, idempotency, sessions, versions};
 
 /// Answers to requests with an Idempotency-Key are kept for so long.
 const IDEMPOTENCY_HOURS: i64 = 24;
@@ -25,19 +23,6 @@ pub async fn sweep(app: &App) -> Result<(), sqlx::Error> {
     tx.commit().await?;
     // Apart: what waits for the tables of samples waits for nothing else.
     let mut tx = app.db.begin_system().await?;
-    tend_samples(&mut tx, app, now).await?;
+    telemetry::tend(&mut tx, app, now).await?;
     tx.commit().await
-}
-
-/// Makes room for samples to come, and removes those that are kept no longer.
-pub async fn tend_samples(tx: &mut Tx, app: &App, now: Timestamp) -> Result<(), sqlx::Error> {
-    let kept = &app.config.retention;
-    let from = |days| now - chrono::TimeDelta::days(days);
-    samples::tend(tx, from(kept.samples_days), from(kept.sample_minutes_days)).await?;
-    samples::forget(
-        tx,
-        from(kept.sample_hours_days),
-        from(kept.sample_days_days),
-    )
-    .await
 }

@@ -7,7 +7,7 @@ use domain::ids::{AssignmentId, DeviceId};
 use protocol::samples::Readings;
 use protocol::wire;
 use server::app::telemetry::{self, DeviceSampled, JobTelemetry, Step, TelemetryAsk};
-use server::background::{reckoning, retention};
+use server::background::reckoning;
 use server::store::samples::{self, Sample, Work};
 use sqlx::PgPool;
 
@@ -133,7 +133,7 @@ async fn write(fleet: &Fleet, rows: &[Sample]) {
 async fn tend(fleet: &Fleet, clock: &Clock) {
     let now = clock.now().await;
     let mut tx = fleet.app.db.begin_system().await.expect("begun");
-    retention::tend_samples(&mut tx, &fleet.app, now)
+    telemetry::tend(&mut tx, &fleet.app, now)
         .await
         .expect("tended");
     tx.commit().await.expect("committed");
