@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use rig::{Cluster, Options};
 use serde_json::Value;
 
-use crate::support::{finish, one_machine, start};
+use crate::support::{START_BOUND, Scene, finish, one_machine, start};
 
 fn allot(cluster: &Cluster, token: &str, words: &[&str]) -> Output {
     command(cluster, token, words).output().unwrap()
@@ -395,4 +395,51 @@ async fn pools_classes_and_quotas_are_tried_and_set_by_command() {
         assert!(history.contains(words), "{words} in {history}");
     }
     finish(cluster, None).await;
+}
+
+#[tokio::test]
+async fn a_node_is_drained_by_a_deadline_that_outlives_the_server() {
+    let mut scene = Scene::on_one_machine("drain", "vision").await;
+    let id = scene.run("drained", "l40s").await;
+    let token = scene.cluster.admin().token().to_owned();
+    let node = "l40s-1";
+    let words = [
+        "drain",
+        node,
+        "--deadline",
+        "5s",
+        "--reason",
+        "a new fan",
+        "--json",
+    ];
+    let drained = json(&allot(&scene.cluster, &token, &words));
+    assert_eq!(drained["intent"], "draining");
+    assert!(drained["drain_deadline_at"].is_string(), "{drained}");
+    let listed = allot(&scene.cluster, &token, &["nodes"]);
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    assert!(
+        listed.contains("l40s-1: what still runs there leaves at"),
+        "{listed}"
+    );
+    scene.cluster.restart_server(0).await.unwrap();
+    scene
+        .cluster
+        .job_in(&scene.member, &id, &["queued"], START_BOUND)
+        .await
+        .unwrap();
+    let job = scene.job(&id).await;
+    let told = job["message"].as_str().expect("words");
+    assert_eq!(job["attempt"], 1, "{job}");
+    let attempts = scene.member.list(&format!("/jobs/{id}/attempts")).await;
+    let attempts = attempts.unwrap();
+    assert_eq!(attempts[0]["preemption_rule"], "drain_deadline", "{told}");
+    json(&allot(
+        &scene.cluster,
+        &token,
+        &["uncordon", node, "--json"],
+    ));
+    scene.runs(&id).await;
+    let job = scene.let_succeed(&id).await;
+    assert_eq!(job["attempt"], 2, "{job}");
+    scene.finish().await;
 }

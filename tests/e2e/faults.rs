@@ -196,7 +196,17 @@ async fn a_killed_agent_finds_its_job_again_with_a_log_without_gap_or_repeat() {
 /// F15: a device falls off the bus while its job runs.
 #[tokio::test]
 async fn a_device_that_vanishes_ends_its_job_with_that_reason_and_leaves_the_others() {
-    let mut scene = Scene::on_one_machine("device", "platform").await;
+    lose_a_device("device", false).await;
+}
+
+/// F15 as its name has it: the device is gone when its agent comes back.
+#[tokio::test]
+async fn a_device_that_is_gone_when_its_agent_starts_again_ends_its_job_and_leaves_the_others() {
+    lose_a_device("device-away", true).await;
+}
+
+async fn lose_a_device(name: &str, agent_away: bool) {
+    let mut scene = Scene::on_one_machine(name, "platform").await;
     let mut ids = Vec::new();
     for number in 0..2 {
         ids.push(scene.run(&format!("on-device-{number}"), "l40s").await);
@@ -206,12 +216,15 @@ async fn a_device_that_vanishes_ends_its_job_with_that_reason_and_leaves_the_oth
         .as_u64()
         .expect("an index");
     let index = usize::try_from(index).expect("small");
-    scene
-        .cluster
-        .agent("l40s-1")
-        .unwrap()
-        .lose_devices(&[index])
-        .unwrap();
+    let agent = scene.cluster.agent("l40s-1").unwrap();
+    if agent_away {
+        agent.kill().await.unwrap();
+    }
+    agent.lose_devices(&[index]).unwrap();
+    if agent_away {
+        agent.begin().unwrap();
+        scene.agents_ready().await;
+    }
     // It is requeued and finds another device.
     rig::wait::until("a second attempt runs", END_BOUND, || async {
         let job = scene.member.get(&format!("/jobs/{}", ids[0])).await?;
