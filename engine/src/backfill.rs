@@ -12,10 +12,7 @@ mod kept;
 mod timeline;
 
 pub(crate) use beside::beside_slots;
-pub(crate) use ends::{
-    NEVER, after, after_grace, awaited, end_from, end_of_running, ending, ends_in_grace, left_by,
-    soon,
-};
+pub(crate) use ends::{NEVER, after, after_grace, end_from, end_of_running, soon};
 pub(crate) use kept::PausedTimeline;
 pub(crate) use timeline::{Reserved, Timeline};
 

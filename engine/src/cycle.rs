@@ -4,9 +4,6 @@ mod begun;
 mod booked;
 mod coming;
 mod dead;
-mod drain;
-mod eased;
-mod ends;
 mod firm;
 mod grow;
 mod higher;
@@ -126,12 +123,8 @@ pub(crate) struct Cycle<'i, 'w> {
     firm: FxHashSet<(usize, usize)>,
     /// Higher work of teams that had no room before lower work: while work only starts, it has none later.
     unserved: FxHashSet<usize>,
-    /// What leaves nodes that are emptied, as long as it is not decided where it goes.
-    leavers: drain::Leavers,
     /// Teams that lost something to others, of whom limits may let more start since.
     lost: Vec<usize>,
-    /// All that did in this cycle.
-    losers: FxHashSet<usize>,
     /// Whether the rest of a line is passed over once nothing of it can start: nobody asks for
     /// the order in which it would have been looked at.
     cuts: bool,
@@ -206,9 +199,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
             engaged: Vec::new(),
             firm: FxHashSet::default(),
             unserved: FxHashSet::default(),
-            leavers: drain::Leavers::default(),
             lost: Vec::new(),
-            losers: FxHashSet::default(),
             cuts: false,
             cut: vec![false; index.pools.len()],
             counted: verdict::Counted::default(),
@@ -264,11 +255,11 @@ impl<'i, 'w> Cycle<'i, 'w> {
     /// All decisions, without what is said about them.
     pub fn decide(&mut self) {
         self.keep_room();
-        self.line_up_leavers();
         self.in_pools(Self::start_in);
         if !self.alone() {
             self.reserve_postponed();
         }
+        self.drain();
         self.look_again();
         if self.any_pool(Self::consolidates) {
             self.in_pools(Self::consolidate_in);
@@ -279,7 +270,6 @@ impl<'i, 'w> Cycle<'i, 'w> {
         self.reserve_postponed();
         self.look_again();
         self.start_again();
-        self.start_eased();
         self.reserve_postponed();
         self.grow();
         self.tell_reservations();
@@ -357,17 +347,12 @@ impl<'i, 'w> Cycle<'i, 'w> {
         (0..self.index.pools.len()).any(|pool| does(self, pool))
     }
 
-    /// What waits in a pool and in no other, without what was given room, and what leaves emptied nodes of it.
+    /// What waits in a pool and in no other, without what was given room.
     pub(super) fn line(&self, pool: usize) -> Picker {
-        let line = self.lasting.lines.line(pool);
-        let leavers = self.leavers_of(pool);
-        let mut picker = match leavers.is_empty() {
-            true => Picker::over(pool, line),
-            false => Picker::over(pool, Rc::new(line.with(self.index, pool, &leavers))),
-        };
+        let mut picker = Picker::over(pool, self.lasting.lines.line(pool));
         if self.engaged.len() > picker.line().len() / FEW_EACH {
             picker.leave_out_all(self.index, |work| {
-                self.ledger.standing(work) != Standing::Idle && !self.leaves(work)
+                self.ledger.standing(work) != Standing::Idle
             });
         } else {
             picker.leave_out(self.index, &self.engaged);
@@ -392,9 +377,6 @@ impl<'i, 'w> Cycle<'i, 'w> {
             if index.ready(work) && self.ledger.standing(work) == Standing::Idle {
                 advance(self, &mut queues, work);
             }
-        }
-        for (pool, queue) in queues.iter_mut().enumerate() {
-            queue.extend(self.leavers_of(pool));
         }
         while let Some(pool) = queues.iter().position(|queue| !queue.is_empty()) {
             let works = std::mem::take(&mut queues[pool]);

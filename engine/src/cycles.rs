@@ -6,9 +6,7 @@ use chrono::TimeDelta;
 use domain::Timestamp;
 use domain::sharing::SharingMode;
 
-use crate::backfill::ends_in_grace;
 use crate::cycle::plan;
-use crate::index::Index;
 use crate::plan::{Instance, Plan, Preemption, SliceChange};
 use crate::world::{
     MigInstance, Node, Nominated, Placed, PlacedDevice, Workload, WorkloadState, World,
@@ -58,13 +56,12 @@ pub const STAGES_MAX: usize = 4;
 /// another outcome. Of those that leave already when it begins, these queue again.
 pub fn until_left(mut world: World, again: &BTreeSet<String>) -> Vec<Stage> {
     let now = world.now;
-    let mut known: BTreeSet<String> = leaving(&world).map(|work| work.name.clone()).collect();
+    let known: BTreeSet<String> = leaving(&world).map(|work| work.name.clone()).collect();
     let mut at = now;
     let mut stages = Vec::new();
     loop {
         let made = plan(&world);
         apply(&mut world, &made);
-        known.extend(end_awaited(&mut world, &made));
         stages.push(Stage { at, plan: made });
         let last = leaving(&world)
             .map(|work| work.leaves_at.unwrap_or(now))
@@ -80,33 +77,6 @@ pub fn until_left(mut world: World, again: &BTreeSet<String>) -> Vec<Stage> {
         };
         leave(&mut world, gone);
     }
-}
-
-/// Who ends by itself in place of giving way leaves at its end, for good; gives who that is.
-fn end_awaited(world: &mut World, made: &Plan) -> Vec<String> {
-    let kept = made.nominations.iter();
-    let awaited: BTreeSet<&String> = kept.flat_map(|kept| &kept.waits_for).collect();
-    if awaited.is_empty() {
-        return Vec::new();
-    }
-    let shrunk: BTreeSet<&String> = made.preemptions.iter().map(|p| &p.workload).collect();
-    // Released ranks are awaited by the name of their workload, which may go on itself.
-    let index = Index::of(world);
-    let ends = |name: &&String| {
-        let work = index.work(name)?;
-        let first = index.works[work].row.placed.first()?;
-        let pool = index.nodes[index.node(&first.node)?].pool;
-        ends_in_grace(&index, work, pool).then(|| (**name).clone())
-    };
-    let names = awaited.difference(&shrunk).filter_map(ends);
-    let ended: Vec<String> = names.collect();
-    for work in world.workloads.iter_mut() {
-        if ended.contains(&work.name) {
-            work.leaves_at = end(work);
-            work.state = WorkloadState::Leaving;
-        }
-    }
-    ended
 }
 
 /// All that leaves has left: what is gone for good is taken out, the rest waits again.

@@ -2,18 +2,15 @@
 
 mod admit;
 mod change;
-mod ends;
 mod need;
 mod node;
 mod rows;
 mod shape;
 mod stint;
 
-use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::rc::Rc;
 
-use domain::Timestamp;
 use domain::sharing::SharingMode;
 use rustc_hash::FxHashMap;
 
@@ -52,8 +49,6 @@ pub(crate) struct Index<'w> {
     /// Running work that is elastic, and work for which room is kept.
     pub elastic: BTreeSet<usize>,
     pub nominated: BTreeSet<usize>,
-    /// Running work by the moment at which its limit ends it.
-    bounded: OnceCell<BTreeSet<(Timestamp, usize)>>,
     pub services: Vec<ServiceFacts<'w>>,
     /// How many workloads there are.
     count: usize,
@@ -209,7 +204,6 @@ impl<'w> Index<'w> {
             names: Vec::with_capacity(rows.works.len()),
             elastic: BTreeSet::new(),
             nominated: BTreeSet::new(),
-            bounded: OnceCell::new(),
             services: services.into_values().collect(),
             count: 0,
             domains: FxHashMap::default(),

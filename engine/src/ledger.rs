@@ -5,10 +5,8 @@
 //! them, but with the room that is kept for those that displaced them. A start must fit in
 //! both, a nomination only in the second.
 
-mod aside;
 mod future;
 mod held;
-mod lose;
 mod nowhere;
 mod part;
 mod paused;
@@ -24,7 +22,6 @@ use crate::index::{Amount, Index, bit};
 use crate::place::{Able, Gang, NodeClasses, PlacementCosts};
 use crate::preempt::{Fronts, Herds, Outlooks};
 use crate::share::{Everybody, coarse, share};
-use aside::Aside;
 pub(crate) use held::Held;
 use nowhere::Nowhere;
 pub(crate) use part::{Load, Part, Slot, slot};
@@ -127,7 +124,6 @@ pub(crate) struct Ledger<'i, 'w> {
     /// Evictions that each team suffers in this cycle.
     evicted: Vec<u32>,
     journal: Vec<Step>,
-    aside: Aside<'w>,
     /// By node: workers that were put on it, less those that were taken away.
     put: Vec<i64>,
     /// A number for what teams hold, and how many were given so far.
@@ -190,7 +186,6 @@ impl<'i, 'w> Ledger<'i, 'w> {
             blurred: FxHashSet::default(),
             evicted: vec![0; index.teams.len()],
             journal: Vec::new(),
-            aside: Aside::default(),
             put: vec![0; index.nodes.len()],
             version: 0,
             versions: 0,
@@ -379,6 +374,37 @@ impl<'i, 'w> Ledger<'i, 'w> {
             self.occupy(View::Later, work, slot);
         }
         self.settle(work, slots, Standing::Nominated);
+    }
+
+    /// A running workload loses its highest ranks, so that `keep` workers stay.
+    pub fn release(&mut self, work: usize, keep: usize) {
+        let slots = self.slots[work].clone();
+        if slots.len() == self.index.works[work].row.placed.len() {
+            let team = self.index.works[work].team;
+            self.evicted[team] += 1;
+            self.journal.push(Step::Evicted(team));
+        }
+        let gone = &slots[keep.min(slots.len())..];
+        for slot in gone {
+            self.vacate(View::Later, work, slot);
+        }
+        if let Some(first) = gone.first() {
+            let amount = gone.iter().map(|s| s.amount).sum::<Amount>();
+            self.count(
+                self.index.nodes[first.node].pool,
+                work,
+                -amount,
+                -(gone.len() as i64),
+            );
+        }
+        let before = std::mem::replace(
+            &mut self.slots[work],
+            slots[..keep.min(slots.len())].to_vec(),
+        );
+        self.note_slots(work, before);
+        if keep == 0 {
+            self.stand(work, Standing::Leaving);
+        }
     }
 
     /// A running workload has more workers.

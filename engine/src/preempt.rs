@@ -21,7 +21,6 @@ use std::rc::Rc;
 
 use domain::Timestamp;
 
-use crate::backfill::{awaited, ends_in_grace};
 use crate::index::{DEVICE, Index};
 use crate::ledger::{Ledger, Slot, Standing};
 use crate::plan::Reason;
@@ -83,21 +82,16 @@ struct Stake {
     started: Option<Timestamp>,
     checkpoint_seconds: Option<i64>,
     restart_seconds: i64,
-    /// From when to when its end is awaited: nothing is lost then.
-    awaited: Option<(Timestamp, Timestamp)>,
 }
 
 impl Stake {
     fn of(index: &Index<'_>, work: usize, slots: &[Rc<Slot>]) -> Self {
         let stint = index.works[work].stint;
-        let here = slots.first().map(|slot| index.nodes[slot.node].pool);
-        let awaited = here.and_then(|pool| awaited(index, work, pool));
         Self {
             milli: slots.iter().map(|slot| slot.milli).sum(),
             started: stint.started,
             checkpoint_seconds: stint.checkpoint_seconds,
             restart_seconds: stint.restart_seconds,
-            awaited: awaited.map(|moments| (moments.start, moments.end)),
         }
     }
 
@@ -119,9 +113,6 @@ impl Stake {
 
     /// Devices × (time since the last checkpoint + restart).
     fn cost(&self, now: Timestamp) -> i128 {
-        if (self.awaited).is_some_and(|(from, to)| (from..to).contains(&now)) {
-            return 0;
-        }
         self.lost_milli(now) + i128::from(self.milli) * i128::from(self.restart_seconds)
     }
 }
@@ -137,14 +128,11 @@ pub(crate) fn cost(index: &Index<'_>, work: usize, slots: &[Rc<Slot>]) -> i128 {
     Stake::of(index, work, slots).cost(index.world.now)
 }
 
-/// Where a workload is that has to leave a draining node, if it has to and may be preempted: what ends
-/// in time does not.
+/// Where a workload is that has to leave a draining node, if it has to and may be preempted.
 pub(crate) fn drained(ledger: &Ledger<'_, '_>, work: usize) -> Option<Vec<Rc<Slot>>> {
     let index = ledger.index;
     let slots = ledger.slots(work);
-    let here = slots.first().map(|slot| index.nodes[slot.node].pool)?;
     let leaves = ledger.standing(work) == Standing::Running
-        && !ends_in_grace(index, work, here)
         && index.works[work].preemptible
         && slots
             .iter()

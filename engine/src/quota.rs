@@ -158,14 +158,14 @@ pub(crate) fn allowed(
     }
     if amount > 0 {
         let rows = &index.pools[pool].rows;
-        let room = |t: usize| rows[t].limit.map(|limit| limit - ledger.bound_by(pool, t));
+        let room = |t: usize| rows[t].limit.map(|limit| limit - ledger.held(pool, t).gpu);
         if let Some(have) = room(facts.team).filter(|have| *have < amount) {
             return Err(Block::Limit {
                 team: facts.team,
                 have,
             });
         }
-        let inside = ledger.bound_by(pool, facts.team) + amount <= rows[facts.team].guaranteed;
+        let inside = in_guarantee(ledger, pool, facts.team, amount);
         if !inside && let Some((team, have)) = lend(ledger, facts.team, pool, amount) {
             return Err(Block::Lend { team, have });
         }
@@ -174,7 +174,7 @@ pub(crate) fn allowed(
                 let Some(most) = rows[t].max_per_user else {
                     continue;
                 };
-                let have = most - ledger.bound_by_user(pool, t, user);
+                let have = most - ledger.held_by_user(pool, t, user);
                 if have < amount {
                     return Err(Block::User { team: t, have });
                 }
@@ -186,7 +186,7 @@ pub(crate) fn allowed(
             }
         }
         if !inside && !facts.preemptible && !index.pools[pool].row.non_preemptible_borrowing {
-            let have = rows[facts.team].guaranteed - ledger.bound_by(pool, facts.team);
+            let have = rows[facts.team].guaranteed - ledger.held(pool, facts.team).gpu;
             return Err(Block::NonPreemptible { have });
         }
         if !inside && team.stopped == Stopped::Borrowing {
@@ -207,8 +207,7 @@ fn full_service(ledger: &Ledger<'_, '_>, work: usize) -> Option<usize> {
     let facts = &ledger.index.services[service];
     let stands = |&&other: &&usize| {
         let standing = ledger.standing(other);
-        let there = !matches!(standing, Standing::Idle | Standing::Leaving);
-        other != work && (there || ledger.is_aside(other))
+        other != work && !matches!(standing, Standing::Idle | Standing::Leaving)
     };
     let others = facts.replicas.iter().filter(stands).count();
     (others >= facts.max_replicas as usize).then_some(service)
@@ -255,7 +254,7 @@ fn lend(
         return None;
     }
     let roots = || (0..index.teams.len()).filter(|&t| index.teams[t].parent.is_none());
-    let held: Amount = roots().map(|t| ledger.bound_by(pool, t)).sum();
+    let held: Amount = roots().map(|t| ledger.held(pool, t).gpu).sum();
     let held = held - held_elsewhere(ledger, pool);
     let kept: Amount = roots().map(|t| kept_back(ledger, pool, t, borrower)).sum();
     let have = index.pools[pool].capacity - held - kept;
@@ -265,7 +264,7 @@ fn lend(
     let keeps = |t: &usize| {
         let row = &rows[*t];
         row.lend_limit
-            .is_some_and(|lent| row.guaranteed - ledger.bound_by(pool, *t) > lent)
+            .is_some_and(|lent| row.guaranteed - ledger.held(pool, *t).gpu > lent)
             && !index.teams[borrower].path.contains(t)
     };
     (0..index.teams.len())
@@ -312,7 +311,7 @@ fn kept_back(ledger: &Ledger<'_, '_>, pool: usize, team: usize, borrower: usize)
     }
     let row = &index.pools[pool].rows[team];
     let own = row.lend_limit.map_or(0, |lent| {
-        row.guaranteed - ledger.bound_by(pool, team) - lent
+        row.guaranteed - ledger.held(pool, team).gpu - lent
     });
     own.max(below).max(0)
 }

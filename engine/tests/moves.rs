@@ -236,14 +236,14 @@ fn what_leaves_an_emptied_node_goes_where_nobody_stands() {
         .work(running("a", "n1", &[0, 1], 10))
         .work(gang([place("n2", [0, 1]), place("n3", [0, 1])]))
         .plan();
-    // The gang leaves for nobody, and until it has left stands on all there is: the other waits for that.
+    // The gang leaves for nobody, and until it has left stands on all there is.
     assert_eq!(moved(&plan), Vec::<String>::new());
     let left: Vec<&str> = plan
         .preemptions
         .iter()
         .map(|p| p.workload.as_str())
         .collect();
-    assert_eq!(left, ["gang"]);
+    assert_eq!(left, ["gang", "a"]);
     // What it has itself is free for it.
     let plan = Rig::new()
         .node(emptied("n2"))

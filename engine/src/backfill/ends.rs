@@ -1,7 +1,5 @@
 //! When work ends: by its prediction, else by its limit, else never.
 
-use std::ops::Range;
-
 use chrono::TimeDelta;
 use domain::Timestamp;
 
@@ -41,40 +39,6 @@ pub(crate) fn soon(index: &Index<'_>) -> Timestamp {
 pub(crate) fn after_grace(index: &Index<'_>, pool: usize) -> Timestamp {
     let grace = index.pools[pool].row.preemption.grace_seconds;
     after(index.world.now, Some(grace)).max(soon(index))
-}
-
-/// Whether running work of a pool has ended for sure no later than a victim of this cycle has to leave it: by
-/// its limit, since a prediction may be wrong. Who has outrun its limit is being stopped, for as long as
-/// the grace is; beyond that nobody knows.
-pub(crate) fn ends_in_grace(index: &Index<'_>, work: usize, pool: usize) -> bool {
-    let awaited = awaited(index, work, pool);
-    awaited.is_some_and(|awaited| awaited.contains(&index.world.now))
-}
-
-/// At which moments running work of a pool is awaited so.
-pub(crate) fn awaited(index: &Index<'_>, work: usize, pool: usize) -> Option<Range<Timestamp>> {
-    let end = index.works[work].stint.bounded?;
-    let grace = index.pools[pool].row.preemption.grace_seconds;
-    let from = TimeDelta::try_seconds(grace).and_then(|grace| end.checked_sub_signed(grace));
-    Some(from.unwrap_or(Timestamp::MIN_UTC)..after(end, Some(grace)))
-}
-
-/// Running work of a pool that ends so, wherever else it may stand, the first to end first.
-pub(crate) fn ending(index: &Index<'_>, pool: usize) -> impl Iterator<Item = usize> {
-    let now = index.world.now;
-    let grace = index.pools[pool].row.preemption.grace_seconds;
-    let ago = TimeDelta::try_seconds(grace).and_then(|grace| now.checked_sub_signed(grace));
-    let from = ago.unwrap_or(Timestamp::MIN_UTC);
-    let all = index.bounded_between(from, after(now, Some(grace)));
-    all.filter(move |&work| ends_in_grace(index, work, pool))
-}
-
-/// When running work that makes way has left a pool.
-pub(crate) fn left_by(index: &Index<'_>, work: usize, pool: usize) -> Timestamp {
-    match ends_in_grace(index, work, pool) {
-        true => end_of_running(index, work).max(soon(index)),
-        false => after_grace(index, pool),
-    }
 }
 
 /// So many seconds later; never without a number, or where there is no such moment.

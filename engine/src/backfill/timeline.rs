@@ -11,7 +11,7 @@ use domain::Timestamp;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::kept::{Kept, Undo};
-use super::{NEVER, after_grace, end_from, end_of_running, left_by, soon};
+use super::{NEVER, after_grace, end_from, end_of_running, soon};
 use crate::index::{Index, Need};
 use crate::ledger::{Ledger, Sight, Slot, Standing, View};
 use crate::place::{devices_free, stands_free};
@@ -149,12 +149,6 @@ impl<'i, 'w> Timeline<'i, 'w> {
         self.insert(work, &gone, at);
     }
 
-    /// A workload stands otherwise by now.
-    pub fn look_at(&mut self, ledger: &Ledger<'i, 'w>, work: usize) {
-        self.remove(work);
-        self.claim(ledger, work);
-    }
-
     /// When what a workload holds in the cycle's state is free again.
     fn end(&self, ledger: &Ledger<'_, '_>, work: usize) -> Timestamp {
         match ledger.standing(work) {
@@ -177,7 +171,7 @@ impl<'i, 'w> Timeline<'i, 'w> {
                 (&row.placed, row.leaves_at.map_or(soon, |at| at.max(soon)))
             }
             WorkloadState::Running if kept < row.placed.len() => {
-                (&row.placed[kept..], left_by(self.index, work, self.pool))
+                (&row.placed[kept..], after_grace(self.index, self.pool))
             }
             _ => (&[], NEVER),
         }

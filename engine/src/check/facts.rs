@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use domain::sharing::SharingMode;
 
 use super::profiles::shape;
-use super::time::ends_in_grace;
 use crate::plan::Plan;
 use crate::world::{Charge, Node, NodeState, Placed, Pool, Team, Workload, WorkloadState, World};
 
@@ -26,8 +25,6 @@ pub(super) struct Facts<'w> {
     pub guarantees: BTreeMap<(&'w str, &'w str), Exact>,
     pub running: PlacedWork<'w>,
     pub leaving: PlacedWork<'w>,
-    /// Running work that others wait for, and that ends by itself.
-    pub awaited: PlacedWork<'w>,
     /// Running work once victims have left and movers have moved.
     pub remaining: PlacedWork<'w>,
     pub starts: PlacedWork<'w>,
@@ -60,7 +57,6 @@ impl<'w> Facts<'w> {
             guarantees: BTreeMap::new(),
             running: Vec::new(),
             leaving: Vec::new(),
-            awaited: Vec::new(),
             remaining: Vec::new(),
             starts: Vec::new(),
             growth: Vec::new(),
@@ -198,21 +194,10 @@ impl<'w> Facts<'w> {
             .iter()
             .map(|m| (m.workload.as_str(), placed(&m.placement)))
             .collect();
-        let rows = self.works.keys().copied();
-        let released: BTreeSet<&str> = rows
-            .filter(|row| workload_of(row) != *row)
-            .map(workload_of)
-            .collect();
         for work in self.works.values().copied() {
             match work.state {
                 WorkloadState::Running => {
                     self.running.push((work, work.placed.clone()));
-                    let told = keeps.contains_key(work.name.as_str())
-                        || moved.contains_key(work.name.as_str());
-                    if !told && ends_in_grace(self, work) && is_awaited(work, plan, &released) {
-                        self.awaited.push((work, work.placed.clone()));
-                        continue;
-                    }
                     let keep = keeps
                         .get(work.name.as_str())
                         .copied()
@@ -348,25 +333,4 @@ impl<'w> Facts<'w> {
 /// What a MIG instance counts for: its part of the memory slices.
 pub(super) fn instance_milli(node: &Node, device: &crate::world::PlacedDevice) -> Option<i128> {
     Some(shape(node, device.mig.as_deref()?)?.milli())
-}
-
-/// Whether a plan keeps room for another until a workload has ended. Released ranks are told by the name of their
-/// workload: where there are such, it is awaited itself if the room is where it stands.
-fn is_awaited(work: &Workload, plan: &Plan, released: &BTreeSet<&str>) -> bool {
-    let on = |node: &str, index: u32| {
-        let mut placed = work.placed.iter();
-        placed.any(|p| p.node == node && p.devices.iter().any(|d| d.index == index))
-    };
-    plan.nominations.iter().any(|kept| {
-        let mut places = kept.placement.iter();
-        kept.waits_for.contains(&work.name)
-            && (!released.contains(work.name.as_str())
-                || places.any(|p| p.devices.iter().any(|d| on(&p.node, d.index))))
-    })
-}
-
-/// The workload whose released ranks a row is: no other name holds the character that stands between.
-fn workload_of(row: &str) -> &str {
-    row.split_once('\u{1f}')
-        .map_or(row, |(workload, _)| workload)
 }

@@ -28,25 +28,6 @@ fn end_of_running(facts: &Facts<'_>, work: &Workload) -> Option<Timestamp> {
         .or(Some(facts.world.now))
 }
 
-/// Whether a running workload is awaited in place of being preempted: its limit ends it no later than its
-/// grace would, or has ended it no longer ago.
-pub(super) fn ends_in_grace(facts: &Facts<'_>, work: &Workload) -> bool {
-    let end = || plus(work.started?, work.time_limit_seconds?);
-    let pool = work
-        .placed
-        .first()
-        .and_then(|p| facts.nodes.get(p.node.as_str()));
-    let grace = pool.map(|node| facts.pools[node.pool.as_str()].preemption.grace_seconds);
-    let Some((end, grace)) = end().zip(grace) else {
-        return false;
-    };
-    let late = (end - facts.world.now).num_microseconds();
-    late.is_some_and(|late| {
-        let grace = i128::from(grace) * 1_000_000;
-        -grace < i128::from(late) && i128::from(late) <= grace
-    })
-}
-
 /// All that stands from now on, victims and movers in their grace included.
 pub(super) fn stays<'w>(facts: &Facts<'w>) -> Vec<Stay<'w>> {
     let now = facts.world.now;
@@ -66,8 +47,7 @@ pub(super) fn stays<'w>(facts: &Facts<'w>) -> Vec<Stay<'w>> {
             let end = if stands {
                 end_of_running(facts, work)
             } else {
-                let ends = end_of_running(facts, work).filter(|_| ends_in_grace(facts, work));
-                Some(ends.unwrap_or_else(|| grace(worker)))
+                Some(grace(worker))
             };
             stays.push((work, worker.clone(), end));
         }

@@ -330,9 +330,7 @@ fn services(facts: &Facts<'_>) -> Vec<String> {
                 .filter(|(w, _)| w.service.as_ref() == Some(&service.name));
             replicas.map(|(w, _)| w.name.clone()).collect()
         };
-        // Who ends by itself is not taken from it.
-        let stays = [&facts.remaining[..], &facts.awaited[..]].concat();
-        let (before, after) = (of(&facts.running), of(&stays));
+        let (before, after) = (of(&facts.running), of(&facts.remaining));
         if before != after && after.len() < service.min_replicas as usize {
             let left = after.len();
             faults.push(format!(

@@ -18,44 +18,37 @@ pub(super) enum Coming {
     Nothing,
     /// Room this moment: a limit kept it from starting, and what leaves counts there no more.
     Now(Vec<Rc<Slot>>),
-    /// Room once those that leave anyhow have left, and these have ended.
-    Later(Vec<Rc<Slot>>, Vec<usize>),
+    /// Room once those that leave anyhow have left.
+    Later(Vec<Rc<Slot>>),
 }
 
 impl Cycle<'_, '_> {
     /// Room for all workers of a workload that would otherwise take it from others. Who may
     /// take from nobody has no room kept either: it comes to it in the order.
     pub(super) fn coming(&mut self, work: usize, pool: usize, rules: &Rules) -> Coming {
-        let found = self.free_later(work, pool).map(|slots| (slots, Vec::new()));
-        let found = found.or_else(|| {
-            let slots = self.once_ended(work, pool)?;
-            let ended = self.awaited(work, pool, &slots);
-            Some((slots, ended))
-        });
-        let Some((slots, ended)) = found else {
+        let Some(slots) = self.free_later(work, pool) else {
             return Coming::Nothing;
         };
-        let leaving: Vec<(usize, usize)> = ended.iter().map(|&work| (work, 0)).collect();
         let team = self.index.works[work].team;
         let booked = bookings::lasting(self.index, pool)
             .iter()
             .any(|(_, of)| *of == team);
         let may_take = could_make_room(&mut self.ledger, work, pool, rules)
             || booked && could_make_room(&mut self.ledger, work, pool, &Rules::booked());
-        if !may_take || !self.room_holds(work, pool, &slots, &leaving, &[]) {
+        if !may_take || !self.room_holds(work, pool, &slots, &[], &[]) {
             Coming::Nothing
         } else if stands_free(&mut self.ledger, work, &slots, Sight::Start) {
             let end = backfill::end_from(self.index, work, self.index.world.now);
             match self.let_pass(work, pool, slots.clone(), end) {
                 Some(slots) => Coming::Now(slots),
-                None => Coming::Later(slots, ended),
+                None => Coming::Later(slots),
             }
         } else {
-            Coming::Later(slots, ended)
+            Coming::Later(slots)
         }
     }
 
-    pub(super) fn free_later(&mut self, work: usize, pool: usize) -> Option<Vec<Rc<Slot>>> {
+    fn free_later(&mut self, work: usize, pool: usize) -> Option<Vec<Rc<Slot>>> {
         let workers = self.index.works[work].row.workers;
         let least = self.index.charge_least(work, pool) * Amount::from(workers);
         quota::allowed(&self.ledger, work, pool, least).ok()?;

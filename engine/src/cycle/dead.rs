@@ -91,7 +91,7 @@ impl Dead {
     }
 
     /// Says that limits may let teams have more again.
-    pub fn ease(&mut self, eased: impl Fn(usize) -> bool) {
+    fn ease(&mut self, eased: impl Fn(usize) -> bool) {
         let buckets = self.line.buckets();
         for bucket in 0..buckets.len() {
             self.buckets[bucket] &= !eased(buckets.team_of(bucket));
@@ -121,6 +121,18 @@ impl Cycle<'_, '_> {
             none &= dead.kins[kin];
         }
         dead.all = none;
+    }
+
+    /// Forgets who found no start, where limits may let them have what victims leave.
+    pub(super) fn ease(&mut self, pool: usize, dead: &mut Dead) {
+        let lost = std::mem::take(&mut self.lost);
+        if lost.is_empty() {
+            return;
+        }
+        let root = |team: usize| self.index.teams[team].path.last();
+        let eased = |team: usize| lost.iter().any(|&other| root(other) == root(team));
+        (self.failed).retain(|&(there, team, _), _| there != pool || !eased(team));
+        dead.ease(eased);
     }
 
     /// Where a workload of a bucket would start now; keeps in mind where others of it would not either.

@@ -51,12 +51,8 @@ impl Cycle<'_, '_> {
             let amount: Amount = slots.iter().map(|s| s.amount).sum();
             let pool = index.nodes[slots[0].node].pool;
             // Who moves goes on there whatever its team may hold by now: nobody else may stand there.
-            if !leaving {
-                let ended = self.awaited(work, pool, &slots);
-                self.let_end(&ended);
-                if quota::allowed(&self.ledger, work, pool, amount).is_err() {
-                    continue;
-                }
+            if !leaving && quota::allowed(&self.ledger, work, pool, amount).is_err() {
+                continue;
             }
             let starts = !leaving
                 && self.firm_lets(work, pool, &slots)

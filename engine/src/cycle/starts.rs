@@ -6,7 +6,6 @@ use domain::Timestamp;
 
 use super::Cycle;
 use super::dead::Dead;
-use super::drain::Turn;
 use super::stuck::Hints;
 use crate::backfill;
 use crate::index::Amount;
@@ -22,6 +21,7 @@ impl Cycle<'_, '_> {
     /// has neither is given back.
     pub(super) fn start_in(&mut self, pool: usize, picker: Picker) -> Vec<usize> {
         let makes_room = self.makes_room(pool);
+        self.move_drained(pool, true);
         self.start_each(pool, picker, makes_room)
     }
 
@@ -43,23 +43,22 @@ impl Cycle<'_, '_> {
         let mut dead = Dead::of(picker.line());
         let asks = !picker.goes_on();
         let (mut failures, mut starts, mut asks_at) = (0_usize, 0_usize, (0, 0));
+        let mut drained = false;
         loop {
-            // Of what leaves emptied nodes more than its kin tells where it may go.
-            let leaves = self.has_leavers(pool);
             // Asked at first, and after one failure or start, two, four: it costs a look for each
             // kind of work.
-            if asks && !leaves && (failures == asks_at.0 || starts == asks_at.1) {
+            if asks && (failures == asks_at.0 || starts == asks_at.1) {
                 asks_at = (
                     (failures + 1).next_power_of_two(),
                     (starts + 1).next_power_of_two(),
                 );
                 self.look_for_places(pool, &mut dead);
             }
-            if before_head.is_none() && !leaves && self.may_cut(pool, &picker, dead.all()) {
+            if before_head.is_none() && self.may_cut(pool, &picker, dead.all()) {
                 self.cut[pool] = true;
                 break;
             }
-            if asks && !leaves && self.none_is_head(pool) && dead.all() {
+            if asks && self.none_is_head(pool) && dead.all() {
                 // Nothing else may have what these find.
                 self.widen_all(pool, &mut picker);
                 let mut rest = picker.take_inside(&self.ledger);
@@ -73,6 +72,11 @@ impl Cycle<'_, '_> {
                 break;
             }
             let inside = picker.next_inside(&self.ledger);
+            if inside.is_none() && !std::mem::replace(&mut drained, true) {
+                for (team, slots) in self.move_drained(pool, false) {
+                    self.age(&mut hints, &mut dead, (team, pool), &slots);
+                }
+            }
             let next = inside.or_else(|| {
                 // Who can start something matters to the shares of borrowers alone.
                 self.find_stuck(&mut picker, &mut hints, &mut dead, pool);
@@ -85,23 +89,10 @@ impl Cycle<'_, '_> {
             hints.taken(team, work);
             let passes = before_head.as_ref().is_some_and(|b| b.contains(&work));
             let blocked = strict && self.heads[pool].is_some() && !passes;
-            if self.leaves(work) {
-                let turn = Turn {
-                    inside: inside.is_some(),
-                    blocked,
-                };
-                let slots = self.leave_at_turn(work, pool, &mut picker, turn);
-                self.age(&mut hints, &mut dead, (team, pool), &slots);
-                if !self.lost.is_empty() {
-                    hints.start_anew();
-                    self.ease(pool, &mut dead);
-                }
-                continue;
-            }
             if let Some(others) = picker.take_begun(self.index, work) {
                 hints.ages(team);
                 let before = self.ledger.version();
-                if !blocked && let Some(others) = self.widen(work, pool, others, &mut picker) {
+                if !blocked && let Some(others) = self.widen(work, pool, others) {
                     picker.held_more(&self.ledger, team, before);
                     self.age(&mut hints, &mut dead, (team, pool), &others);
                 }
@@ -128,7 +119,7 @@ impl Cycle<'_, '_> {
                     let before = self.ledger.version();
                     let (slots, others) = match inside {
                         Some(_) => self.split_at_guarantee(work, pool, slots),
-                        None => self.split_even(work, pool, slots, &picker),
+                        None => (slots, Vec::new()),
                     };
                     self.start(work, slots.clone());
                     picker.held_more(&self.ledger, team, before);
@@ -147,7 +138,7 @@ impl Cycle<'_, '_> {
                     let contested = if strict {
                         !blocked
                     } else {
-                        !picker.is_empty() && (leaves || !dead.all())
+                        !picker.is_empty() && !dead.all()
                     };
                     if makes_room && contested && self.make_room(work, pool) {
                         if strict {

@@ -31,8 +31,6 @@ pub(super) struct Hints {
     kept: Option<u64>,
 }
 
-type Slots = Vec<Rc<Slot>>;
-
 struct Hint {
     work: usize,
     slots: Vec<Rc<Slot>>,
@@ -208,30 +206,22 @@ impl Cycle<'_, '_> {
     fn hint(&mut self, picker: &Picker, dead: &mut Dead, team: usize, pool: usize) -> Option<Hint> {
         let bounds = Bounds::of(&self.ledger, team, pool);
         picker.pending_tags(team).find_map(|(at, bucket)| {
-            let work = picker.at(team, at);
-            if self.leaves(work) {
-                let slots = self.where_it_goes(work, pool)?;
-                return Some(self.hint_at(work, pool, (None, slots)));
-            }
             if dead.has(bucket) || dead.is_over(bucket, &bounds) {
                 return None;
             }
-            let found = match self.spare_place(dead, bucket, work, pool) {
+            let work = picker.at(team, at);
+            let (kin, slots) = match self.spare_place(dead, bucket, work, pool) {
                 Some((kin, slots)) => (Some(kin), slots),
                 None => (None, self.find_start_of(work, pool, bucket, dead)?),
             };
-            Some(self.hint_at(work, pool, found))
+            Some(Hint {
+                put: self.put_on(&slots),
+                held: self.held_above(team, pool),
+                work,
+                slots,
+                kin,
+            })
         })
-    }
-
-    fn hint_at(&self, work: usize, pool: usize, (kin, slots): (Option<usize>, Slots)) -> Hint {
-        Hint {
-            put: self.put_on(&slots),
-            held: self.held_above(self.index.works[work].team, pool),
-            work,
-            slots,
-            kin,
-        }
     }
 
     /// Whether work can plainly start where it could before. Only what nothing but room and
@@ -249,9 +239,7 @@ impl Cycle<'_, '_> {
         };
         let index = self.index;
         let facts = &index.works[*work];
-        let odd = is_odd(index, *work)
-            || self.leaves(*work)
-            || index.pools[pool].row.whole_node_guarantees;
+        let odd = is_odd(index, *work) || index.pools[pool].row.whole_node_guarantees;
         if odd || !self.plainly_passes(*work, pool, slots) {
             return false;
         }

@@ -3,9 +3,7 @@
 use super::Cycle;
 use super::coming::Coming;
 use super::turn::Making;
-use crate::backfill::ends_in_grace;
 use crate::bookings;
-use crate::ledger::Standing;
 use crate::order::Picker;
 use crate::plan::{Nomination, Preemption, Reason};
 use crate::preempt;
@@ -57,15 +55,13 @@ impl Cycle<'_, '_> {
         }
         match self.coming(work, pool, &making.rules) {
             Coming::Nothing => {}
-            // Who still leaves another place starts in no other at once.
-            Coming::Now(_) if self.ledger.standing(work) == Standing::Leaving => return false,
             Coming::Now(slots) => {
                 self.start(work, slots);
                 return true;
             }
-            Coming::Later(slots, ended) => {
+            Coming::Later(slots) => {
                 let victims = Vec::new();
-                self.displace(work, preempt::Room { slots, victims }, ended, None);
+                self.displace(work, preempt::Room { slots, victims }, None);
                 return true;
             }
         }
@@ -81,17 +77,10 @@ impl Cycle<'_, '_> {
         &mut self,
         work: usize,
         pool: usize,
-        (mut room, booking): (preempt::Room, Option<&Booking>),
+        (room, booking): (preempt::Room, Option<&Booking>),
         making: &mut Making,
     ) -> bool {
-        let ends = |v: &preempt::Victim| ends_in_grace(self.index, v.work, pool);
-        let (ended, victims) = room.victims.into_iter().partition(ends);
-        let ended: Vec<preempt::Victim> = ended;
-        let ended: Vec<usize> = ended.into_iter().map(|v| v.work).collect();
-        room.victims = victims;
-        let leaving = room.victims.iter().map(|v| (v.work, v.keep));
-        let leaving = leaving.chain(ended.iter().map(|&work| (work, 0)));
-        let leaving: Vec<(usize, usize)> = leaving.collect();
+        let leaving: Vec<(usize, usize)> = room.victims.iter().map(|v| (v.work, v.keep)).collect();
         if !self.room_holds(work, pool, &room.slots, &leaving, &[]) {
             return false;
         }
@@ -99,17 +88,11 @@ impl Cycle<'_, '_> {
         if booking.is_none() {
             making.rules.took(&room.victims);
         }
-        self.displace(work, room, ended, booking);
+        self.displace(work, room, booking);
         true
     }
 
-    fn displace(
-        &mut self,
-        work: usize,
-        room: preempt::Room,
-        ended: Vec<usize>,
-        booking: Option<&Booking>,
-    ) {
+    fn displace(&mut self, work: usize, room: preempt::Room, booking: Option<&Booking>) {
         let gainer = self.index.works[work].row.name.clone();
         let (by, reason) = match booking {
             Some(booking) => (&booking.name, Some(Reason::Reservation)),
@@ -121,15 +104,8 @@ impl Cycle<'_, '_> {
             self.take(victim, by, reason.unwrap_or(victim.reason()));
             waits_for.push(workload);
         }
-        self.let_end(&ended);
         if waits_for.is_empty() {
             waits_for = self.leavers_on(&room.slots, work);
-        }
-        for other in ended {
-            let name = self.index.name(other);
-            if !waits_for.iter().any(|known| known == name) {
-                waits_for.push(name.to_owned());
-            }
         }
         let placement = self.places(&room.slots);
         let pool = self.index.nodes[room.slots[0].node].pool;
@@ -170,6 +146,6 @@ impl Cycle<'_, '_> {
         told.to_workers = victim.keep as u32;
         told.released = (told.to_workers..facts.row.placed.len() as u32).collect();
         self.ledger.release(victim.work, victim.keep);
-        self.loses(victim.work);
+        self.lost.push(self.index.works[victim.work].team);
     }
 }

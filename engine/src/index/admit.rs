@@ -157,12 +157,10 @@ impl<'w> Index<'w> {
         if row.nominated.is_some() {
             self.nominated.insert(work);
         }
-        self.bind(work, Stint::of(row).bounded);
     }
 
-    /// Takes it off them, before its number is another's.
+    /// Takes it off them.
     pub(super) fn unlist(&mut self, work: usize) {
-        self.unbind(work);
         self.elastic.remove(&work);
         self.nominated.remove(&work);
     }

@@ -85,12 +85,12 @@ impl<'w> Index<'w> {
     }
 
     fn renumber(&mut self, old: usize, new: usize) {
-        self.unlist(old);
         let facts = std::mem::replace(&mut self.works[old], WorkFacts::vacant());
         if let Some(service) = facts.service {
             let replicas = self.services[service].replicas.iter_mut();
             replicas.filter(|r| **r == old).for_each(|r| *r = new);
         }
+        self.unlist(old);
         self.list(new, facts.row);
         self.names[new] = self.names[old];
         self.works[new] = facts;
@@ -105,11 +105,11 @@ impl<'w> Index<'w> {
 
     /// Nobody has this number any more.
     pub fn vacate(&mut self, work: usize) {
-        self.unlist(work);
         let facts = std::mem::replace(&mut self.works[work], WorkFacts::vacant());
         if let Some(service) = facts.service {
             self.services[service].replicas.retain(|&r| r != work);
         }
+        self.unlist(work);
         self.count -= usize::from(!facts.is_vacant());
     }
 

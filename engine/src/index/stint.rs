@@ -1,6 +1,5 @@
 //! What a workload's row says of its run and of its wait, at hand for whoever looks at all work.
 
-use chrono::TimeDelta;
 use domain::Timestamp;
 
 use crate::world::{Workload, WorkloadState};
@@ -15,8 +14,6 @@ pub(crate) struct Stint {
     /// Whether it says what the least is.
     pub elastic: bool,
     pub started: Option<Timestamp>,
-    /// When its limit ends it, where it runs and has one.
-    pub bounded: Option<Timestamp>,
     pub checkpoint_seconds: Option<i64>,
     pub restart_seconds: i64,
 }
@@ -29,17 +26,10 @@ impl Stint {
             workers: row.workers,
             elastic: row.min_workers.is_some(),
             started: row.started,
-            bounded: bounded(row),
             checkpoint_seconds: row.checkpoint_seconds,
             restart_seconds: row.restart_seconds,
         }
     }
-}
-
-fn bounded(row: &Workload) -> Option<Timestamp> {
-    let limit = TimeDelta::try_seconds(row.time_limit_seconds?)?;
-    let started = row.started.filter(|_| row.state == WorkloadState::Running);
-    started?.checked_add_signed(limit)
 }
 
 /// What a workload's row says of its wait, where whoever looks at all that waits finds it at hand.

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Aside, Held, Ledger, Nowhere, Slot, Space, Standing};
+use super::{Held, Ledger, Nowhere, Slot, Space, Standing};
 use crate::index::{Amount, Index};
 use crate::place::{Able, NodeClasses, PlacementCosts};
 use crate::preempt::{Fronts, Herds, Outlooks};
@@ -41,7 +41,6 @@ impl<'w> Paused<'w> {
             blurred: FxHashSet::default(),
             evicted: self.evicted,
             journal: Vec::new(),
-            aside: Aside::default(),
             put: self.put,
             version: 0,
             versions: 0,

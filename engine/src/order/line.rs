@@ -100,15 +100,6 @@ impl Line {
         line
     }
 
-    /// The same with more.
-    pub fn with(&self, index: &Index<'_>, pool: usize, works: &[usize]) -> Self {
-        let mut line = self.clone();
-        works
-            .iter()
-            .for_each(|&work| line.insert(index, pool, work));
-        line
-    }
-
     fn insert(&mut self, index: &Index<'_>, pool: usize, work: usize) {
         let entry = Entry::of(index, work, pool, &mut self.buckets);
         let team = index.works[work].team;

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use super::{Right, Victim};
-use crate::backfill::ends_in_grace;
 use crate::index::Index;
 use crate::ledger::{Ledger, Standing};
 use crate::world::{Reclaim, WithinTeam};
@@ -215,10 +214,7 @@ impl Rules {
 
     /// Whether a running workload may be moved.
     pub fn movable(&self, ledger: &Ledger<'_, '_>, work: usize) -> bool {
-        let here = ledger.slots(work).first();
-        let here = here.map(|slot| ledger.index.nodes[slot.node].pool);
-        !here.is_some_and(|pool| ends_in_grace(ledger.index, work, pool))
-            && self.disturbs(ledger, work, self.min_runtime, None)
+        self.disturbs(ledger, work, self.min_runtime, None)
     }
 
     /// Whether a running workload that is protected for `least` seconds may be disturbed at all.

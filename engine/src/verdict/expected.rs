@@ -155,7 +155,7 @@ fn victims_left(cycle: &Cycle<'_, '_>, work: usize) -> Option<(Timestamp, Once)>
         }
         match row.state {
             WorkloadState::Leaving => row.leaves_at,
-            _ => Some(backfill::left_by(index, there, pool)),
+            _ => Some(backfill::after_grace(index, pool)),
         }
     };
     let nodes = cycle.ledger.slots(work).iter().map(|slot| slot.node);
