@@ -197,3 +197,22 @@ fn what_moves_counts_for_more_there_once_others_have_started() {
     assert!(plan.start_of("firm").is_some());
     assert_eq!(plan.migrations[0].placement[0].node, "n2");
 }
+
+#[test]
+fn what_may_not_be_preempted_starts_before_elastic_work_borrows() {
+    let guaranteed = Quota::guaranteed(MilliGpu::from_milli(1777));
+    let mut elastic = Workload::waiting("e", "t", 1, before(60)).workers(2);
+    elastic.min_workers = Some(1);
+    let fixed = Workload::waiting("f", "t", 0, before(30)).class("fixed");
+    let quarter = MilliGpu::from_milli(250);
+    let rig = Rig::new()
+        .pool(shared())
+        .nodes(1, 4)
+        .tenant(Team::new("t").quota("p", guaranteed))
+        .work(elastic.class("high"))
+        .work(fixed.fraction(SharingMode::TimeSlice, quarter, None));
+    // The elastic work is told with all its workers, of which one came last.
+    let plan = rig.plan();
+    assert_eq!(plan.starts.len(), 2);
+    assert_eq!(plan.start_of("e").map(|s| s.workers), Some(2));
+}

@@ -186,6 +186,12 @@ fn guarantee_only(facts: &Facts<'_>) -> Vec<String> {
             }
         }
         if starts {
+            // Elastic work begins with fewer workers, and comes to the rest as a borrower, after what is in guarantees.
+            let begins = match work.min_workers {
+                Some(least) if facts.preemptible(work) => workers.len().min(least as usize),
+                _ => workers.len(),
+            };
+            let own = facts.held(&vec![(*work, workers[..begins].to_vec())]);
             for (key, amount) in own {
                 *left.entry(key).or_default() += amount;
             }
