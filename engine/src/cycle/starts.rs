@@ -92,7 +92,7 @@ impl Cycle<'_, '_> {
             if let Some(others) = picker.take_begun(self.index, work) {
                 hints.ages(team);
                 let before = self.ledger.version();
-                if !blocked && let Some(others) = self.widen(work, pool, others) {
+                if !blocked && let Some(others) = self.widen(work, pool, others, &mut picker) {
                     picker.held_more(&self.ledger, team, before);
                     self.age(&mut hints, &mut dead, (team, pool), &others);
                 }
@@ -119,7 +119,7 @@ impl Cycle<'_, '_> {
                     let before = self.ledger.version();
                     let (slots, others) = match inside {
                         Some(_) => self.split_at_guarantee(work, pool, slots),
-                        None => (slots, Vec::new()),
+                        None => self.split_even(work, pool, slots, &picker),
                     };
                     self.start(work, slots.clone());
                     picker.held_more(&self.ledger, team, before);
