@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 const CONNECTIONS_MAX: usize = 8;
 /// A connection that has not asked by then is closed.
 const ASK_TIMEOUT: Duration = Duration::from_secs(10);
-/// What was read longer ago is told no more: its device does not answer.
+/// What was read longer ago is told no more.
 const AGE_MAX: Duration = Duration::from_secs(150);
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -68,24 +68,26 @@ pub struct Told {
     pub work: Vec<(Vec<(&'static str, String)>, protocol::wire::WorkSample)>,
 }
 
-/// What was read last, of each device.
+/// What was read last, and when, by device.
 #[derive(Debug, Default)]
 pub struct Board {
-    devices: Mutex<BTreeMap<String, (Instant, Told)>>,
+    last: Mutex<Option<(Instant, BTreeMap<String, Told>)>>,
 }
 
 impl Board {
-    /// Puts what was read of a device in place of what was there.
-    pub fn put(&self, uuid: &str, taken: Instant, told: Told) {
-        self.devices().insert(uuid.to_owned(), (taken, told));
+    /// Puts what was read in place of what was there: of a device that did not answer nothing is told.
+    pub fn replace(&self, taken: Instant, devices: BTreeMap<String, Told>) {
+        *self.last() = Some((taken, devices));
     }
 
-    /// All of it in the text format of Prometheus; of a device that has not answered for long nothing.
+    /// All of it in the text format of Prometheus; nothing where it is old.
     fn text(&self, now: Instant) -> String {
         let mut series: BTreeMap<&str, (&Metric, Vec<String>)> = BTreeMap::new();
-        let mut devices = self.devices();
-        devices.retain(|_, (taken, _)| now.saturating_duration_since(*taken) <= AGE_MAX);
-        for (_, told) in devices.values() {
+        let last = self.last();
+        let fresh = last
+            .iter()
+            .filter(|(taken, _)| now.saturating_duration_since(*taken) <= AGE_MAX);
+        for told in fresh.flat_map(|(_, devices)| devices.values()) {
             for (metric, value) in of_device(&told.reading) {
                 let line = line(metric, &told.labels, &value);
                 series
@@ -118,8 +120,8 @@ impl Board {
         text
     }
 
-    fn devices(&self) -> MutexGuard<'_, BTreeMap<String, (Instant, Told)>> {
-        self.devices.lock().unwrap_or_else(PoisonError::into_inner)
+    fn last(&self) -> MutexGuard<'_, Option<(Instant, BTreeMap<String, Told>)>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -286,7 +288,7 @@ mod tests {
             reading,
             work: vec![(vec![("job", "j".to_owned())], work)],
         };
-        board.put("GPU-1", now, told);
+        board.replace(now, BTreeMap::from([("GPU-1".to_owned(), told)]));
         let text = board.text(now + AGE_MAX);
         for expected in [
             "# TYPE DCGM_FI_DEV_GPU_UTIL gauge\nDCGM_FI_DEV_GPU_UTIL{gpu=\"0\",team=\"a\\\"b\"} 12.5\n",
@@ -302,6 +304,8 @@ mod tests {
             "{text}"
         );
         let later = now + AGE_MAX + Duration::from_secs(1);
+        assert_eq!(board.text(later), "", "nothing is read any more");
+        board.replace(later, BTreeMap::new());
         assert_eq!(board.text(later), "", "it does not answer any more");
     }
 }

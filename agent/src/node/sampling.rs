@@ -1,7 +1,7 @@
 //! Samples what devices do, and whose doing it is: of a device that one job holds it is that job's, of an
 //! instance its holder's, and of a shared device it is told by processes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -21,6 +21,8 @@ struct Holder {
     id: AssignmentId,
     share: KeptDevice,
     pids: BTreeSet<i32>,
+    /// Whether it had that when the device was read before: what lies between the two readings is its own.
+    since_before: bool,
 }
 
 /// Samples until the agent ends.
@@ -28,48 +30,69 @@ pub async fn watch(node: Arc<Node>) {
     let mut tick = tokio::time::interval(node.config.sample_pace());
     // One long silence is no reason for a crowd of samples after it.
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut readers = Some(Readers::new(node.config.nvml_library.clone()));
+    let mut sampler = Some(Sampler {
+        readers: Readers::new(node.config.nvml_library.clone()),
+        before: BTreeSet::new(),
+    });
     loop {
         tick.tick().await;
-        let Some(mut own) = readers.take() else {
+        let Some(mut own) = sampler.take() else {
             tracing::error!("devices are not sampled any more");
             return;
         };
         let (of, taken) = (Arc::clone(&node), Instant::now());
         let sampled = tokio::task::spawn_blocking(move || {
-            let samples = sample(&of, taken, &mut own);
+            let samples = own.sample(&of, taken);
             (own, samples)
         });
         if let Ok((own, samples)) = sampled.await {
-            readers = Some(own);
+            sampler = Some(own);
             node.samples.put(taken, samples);
         }
     }
 }
 
-fn sample(node: &Node, taken: Instant, readers: &mut Readers) -> Vec<wire::DeviceSample> {
-    let answering: Vec<String> = node.gpus.borrow().answering.iter().cloned().collect();
-    let readings = readers.read(&answering);
-    let held = node.claims().all();
-    let holders: Vec<Holder> = held
-        .into_iter()
-        .map(|(id, share)| Holder {
-            pids: memory::pids(&node.folders.run(id)),
-            id,
-            share,
-        })
-        .collect();
-    let samples = readings.iter().map(|(uuid, reading)| {
-        let here = holders.iter().filter(|holder| holder.share.uuid == *uuid);
-        let work: Vec<_> = here
-            .map(|holder| (holder, of_holder(holder, reading)))
+/// What is kept from sample to sample.
+struct Sampler {
+    readers: Readers,
+    /// Who had which device when it was read before.
+    before: BTreeSet<(AssignmentId, String)>,
+}
+
+impl Sampler {
+    fn sample(&mut self, node: &Node, taken: Instant) -> Vec<wire::DeviceSample> {
+        let answering: Vec<String> = node.gpus.borrow().answering.iter().cloned().collect();
+        let readings = self.readers.read(&answering);
+        let held = node.claims().all();
+        let holders: Vec<Holder> = held
+            .into_iter()
+            .map(|(id, share)| Holder {
+                pids: memory::pids(&node.folders.run(id)),
+                since_before: self.before.contains(&(id, share.uuid.clone())),
+                id,
+                share,
+            })
             .collect();
-        node.board
-            .put(uuid, taken, told(node, uuid, reading, &work));
-        let work = work.into_iter().map(|(_, work)| work).collect();
-        of_device(uuid.clone(), reading, work)
-    });
-    samples.collect()
+        let read = holders
+            .iter()
+            .filter(|holder| readings.contains_key(&holder.share.uuid));
+        self.before = read
+            .map(|holder| (holder.id, holder.share.uuid.clone()))
+            .collect();
+        let mut board = BTreeMap::new();
+        let samples = readings.iter().map(|(uuid, reading)| {
+            let here = holders.iter().filter(|holder| holder.share.uuid == *uuid);
+            let work: Vec<_> = here
+                .map(|holder| (holder, of_holder(holder, reading)))
+                .collect();
+            board.insert(uuid.clone(), told(node, uuid, reading, &work));
+            let work = work.into_iter().map(|(_, work)| work).collect();
+            of_device(uuid.clone(), reading, work)
+        });
+        let samples = samples.collect();
+        node.board.replace(taken, board);
+        samples
+    }
 }
 
 /// What scrapers are told: of a device that one job has whole its series are labelled as the job's.
@@ -152,15 +175,16 @@ fn of_holder(holder: &Holder, reading: &Reading) -> wire::WorkSample {
             (busy.map(|busy| busy.min(1000)), None, held_mib)
         }
     };
+    // What was done between two readings may have been the doing of who had the device before.
+    let own_time = |share: Option<u32>| share.filter(|_| holder.since_before);
+    let energy_mj = reading.energy_mj.filter(|_| holder.since_before);
     wire::WorkSample {
         assignment_id: holder.id.to_string(),
-        busy_permille: busy,
-        sm_permille: sm,
+        busy_permille: own_time(busy),
+        sm_permille: own_time(sm),
         memory_mib,
         processes: u32::try_from(own.len()).ok(),
-        energy_mj: reading
-            .energy_mj
-            .map(|mj| part(mj, holder.share.gpus_milli)),
+        energy_mj: energy_mj.map(|mj| part(mj, holder.share.gpus_milli)),
     }
 }
 
@@ -190,6 +214,7 @@ mod tests {
                 team: None,
             },
             pids: BTreeSet::from([7, 8]),
+            since_before: true,
         }
     }
 
@@ -228,6 +253,15 @@ mod tests {
         );
         assert_eq!((work.memory_mib, work.processes), (Some(5000), Some(1)));
         assert_eq!(work.energy_mj, Some(1001));
+    }
+
+    #[test]
+    fn what_was_done_before_a_job_had_its_device_is_not_the_jobs() {
+        let mut holder = share(SharingMode::Exclusive, 1000, None);
+        holder.since_before = false;
+        let work = of_holder(&holder, &reading(Vec::new()));
+        assert_eq!((work.busy_permille, work.sm_permille), (None, None));
+        assert_eq!((work.energy_mj, work.memory_mib), (None, Some(5000)));
     }
 
     #[test]

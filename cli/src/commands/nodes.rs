@@ -78,7 +78,12 @@ fn out_of_use(node: &Value) -> Vec<String> {
             _ => text(&device["health_reason"]),
         };
         let found = device["found"].as_array().into_iter().flatten();
-        let newest = found.filter_map(|finding| finding["number"].as_i64()).max();
+        let numbered = found.filter_map(|finding| Some((finding["number"].as_i64()?, finding)));
+        let newest = numbered.clone().map(|(number, _)| number).max();
+        // Who clears one vouches for all of them.
+        let shown = text(&device["health_reason"]);
+        let others = numbered.map(|(_, finding)| text(&finding["reason"]));
+        let others: Vec<String> = others.filter(|reason| !shown.contains(reason.as_str())).collect();
         let remedy = match (newest, &device["cleared"]) {
             (None, _) => String::new(),
             (Some(_), Value::Bool(true)) => "; cleared, which its node has yet to say".to_owned(),
@@ -86,7 +91,11 @@ fn out_of_use(node: &Value) -> Vec<String> {
                 "; once it is dealt with: allot clear {name} {index} --finding {newest} --reason 'what was done'"
             ),
         };
-        format!("{name} device {index} is {health} since {since}: {why}{remedy}")
+        let also = match others.is_empty() {
+            true => String::new(),
+            false => format!("; found too: {}", others.join("; ")),
+        };
+        format!("{name} device {index} is {health} since {since}: {why}{also}{remedy}")
     }));
     lines
 }

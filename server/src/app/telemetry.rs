@@ -190,7 +190,8 @@ pub async fn of_node(
     let window = Window::of(ask, ask.from.unwrap_or(to - WINDOW), to)?;
     let rows = devices::of_nodes(&mut tx, &[node.id]).await?;
     let ids: Vec<_> = rows.iter().map(|row| row.id).collect();
-    let points = sampled::devices(&mut tx, &ids, window.step.stored(), window.from, to).await?;
+    let from = window.first_step();
+    let points = sampled::devices(&mut tx, &ids, window.step.stored(), from, to).await?;
     tx.commit().await?;
     let devices = rows.into_iter().map(|row| DeviceTelemetry {
         points: points
@@ -230,8 +231,7 @@ pub async fn of_job(
         // Samples of different devices are of different moments.
         window.step = Step::Minute;
     }
-    // The minute in which the window begins belongs to it.
-    let from = window.from - window.step.length();
+    let from = window.first_step();
     let points = sampled::job(&mut tx, id, window.step.stored(), from, to).await?;
     tx.commit().await?;
     Ok(JobTelemetry {
@@ -291,6 +291,16 @@ impl Window {
             return Err(AppError::invalid("step", step.as_str(), remedy));
         }
         Ok(Self { from, step })
+    }
+
+    /// When the step begins in which the window does: that step belongs to it.
+    fn first_step(&self) -> Timestamp {
+        let length = match self.step {
+            Step::Sample => return self.from,
+            step => step.length().num_microseconds().unwrap_or(1),
+        };
+        let into = self.from.timestamp_micros().rem_euclid(length);
+        self.from - TimeDelta::microseconds(into)
     }
 }
 

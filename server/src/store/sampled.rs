@@ -180,7 +180,8 @@ pub async fn job(
     }
 }
 
-/// The mean load of devices in the last minutes, in thousandths, by what tells more: those of which anything is known.
+/// The mean load of devices in the last minutes, in thousandths, by what tells more: of those of which more than
+/// half of that time is known.
 pub async fn recent(
     tx: &mut Tx,
     devices: &[DeviceId],
@@ -192,7 +193,8 @@ pub async fn recent(
            FROM sample_minutes_now
            WHERE device_id = ANY ($1) AND job_id IS NULL AND assignment_id IS NULL
              AND at > allotment.clock() - make_interval(mins => $2)
-           GROUP BY device_id"#,
+           GROUP BY device_id
+           HAVING 2 * sum(GREATEST(sm_counted, busy_counted)) > sum(samples)"#,
         devices as &[DeviceId],
         minutes,
     )

@@ -398,4 +398,23 @@ async fn a_rank_that_does_nothing_is_seen_beside_those_that_work(owner: PgPool) 
         (Some(0), Some(900))
     );
     assert_eq!((point.memory_mib, point.energy_mj), (Some(2000), Some(20)));
+
+    // Windows that follow one another tell each step once.
+    let window = async |from: &str, to: &str| {
+        let at = |time: &str| Some(format!("2026-10-01T{time}Z").parse().expect("a time"));
+        let ask = TelemetryAsk {
+            from: at(from),
+            to: at(to),
+            step: Some(Step::Minute),
+        };
+        let told = telemetry::of_job(&fleet.app, &fleet.ada(), job, ask).await;
+        told.expect("told").points.len()
+    };
+    assert_eq!(window("12:00:00", "12:01:00").await, 1);
+    assert_eq!(
+        window("12:00:30", "12:01:00").await,
+        1,
+        "it begins within the step"
+    );
+    assert_eq!(window("12:01:00", "12:02:00").await, 0);
 }
