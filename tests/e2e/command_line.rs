@@ -84,6 +84,12 @@ async fn every_command_does_its_part_of_the_main_job() {
         "600",
     ]));
     let running = waits["id"].as_str().expect("an id").to_owned();
+    // The devices of the jobs before may not be free yet.
+    rig::wait::until_true("it runs", START_BOUND, || {
+        json(&run(&["job", &running, "--json"]))["state"] == "running"
+    })
+    .await
+    .unwrap();
     let behind = json(&run(&[
         "submit", "--team", "vision", "--pool", "l40s", "--gpus", "4", "--json", "--", "sleep",
         "600",
