@@ -100,24 +100,7 @@ impl Folders {
     /// Checks that nobody but root and us can change what lies directly in the folder of all
     /// checkpoints.
     pub fn check_unwritable(&self) -> Result<(), FoldersError> {
-        let user = nix::unistd::geteuid().as_raw();
-        let found =
-            self.checkpoints
-                .symlink_metadata()
-                .map_err(|source| FoldersError::Unusable {
-                    path: self.checkpoints.clone(),
-                    source,
-                })?;
-        let mode = found.permissions().mode() & 0o7777;
-        if mode & 0o022 == 0 && [0, user].contains(&found.uid()) {
-            return Ok(());
-        }
-        Err(FoldersError::Writable {
-            path: self.checkpoints.clone(),
-            owner: found.uid(),
-            mode,
-            user,
-        })
+        check_unwritable(&self.checkpoints)
     }
 
     /// Keeps other agents out for as long as the file is held.
@@ -265,6 +248,26 @@ pub fn health_of(state: &Path) -> PathBuf {
 /// The journal's file below a state folder.
 pub fn journal_of(state: &Path) -> PathBuf {
     state.join("journal/journal")
+}
+
+/// Checks that nobody but root and us can change what lies directly in a folder.
+pub fn check_unwritable(folder: &Path) -> Result<(), FoldersError> {
+    let user = nix::unistd::geteuid().as_raw();
+    let found = folder.symlink_metadata();
+    let found = found.map_err(|source| FoldersError::Unusable {
+        path: folder.to_owned(),
+        source,
+    })?;
+    let mode = found.permissions().mode() & 0o7777;
+    if mode & 0o022 == 0 && [0, user].contains(&found.uid()) {
+        return Ok(());
+    }
+    Err(FoldersError::Writable {
+        path: folder.to_owned(),
+        owner: found.uid(),
+        mode,
+        user,
+    })
 }
 
 #[cfg(test)]

@@ -14,6 +14,9 @@ use crate::cuts::{self, Compute, Cuts, Instance};
 use crate::machine::{Device, Fault, Machine, Process, When};
 use crate::workers::Workers;
 
+/// Compute slices of a device that MIG cuts.
+const COMPUTE_SLICES: u32 = 7;
+
 /// What the library holds between calls.
 pub(crate) struct Library {
     /// How many `nvmlInit` calls wait for their `nvmlShutdown`.
@@ -279,7 +282,19 @@ impl Library {
             return Ok(told);
         }
         let on = self.processes_on(uuid)?;
-        let load: u32 = on.iter().map(|(process, _)| process.load_percent).sum();
+        let cut = self.cuts()?.of(uuid);
+        // Work on an instance keeps that many of the device's slices busy.
+        let slices = |id: u32| {
+            let instance = cut.instances.iter().find(|instance| instance.id == id);
+            instance.map_or(0, |instance| instance.slices)
+        };
+        let load: u32 = on
+            .iter()
+            .map(|(process, on)| match on {
+                Some((instance, _)) => process.load_percent * slices(*instance) / COMPUTE_SLICES,
+                None => process.load_percent,
+            })
+            .sum();
         Ok(load.min(100))
     }
 

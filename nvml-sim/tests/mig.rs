@@ -7,7 +7,9 @@ mod common;
 use common::Simulated;
 use nvml_sim::machine::{Fault, Process, ProcessKind};
 use nvml_wrapper::Device;
+use nvml_wrapper::enums::gpm::GpmMetricId;
 use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::gpm::{GpmSample, gpm_metrics_get};
 use nvml_wrapper_sys::bindings as sys;
 
 const IN_USE: u32 = 19;
@@ -198,6 +200,35 @@ fn what_has_clients_or_parts_is_in_use() {
     );
     assert!(simulated.nvml.device_by_uuid(part.as_str()).is_err());
     assert_eq!(raw!(simulated, nvmlGpuInstanceDestroy(whole)), 0);
+}
+
+#[test]
+fn work_on_an_instance_loads_as_much_of_its_device_as_the_instance_is() {
+    let mut simulated = Simulated::start("dgx-h100");
+    set_mode(&simulated, 0, true);
+    let instance = create(&simulated, 19, 0, 1).unwrap();
+    let part = create_compute(&simulated, instance, 0);
+    simulated.change(|machine| {
+        machine.processes.push(Process {
+            pid: 4242,
+            uuid: part,
+            kind: ProcessKind::Compute,
+            memory_used_mib: 100,
+            load_percent: 70,
+        });
+    });
+    let device = simulated.nvml.device_by_index(0).unwrap();
+    let between = |before: &GpmSample<'_>, after: &GpmSample<'_>| {
+        let told = gpm_metrics_get(&simulated.nvml, before, after, &[GpmMetricId::SmUtil]);
+        told.unwrap().remove(0).unwrap().value
+    };
+    let processes = device.running_compute_processes().unwrap();
+    let id = processes[0].gpu_instance_id.unwrap();
+    let of_part = || device.gpm_mig_sample(id).unwrap();
+    assert!((between(&of_part(), &of_part()) - 70.0).abs() < 0.1);
+    let of_all = || device.gpm_sample().unwrap();
+    let share = between(&of_all(), &of_all());
+    assert!((share - 10.0).abs() < 0.1, "one slice of seven: {share}");
 }
 
 #[test]

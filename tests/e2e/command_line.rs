@@ -424,7 +424,7 @@ async fn a_node_is_drained_by_a_deadline_that_outlives_the_server() {
     let listed = allot(&scene.cluster, &token, &["nodes"]);
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
     assert!(
-        listed.contains("l40s-1: what still runs there leaves at"),
+        listed.contains("l40s-1: the deadline of its drain is"),
         "{listed}"
     );
     scene.cluster.restart_server(0).await.unwrap();

@@ -1,8 +1,11 @@
 //! The machine without its devices: rights, kernel, clock, folders, disk, control groups, runtimes.
 
 use std::env;
+use std::io::ErrorKind;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
+use anyhow::bail;
 use nix::unistd::{AccessFlags, access};
 
 use super::{Finding, Need, State};
@@ -10,6 +13,7 @@ use crate::config::Config;
 use crate::gpus::layout::Layout;
 use crate::inventory::NO_ISOLATION;
 use crate::supervise::cgroup::Cgroups;
+use crate::{folders, identity};
 
 /// The oldest kernel on which jobs start: paths are opened below their roots by `openat2`.
 const KERNEL_MIN: (u32, u32) = (5, 6);
@@ -43,15 +47,56 @@ pub(super) fn look(config: &Config) -> Vec<Finding> {
 
 fn settings(config: &Config) -> Finding {
     let found = Finding::ok("settings", Need::Needed, "they can be used");
-    let read = config.check_here().map_err(anyhow::Error::from);
-    let read = read.and_then(|()| Ok(Layout::of(config)?));
-    match read {
-        Ok(_) => found,
-        Err(error) => Finding {
+    let remedy = "change that in the agent's settings";
+    if let Err(error) = usable(config) {
+        return Finding {
             seen: format!("{error:#}"),
-            ..found.but(State::Missing, "change that in the agent's settings")
+            ..found.but(State::Missing, remedy)
+        };
+    }
+    let named = [
+        ("work_roots", &config.work_roots),
+        ("device_files", &config.device_files),
+    ];
+    let all = named
+        .into_iter()
+        .flat_map(|(key, paths)| paths.iter().map(move |path| (key, path)));
+    let absent: Vec<String> = all
+        .filter(|(_, path)| !path.exists())
+        .map(|(key, path)| format!("{key}: {} is not there", path.display()))
+        .collect();
+    match absent.is_empty() {
+        true => found,
+        false => Finding {
+            seen: absent.join("; "),
+            ..found.but(State::Warning, remedy)
         },
     }
+}
+
+/// What an agent asks of its settings before it starts.
+fn usable(config: &Config) -> anyhow::Result<()> {
+    config.check_here()?;
+    Layout::of(config)?;
+    if let Some(server) = &config.server {
+        identity::encrypted(server)?;
+    }
+    if let Some(root) = config
+        .checkpoint_root
+        .as_deref()
+        .filter(|root| root.exists())
+    {
+        folders::check_unwritable(&root.canonicalize()?)?;
+    }
+    if let Some(address) = config.metrics_listen {
+        match TcpListener::bind(address) {
+            Ok(_) => {}
+            // The agent that runs here may be who listens.
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+            Err(error) => bail!("metrics_listen: {address} cannot be listened on: {error}"),
+        }
+    }
+    Ok(())
 }
 
 fn rights(root: bool, allow_unisolated: bool) -> Finding {

@@ -132,12 +132,21 @@ fn settings_that_cannot_be_are_named_with_field_and_remedy() {
             "[health]\nprobe = ['/nonexistent/probe']",
             "may be executed",
         ),
+        // What an agent would not start with.
+        ("checkpoint_root = '/tmp'", "chmod go-w"),
+        ("server = 'http://control.example'", "https://"),
+        ("metrics_listen = '203.0.113.9:9400'", "metrics_listen"),
     ] {
         let (report, status) = told(&machine, text);
         assert_eq!(status, Some(1), "{text}");
         let seen = finding(&report, "settings")["seen"].as_str();
         assert!(seen.is_some_and(|seen| seen.contains(remedy)), "{report}");
     }
+    let (report, status) = told(&machine, "work_roots = ['/nonexistent']");
+    assert_eq!(status, Some(0), "jobs that need none can run");
+    let settings = finding(&report, "settings");
+    assert_eq!(settings["state"], "warning", "{report}");
+    assert_eq!(settings["seen"], "work_roots: /nonexistent is not there");
     let (report, _) = told(&machine, "mps_control = '/nonexistent/control'");
     assert_eq!(finding(&report, "mps")["state"], "missing");
     assert_eq!(

@@ -61,7 +61,9 @@ fn out_of_use(node: &Value) -> Vec<String> {
         lines.push(format!("{name} is {intent}: {why}"));
     }
     if let Some(at) = node["drain_deadline_at"].as_str() {
-        lines.push(format!("{name}: what still runs there leaves at {at}"));
+        lines.push(format!(
+            "{name}: the deadline of its drain is {at}; what still runs there then is stopped"
+        ));
     }
     if let Some(full) = node["disk_full"].as_object() {
         let [free, needed, since] = ["free_mib", "needed_mib", "since"].map(|key| text(&full[key]));
@@ -191,7 +193,7 @@ impl Steered {
         let (name, intent) = (text(&node["name"]), text(&node["intent"]));
         match node["drain_deadline_at"].as_str() {
             Some(at) => table::print_line(&format!(
-                "node {name} is {intent}; what still runs there leaves at {at}"
+                "node {name} is {intent}; its deadline is {at}, what still runs there then is stopped"
             )),
             None => table::print_line(&format!("node {name} is {intent}")),
         }

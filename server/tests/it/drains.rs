@@ -287,7 +287,10 @@ async fn a_deadline_is_asked_for_and_told_by_rest_and_on_the_pages(owner: PgPool
     let mut browser = Browser::new(&server.app);
     browser.sign_in("boss").await;
     let page = browser.get("/nodes/n1").await.html;
-    assert!(page.contains("What still runs leaves at"), "{page}");
+    assert!(
+        page.contains("what still runs here then is stopped"),
+        "{page}"
+    );
     let form = format!("csrf={}&deadline_minutes=", token(&page));
     let sent = browser.post("/nodes/n1/drain", &format!("{form}90")).await;
     sent.leads_to("/nodes/n1?done=draining");

@@ -4,6 +4,7 @@ use axum::extract::{Path, State};
 use axum::http::Uri;
 use axum::response::Response;
 use domain::ids::JobId;
+use domain::sharing::SharingMode;
 use domain::spec::{JobSpec, PerWorker};
 use domain::state::{AttemptEnd, JobState};
 use domain::{MilliGpu, Timestamp};
@@ -398,8 +399,12 @@ pub(super) fn asked(shell: &Shell, job: &Job) -> Vec<(&'static str, Phrase)> {
     }
     asked.push(("workers", workers(t, spec)));
     asked.push(("per_worker", per_worker(t, &spec.per_worker)));
-    let modes = spec.per_worker.sharing.iter();
-    let modes = modes.map(|mode| t.word("mode", mode.as_str()));
+    // A profile is asked for in the place of a mode.
+    let modes = match spec.per_worker.mig_profile {
+        Some(_) => &[SharingMode::Mig][..],
+        None => &spec.per_worker.sharing,
+    };
+    let modes = modes.iter().map(|mode| t.word("mode", mode.as_str()));
     asked.push(("sharing", Phrase::list(modes)));
     for (key, seconds) in [
         ("time_limit", spec.time_limit_seconds),
