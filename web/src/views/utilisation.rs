@@ -73,12 +73,13 @@ impl Utilisation {
         measures.map(|(number, measure)| (format!("s{}", number + 1), t.word("measure", measure)))
     }
 
-    /// Moments below the chart, the window's ends among them.
+    /// Moments below the chart, the window's ends among them, at least a minute apart: they are told by minutes.
     pub fn axis(&self) -> Vec<DateTime<Utc>> {
-        const PARTS: i32 = 4;
-        let part = (self.to - self.from) / PARTS;
-        (0..=PARTS)
-            .map(|number| self.from + part * number)
+        const PARTS_MAX: i64 = 4;
+        let whole = self.to - self.from;
+        let parts = i32::try_from(whole.num_minutes().clamp(1, PARTS_MAX)).unwrap_or(1);
+        (0..=parts)
+            .map(|number| self.from + whole / parts * number)
             .collect()
     }
 
@@ -88,5 +89,33 @@ impl Utilisation {
         let said = values
             .map(|value| value.map_or_else(|| t.say("chart.no_data"), |share| t.share(share)));
         said.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::TimeDelta;
+
+    use super::*;
+
+    #[test]
+    fn moments_below_a_chart_differ_however_short_its_window_is() {
+        let begin: DateTime<Utc> = "2026-10-01T12:00:00Z".parse().expect("a time");
+        let axis = |seconds| {
+            let chart = Utilisation {
+                from: begin,
+                to: begin + TimeDelta::seconds(seconds),
+                step_seconds: 60,
+                measures: Vec::new(),
+                steps: Vec::new(),
+            };
+            let moments = chart.axis().into_iter();
+            moments
+                .map(|at| (at - begin).num_seconds())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(axis(40), [0, 40]);
+        assert_eq!(axis(130), [0, 65, 130]);
+        assert_eq!(axis(3600), [0, 900, 1800, 2700, 3600]);
     }
 }
