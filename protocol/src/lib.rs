@@ -16,6 +16,7 @@ pub mod replicas {
 }
 
 pub mod desired;
+mod fields;
 pub mod mig;
 pub mod report;
 pub mod samples;

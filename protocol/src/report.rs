@@ -1,36 +1,34 @@
 //! What a node reports, checked on receipt by the server.
 
+mod facts;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
-use domain::error::printable;
 use domain::ids::{AssignmentId, AttemptId, IncarnationId, JournalId};
 use domain::sharing::SharingMode;
 use domain::spec::Runner;
 use domain::state::{AssignmentPhase, DeviceHealth};
 use serde::{Deserialize, Serialize};
 
+use crate::fields::{amount, bounded, count, known, parsed, text, uuid};
 use crate::mig::{self, MigSlice};
 use crate::samples::{self, DeviceSample};
 use crate::{Malformed, wire};
+
+pub use crate::fields::{TEXT_CHARS_MAX, kept_whole};
+pub use facts::{Exited, FACTS_MAX, Fact, FactKind, Lost};
 
 /// Most devices of a node; the largest machines sold have 16, and a MIG-cut one is still one.
 pub const DEVICES_MAX: usize = 1024;
 /// Most assignments that a node may say it holds: every share of every device, many times over.
 pub const HELD_MAX: usize = 16_384;
-/// Most facts in one message; an agent that was away for long sends several.
-pub const FACTS_MAX: usize = 4_096;
 /// Most findings of one device: an agent keeps fewer.
 const FINDINGS_MAX: usize = 64;
-/// Longest free text that is kept of a node, in characters; a sentence or two.
-pub const TEXT_CHARS_MAX: usize = 512;
 /// Most warnings of a node, each a sentence on its page.
 const WARNINGS_MAX: usize = 32;
 /// Most folders below which a node lets jobs work: each is a mount or a project's folder.
 pub const WORK_ROOTS_MAX: usize = 32;
-/// Largest amount of memory, in MiB, or of CPU, in thousandths, that is believed.
-const AMOUNT_MAX: i64 = 1 << 40;
 
 /// A message of a node's stream.
 #[derive(Debug, Clone, PartialEq)]
@@ -208,74 +206,6 @@ impl From<&Finding> for wire::Finding {
     }
 }
 
-/// Something that happened to an assignment.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fact {
-    /// Its number in the journal.
-    pub number: u64,
-    /// The assignment.
-    pub assignment: AssignmentId,
-    /// Its attempt.
-    pub attempt: AttemptId,
-    /// When, by the node's clock; evidence only.
-    pub at_micros: i64,
-    /// For how long the node itself had kept what is released now, nothing of its job being left.
-    pub kept_micros: i64,
-    /// What.
-    pub kind: FactKind,
-}
-
-/// What happened.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FactKind {
-    /// The node took it.
-    Accepted,
-    /// The node would not take it, or could not run it.
-    Refused {
-        /// Whether it could run nowhere.
-        invalid: bool,
-        /// Why, in words.
-        message: String,
-        /// The exit code that a shell would have ended with, where its command is what is wrong.
-        exit_code: Option<i32>,
-    },
-    /// Its process runs.
-    Started {
-        /// The process.
-        pid: i64,
-    },
-    /// Its process ended.
-    Exited(Exited),
-    /// What it held is clean.
-    Released,
-}
-
-/// How a node lost a process that it had.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lost {
-    /// The machine or the device went away under it, or its lease ended.
-    Seen,
-    /// It ended at some time while no agent ran, and nothing says when or how.
-    Unseen,
-}
-
-/// How a process ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Exited {
-    /// Its exit code, unless a signal ended it.
-    pub code: Option<i32>,
-    /// The signal that ended it.
-    pub signal: Option<i32>,
-    /// Whether it had used more memory than it had asked for.
-    pub out_of_memory: bool,
-    /// Whether the agent had begun to stop it.
-    pub asked: bool,
-    /// Where the node lost it, whether its agent was there.
-    pub lost: Option<Lost>,
-    /// In words.
-    pub message: String,
-}
-
 /// A piece of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogChunk {
@@ -302,7 +232,7 @@ impl Message {
                 Wire::Inventory(inventory) => {
                     Self::Inventory(Box::new(Inventory::check(inventory)?))
                 }
-                Wire::Facts(facts) => Self::Facts(check_facts(facts.facts)?),
+                Wire::Facts(facts) => Self::Facts(facts::check(facts.facts)?),
                 Wire::LogChunk(chunk) => Self::LogChunk(LogChunk {
                     request: chunk.request,
                     offset: chunk.offset,
@@ -459,61 +389,6 @@ fn check_findings(findings: Vec<wire::Finding>) -> Result<Vec<Finding>, Malforme
     Ok(findings)
 }
 
-/// A device's UUID as NVML writes them.
-pub(crate) fn uuid(uuid: String) -> Result<String, Malformed> {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-    if uuid.is_empty() || uuid.len() > 96 || !uuid.bytes().all(plain) {
-        return Err(Malformed::invalid("device.uuid", uuid));
-    }
-    Ok(uuid)
-}
-
-fn check_facts(facts: Vec<wire::Fact>) -> Result<Vec<Fact>, Malformed> {
-    bounded("facts", facts.len(), FACTS_MAX)?;
-    facts.into_iter().map(check_fact).collect()
-}
-
-fn check_fact(fact: wire::Fact) -> Result<Fact, Malformed> {
-    use wire::fact::Kind;
-    if fact.number == 0 || i64::try_from(fact.number).is_err() {
-        return Err(Malformed::invalid("fact.number", fact.number));
-    }
-    let kept_micros = match &fact.kind {
-        Some(Kind::Released(released)) => released.kept_micros.max(0),
-        _ => 0,
-    };
-    let kind = match fact.kind.ok_or(Malformed::Missing("fact.kind"))? {
-        Kind::Accepted(_) => FactKind::Accepted,
-        Kind::Refused(refused) => FactKind::Refused {
-            invalid: refused.code == "invalid",
-            message: text(refused.message),
-            exit_code: refused.exit_code,
-        },
-        Kind::Started(started) => FactKind::Started { pid: started.pid },
-        Kind::Exited(exited) => FactKind::Exited(Exited {
-            code: exited.code,
-            signal: exited.signal,
-            out_of_memory: exited.out_of_memory,
-            asked: exited.asked,
-            lost: match exited.reason.as_str() {
-                "node_lost" | "lease_over" => Some(Lost::Seen),
-                "unseen" => Some(Lost::Unseen),
-                _ => None,
-            },
-            message: text(exited.message),
-        }),
-        Kind::Released(_) => FactKind::Released,
-    };
-    Ok(Fact {
-        number: fact.number,
-        assignment: parsed("fact.assignment_id", &fact.assignment_id)?,
-        attempt: parsed("fact.attempt_id", &fact.attempt_id)?,
-        at_micros: fact.at_micros,
-        kept_micros,
-        kind,
-    })
-}
-
 fn check_cliques(
     field: &'static str,
     cliques: Vec<wire::Clique>,
@@ -534,43 +409,6 @@ fn check_cliques(
     Ok(checked)
 }
 
-pub(crate) fn bounded(field: &'static str, count: usize, max: usize) -> Result<(), Malformed> {
-    if count > max {
-        return Err(Malformed::invalid(
-            field,
-            format!("{count} entries, at most {max}"),
-        ));
-    }
-    Ok(())
-}
-
-pub(crate) fn amount(field: &'static str, value: i64) -> Result<i64, Malformed> {
-    if (0..=AMOUNT_MAX).contains(&value) {
-        Ok(value)
-    } else {
-        Err(Malformed::invalid(field, value))
-    }
-}
-
-fn count(field: &'static str, value: u64) -> Result<i64, Malformed> {
-    i64::try_from(value).map_err(|_| Malformed::invalid(field, value))
-}
-
-pub(crate) fn parsed<T: FromStr>(field: &'static str, value: &str) -> Result<T, Malformed> {
-    if value.is_empty() {
-        return Err(Malformed::Missing(field));
-    }
-    value
-        .parse()
-        .ok()
-        .ok_or_else(|| Malformed::invalid(field, value))
-}
-
-fn known<T: FromStr + Ord>(words: &[String]) -> Vec<T> {
-    let known: BTreeSet<T> = words.iter().filter_map(|word| word.parse().ok()).collect();
-    known.into_iter().collect()
-}
-
 /// Folders as they are compared: absolute, without needless separators.
 fn check_roots(roots: Vec<String>) -> Result<Vec<String>, Malformed> {
     const FIELD: &str = "inventory.work_roots";
@@ -583,19 +421,6 @@ fn check_roots(roots: Vec<String>) -> Result<Vec<String>, Malformed> {
         }
     });
     checked.collect()
-}
-
-/// Whether a text is short and printable as it is.
-pub fn kept_whole(text: &str) -> bool {
-    text.chars().count() <= TEXT_CHARS_MAX && text.chars().all(printable)
-}
-
-/// A foreign text as it is kept: short, without control or direction characters.
-fn text(text: String) -> String {
-    text.chars()
-        .map(|c| if printable(c) { c } else { '\u{fffd}' })
-        .take(TEXT_CHARS_MAX)
-        .collect()
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 
 use domain::ids::AssignmentId;
 
-use crate::report::{DEVICES_MAX, amount, bounded, parsed, uuid};
+use crate::fields::{amount, bounded, parsed, uuid};
+use crate::report::DEVICES_MAX;
 use crate::{Malformed, wire};
 
 /// Most device samples in one message; an agent that was cut off for minutes sends several.

@@ -100,7 +100,7 @@ fn a_fact_without_a_kind_or_with_number_zero_is_refused() {
         kind: None,
     };
     assert_eq!(
-        check_fact(fact.clone()),
+        facts::check_one(fact.clone()),
         Err(Malformed::Missing("fact.kind"))
     );
     let zero = wire::Fact {
@@ -108,7 +108,7 @@ fn a_fact_without_a_kind_or_with_number_zero_is_refused() {
         kind: Some(wire::fact::Kind::Released(wire::Released::default())),
         ..fact
     };
-    assert!(check_fact(zero).is_err());
+    assert!(facts::check_one(zero).is_err());
 }
 
 #[test]
