@@ -100,6 +100,22 @@ need_python() {
         fail "PyYAML is missing and could not be fetched; install it with: sudo apt-get install python3-yaml"
 }
 
+# Sets $promtool to the tool that tries alert rules. Debian has it in Prometheus's package, of which nothing else is
+# wanted: it would be started.
+need_promtool() {
+    local folder=$tools/prometheus
+    promtool=$(command -v promtool || true)
+    [ -z "$promtool" ] || return 0
+    promtool=$folder/usr/bin/promtool
+    [ ! -x "$promtool" ] || return 0
+    command -v apt-get >/dev/null || fail "promtool is missing; install Prometheus, whose part it is"
+    say "fetching promtool"
+    rm -rf "$folder" && mkdir -p "$folder"
+    may_apt && { apt-get update -qq >/dev/null 2>&1 || true; }
+    (cd "$folder" && apt-get download -qq prometheus >/dev/null 2>&1 && dpkg -x ./*.deb . && rm ./*.deb) && [ -x "$promtool" ] ||
+        fail "promtool is missing and could not be fetched; install it with: sudo apt-get install prometheus"
+}
+
 # Sets $CHROMIUM to a browser that Chromium's protocol drives.
 need_browser() {
     local name

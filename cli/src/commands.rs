@@ -19,6 +19,7 @@ pub mod remedies;
 mod said;
 pub mod spec;
 pub mod submit;
+pub mod telemetry;
 mod tried;
 mod versioned;
 pub mod windows;

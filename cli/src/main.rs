@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use commands::{
     bookings, change, classes, explain, jobs, logs, nodes, platform, policy, pools, queue, quotas,
-    submit, windows,
+    submit, telemetry, windows,
 };
 use failure::Failure;
 
@@ -50,6 +50,7 @@ enum Command {
     Teams(platform::Teams),
     Quota(platform::Quota),
     Usage(platform::Usage),
+    Telemetry(telemetry::Telemetry),
     Quotas(quotas::Quotas),
     Pools(pools::Pools),
     Classes(classes::Classes),
@@ -97,6 +98,7 @@ fn run(command: Command) -> Result<(), Failure> {
             Command::Teams(c) => c.run().await,
             Command::Quota(c) => c.run().await,
             Command::Usage(c) => c.run().await,
+            Command::Telemetry(c) => c.run().await,
             Command::Quotas(c) => c.run().await,
             Command::Pools(c) => c.run().await,
             Command::Classes(c) => c.run().await,
