@@ -19,7 +19,7 @@ mod losses;
 mod models;
 mod refusals;
 mod replicas;
-mod samples;
+pub mod samples;
 mod writer;
 
 use std::sync::Arc;
