@@ -4,6 +4,7 @@ mod array;
 mod beyond;
 mod bookings;
 mod classes;
+mod device;
 mod effect;
 mod elements;
 mod ending;
@@ -37,6 +38,7 @@ pub use bookings::{
     BookingConflict, BookingForm, BookingRow, BookingsView, CalendarCell, CalendarDay, CalendarWeek,
 };
 pub use classes::{ClassForm, ClassRow, ClassesView};
+pub use device::{DeviceSums, DeviceView, DeviceWindow};
 pub use effect::{Effect, EffectConflicts, EffectCut, EffectJob, EffectShare, Fate};
 pub use elements::DryRunElements;
 pub use ending::Ending;

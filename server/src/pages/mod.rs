@@ -20,6 +20,7 @@ mod bookings;
 mod calendar;
 mod changes;
 mod classes;
+mod device;
 mod effect;
 mod evictions;
 mod fault;
@@ -89,6 +90,7 @@ pages! {
     "/nodes/{node}/uncordon" { post node::uncordon_node, UncordonNode; }
     "/nodes/{node}/drain" { post node::drain_node, DrainNode; }
     "/nodes/{node}/declare-lost" { post node::declare_node_lost, DeclareNodeLost; }
+    "/nodes/{node}/devices/{device}" <device::DeviceQuery> { get device::show_device; }
     "/nodes/{node}/devices/{device}/clear" { post node::clear_device, ClearDevice; }
     "/jobs" <jobs::JobsQuery> ["done"] { get jobs::list_jobs; }
     "/jobs/{job}" <job::JobQuery> ["done"] { get job::show_job; }

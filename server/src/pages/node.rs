@@ -126,7 +126,7 @@ fn notes(node: &Node) -> Vec<NodeNote> {
         .collect()
 }
 
-fn devices(asker: &Asker, node: &Node, teams: &Teams) -> Vec<NodeDevice> {
+pub(super) fn devices(asker: &Asker, node: &Node, teams: &Teams) -> Vec<NodeDevice> {
     let clears = may(asker, Action::ClearDevice, Target::Platform);
     let devices = node.devices.iter();
     devices
@@ -153,7 +153,7 @@ fn found(finding: &nodes::Found) -> NodeFinding {
     }
 }
 
-fn work(node: &Node, teams: &Teams) -> Vec<NodeWork> {
+pub(super) fn work(node: &Node, teams: &Teams) -> Vec<NodeWork> {
     let slices = node
         .devices
         .iter()
@@ -388,7 +388,7 @@ fn back_to(name: &Name, done: &str) -> Redirect {
 }
 
 /// A node's name from the path; what is none names no node.
-fn read_node(text: &str) -> Result<Name, AppError> {
+pub(super) fn read_node(text: &str) -> Result<Name, AppError> {
     text.parse().map_err(|_| AppError::not_found("node", text))
 }
 
