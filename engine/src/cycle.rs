@@ -15,6 +15,7 @@ mod reserve;
 mod slices;
 mod starts;
 mod stuck;
+mod told;
 mod trial;
 mod turn;
 mod victims;
@@ -95,6 +96,8 @@ pub(crate) struct Cycle<'i, 'w> {
     startless: FxHashSet<(usize, usize, usize, Option<i64>)>,
     /// Expected starts that are known, by pool, team, shape and length.
     told: FxHashMap<(usize, usize, usize, Option<i64>), Option<Timestamp>>,
+    /// The same of those in front, by pool, where no starts are kept.
+    told_in_line: Vec<told::ToldStarts>,
     /// The first ends of work in a pool, and which work ends then.
     pub ends: Vec<Option<Ends>>,
     /// When limits will let work start, by pool, team and shape.
@@ -190,6 +193,11 @@ impl<'i, 'w> Cycle<'i, 'w> {
             bookings,
             startless: FxHashSet::default(),
             told: FxHashMap::default(),
+            told_in_line: index
+                .pools
+                .iter()
+                .map(|_| told::ToldStarts::default())
+                .collect(),
             ends: vec![None; index.pools.len()],
             limited: FxHashMap::default(),
             protected: FxHashMap::default(),
