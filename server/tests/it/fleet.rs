@@ -307,7 +307,7 @@ impl Fleet {
 
     /// The job's workers are accepted and started.
     pub async fn run(&self, job: JobId) {
-        self.report(job, &[FactKind::Accepted, FactKind::Started { pid: 7 }])
+        self.report(job, &[FactKind::Accepted, FactKind::Started { pid: 7, image_digest: None }])
             .await;
     }
 
