@@ -122,7 +122,9 @@ pub fn inventory(node: &Node, machine: &Machine) -> wire::Inventory {
     inventory.disk_full = node.disk.full();
     let runners = containers::runners(node).into_iter().map(str::to_owned);
     inventory.runners = runners.collect();
-    inventory.warnings.extend(containers::warning(&node.containers));
+    inventory
+        .warnings
+        .extend(containers::warning(&node.containers));
     let gpus = node.gpus.borrow();
     let now = clock::boot_micros();
     for device in &mut inventory.devices {

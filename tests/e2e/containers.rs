@@ -53,7 +53,11 @@ impl Podman {
             .arg(folder.join("image"))
             .output()
             .unwrap();
-        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        assert!(
+            built.status.success(),
+            "{}",
+            String::from_utf8_lossy(&built.stderr)
+        );
         let service = podman(&folder)
             .args(["system", "service", "--time", "0"])
             .arg(format!("unix://{}", folder.join("podman.sock").display()))
@@ -84,7 +88,10 @@ impl Podman {
 
     /// All containers, running or not.
     fn containers(&self) -> String {
-        let listed = podman(&self.folder).args(["ps", "-a", "-q"]).output().unwrap();
+        let listed = podman(&self.folder)
+            .args(["ps", "-a", "-q"])
+            .output()
+            .unwrap();
         assert!(listed.status.success());
         String::from_utf8(listed.stdout).unwrap()
     }
@@ -162,7 +169,9 @@ async fn a_container_is_a_job_like_any_other() {
     let ended = in_state(&cluster, &member, &id, "failed").await;
     assert_eq!(ended["reason"], "exit", "{ended}");
     assert_eq!(ended["exit_code"], 3, "{ended}");
-    let digest = ended["placement"][0]["image_digest"].as_str().expect("an image");
+    let digest = ended["placement"][0]["image_digest"]
+        .as_str()
+        .expect("an image");
     assert!(digest.len() >= 64, "{ended}");
     let said = log(&member, &id).await;
     for wanted in [
@@ -182,7 +191,12 @@ async fn a_container_is_a_job_like_any_other() {
 
     // Memory, a signal, a program that is not there: each told as what it is.
     let cases = [
-        ("memory", "x=aaaaaaaa; while :; do x=$x$x; done", "oom", "64 MiB"),
+        (
+            "memory",
+            "x=aaaaaaaa; while :; do x=$x$x; done",
+            "oom",
+            "64 MiB",
+        ),
         ("signal", "kill -SEGV $$", "signal", "SIGSEGV"),
         ("code", "exit 7", "exit", "7"),
     ];
@@ -204,12 +218,17 @@ async fn a_container_is_a_job_like_any_other() {
     log_has(&member, &id, "leaving").await;
 
     // The agent is killed under it, comes back and sees its end.
-    let script = "echo begun; while [ ! -e $ALLOTMENT_CHECKPOINT_DIR/go ]; do sleep 0.1; done; echo went on";
+    let script =
+        "echo begun; while [ ! -e $ALLOTMENT_CHECKPOINT_DIR/go ]; do sleep 0.1; done; echo went on";
     let id = submit(&member, "vision", &job("adopted", script)).await;
     log_has(&member, &id, "begun").await;
     cluster.restart_agent("l40s-1").await.unwrap();
     cluster.agents_ready(START_BOUND).await.unwrap();
-    let checkpoints = cluster.agent("l40s-1").unwrap().state_folder().join("checkpoints");
+    let checkpoints = cluster
+        .agent("l40s-1")
+        .unwrap()
+        .state_folder()
+        .join("checkpoints");
     let own = folder_named(&checkpoints, &id).expect("a checkpoint folder");
     std::fs::write(own.join("go"), "").unwrap();
     let ended = in_state(&cluster, &member, &id, "succeeded").await;
@@ -222,12 +241,18 @@ async fn a_container_is_a_job_like_any_other() {
     let refused = submit(&member, "vision", &spec).await;
     wait::until("a word on the image", END_BOUND, || async {
         let attempts = member.list(&format!("/jobs/{refused}/attempts")).await?;
-        let told = |attempt: &Value| attempt["message"].as_str().is_some_and(|m| m.contains("localhost/not-there:1"));
+        let told = |attempt: &Value| {
+            attempt["message"]
+                .as_str()
+                .is_some_and(|m| m.contains("localhost/not-there:1"))
+        };
         Ok(attempts.iter().any(told).then_some(()))
     })
     .await
     .unwrap();
-    let _ = member.post(&format!("/jobs/{refused}/cancel"), &json!({})).await;
+    let _ = member
+        .post(&format!("/jobs/{refused}/cancel"), &json!({}))
+        .await;
 
     wait::until("no container is left", END_BOUND, || async {
         Ok(podman.containers().trim().is_empty().then_some(()))

@@ -35,7 +35,7 @@ pub(super) fn look(config: &Config) -> Vec<Finding> {
         state_folder(&config.state_dir),
         disk(config),
         control_groups(config),
-        runtime::container_runtime(config, root),
+        super::runtime::container_runtime(config, root),
     ]
 }
 

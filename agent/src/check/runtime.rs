@@ -50,7 +50,10 @@ fn told(socket: &Path, seen: Result<Seen, String>) -> Finding {
                 Way::Files | Way::Auto => "as device files",
             };
             let version = &runtime.version;
-            let told = found(format!("{} answers: version {version}, devices {way}", socket.display()));
+            let told = found(format!(
+                "{} answers: version {version}, devices {way}",
+                socket.display()
+            ));
             return match runtime.way {
                 Way::Files | Way::Auto => told.but(
                     State::Warning,

@@ -160,7 +160,9 @@ fn ulimits() -> Vec<ResourcesUlimits> {
         ("nofile", own(Resource::RLIMIT_NOFILE)),
         ("nproc", processes),
     ];
-    let own = own.into_iter().filter_map(|(name, most)| Some(set(name, most?)));
+    let own = own
+        .into_iter()
+        .filter_map(|(name, most)| Some(set(name, most?)));
     std::iter::once(set("core", 0)).chain(own).collect()
 }
 
@@ -243,8 +245,16 @@ mod tests {
         assert_eq!(host.privileged, Some(false));
         assert_eq!(host.cap_drop, Some(vec!["ALL".to_owned()]));
         assert_eq!(host.cap_add, None);
-        assert_eq!(host.security_opt, Some(vec!["no-new-privileges".to_owned()]));
-        for shared in [&host.pid_mode, &host.uts_mode, &host.userns_mode, &host.cgroup] {
+        assert_eq!(
+            host.security_opt,
+            Some(vec!["no-new-privileges".to_owned()])
+        );
+        for shared in [
+            &host.pid_mode,
+            &host.uts_mode,
+            &host.userns_mode,
+            &host.cgroup,
+        ] {
             assert_eq!(*shared, None, "no namespace of the machine's");
         }
         assert_eq!(host.ipc_mode.as_deref(), Some("private"));
@@ -271,7 +281,8 @@ mod tests {
     fn an_image_gets_the_devices_of_its_job_and_no_others_whatever_it_asks() {
         let seen = |body: &ContainerCreateBody| {
             let env = body.env.clone().expect("an environment");
-            env.into_iter().find(|set| set.starts_with("NVIDIA_VISIBLE_DEVICES="))
+            env.into_iter()
+                .find(|set| set.starts_with("NVIDIA_VISIBLE_DEVICES="))
         };
         let (body, host) = asked(named(Named::Cdi(vec!["nvidia.com/gpu=GPU-1".to_owned()])));
         assert_eq!(seen(&body).as_deref(), Some("NVIDIA_VISIBLE_DEVICES=void"));

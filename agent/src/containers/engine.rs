@@ -58,7 +58,11 @@ fn runtime(info: &SystemInfo) -> Runtime {
     use bollard::models::SystemInfoCgroupDriverEnum as Driver;
     let folders = info.cdi_spec_dirs.iter().flatten();
     let cdi = folders.map(Path::new).any(names_gpus);
-    let nvidia = info.runtimes.iter().flatten().any(|(name, _)| name == "nvidia");
+    let nvidia = info
+        .runtimes
+        .iter()
+        .flatten()
+        .any(|(name, _)| name == "nvidia");
     Runtime {
         version: info.server_version.clone().unwrap_or_default(),
         way: match (cdi, nvidia) {
@@ -79,7 +83,9 @@ fn runtime(info: &SystemInfo) -> Runtime {
 fn names_gpus(folder: &Path) -> bool {
     let files = folder.read_dir().into_iter().flatten().flatten();
     files.map(|entry| entry.path()).any(|path| {
-        let small = path.metadata().is_ok_and(|found| found.len() <= CDI_BYTES_MAX);
+        let small = path
+            .metadata()
+            .is_ok_and(|found| found.len() <= CDI_BYTES_MAX);
         small && std::fs::read_to_string(&path).is_ok_and(|text| text.contains(CDI_KIND))
     })
 }
@@ -92,7 +98,8 @@ mod tests {
     fn devices_come_by_the_best_way_that_a_runtime_has() {
         let folder = tempfile::tempdir().expect("a folder");
         let told = |dirs: Vec<String>, nvidia: bool| {
-            let runtimes = nvidia.then(|| ("nvidia".to_owned(), bollard::models::Runtime::default()));
+            let runtimes =
+                nvidia.then(|| ("nvidia".to_owned(), bollard::models::Runtime::default()));
             let info = SystemInfo {
                 cdi_spec_dirs: Some(dirs),
                 runtimes: Some(runtimes.into_iter().collect()),
@@ -106,7 +113,11 @@ mod tests {
         let spec = "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: []\n";
         std::fs::write(folder.path().join("nvidia.yaml"), spec).expect("written");
         assert_eq!(told(dirs, true), Way::Cdi);
-        assert_eq!(told(Vec::new(), true), Way::Request, "it reads no such folder");
+        assert_eq!(
+            told(Vec::new(), true),
+            Way::Request,
+            "it reads no such folder"
+        );
     }
 
     #[test]

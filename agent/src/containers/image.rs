@@ -106,7 +106,9 @@ async fn pull(container: &Container, output: &mut Output) -> Result<(), Error> {
     // Its own connection: this answer may take as long as the pull.
     let docker = engine::connect(&container.socket, container.pull_seconds_max)?;
     let docker = docker.negotiate_version().await?;
-    let options = CreateImageOptionsBuilder::default().from_image(&tagged(image)).build();
+    let options = CreateImageOptionsBuilder::default()
+        .from_image(&tagged(image))
+        .build();
     let mut steps = docker.create_image(Some(options), None, None);
     output.say(&format!("pulling image {image}"));
     let mut progress = Progress::default();
@@ -135,7 +137,12 @@ fn tagged(image: &str) -> String {
 fn unpulled(image: &str, error: &Error) -> Refusal {
     let said = error.to_string();
     let image = quoted(image);
-    let unknown = ["not found", "manifest unknown", "repository does not exist", "name unknown"];
+    let unknown = [
+        "not found",
+        "manifest unknown",
+        "repository does not exist",
+        "name unknown",
+    ];
     let lower = said.to_lowercase();
     // Whoever has such an image has it on every node.
     if unknown.iter().any(|words| lower.contains(words)) {

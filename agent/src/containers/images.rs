@@ -114,7 +114,10 @@ fn beyond(mut there: Vec<Used>, settings: &Settings, now_micros: i64) -> Vec<Str
     let days = u64::from(settings.images_days_max);
     let age_max = Duration::from_secs(days * SECONDS_PER_DAY);
     let too_old = |used: &Used| {
-        let age = now_micros.saturating_sub(used.at_micros).max(0).unsigned_abs();
+        let age = now_micros
+            .saturating_sub(used.at_micros)
+            .max(0)
+            .unsigned_abs();
         days > 0 && Duration::from_micros(age) > age_max
     };
     let mut kept: u64 = 0;

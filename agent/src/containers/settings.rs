@@ -101,7 +101,11 @@ impl Settings {
     /// Checks what no type can.
     pub fn check(&self) -> Result<(), FieldError> {
         let refuse = |field: &str, value: String, remedy: &str| {
-            Err(FieldError::new(format!("containers.{field}"), value, remedy))
+            Err(FieldError::new(
+                format!("containers.{field}"),
+                value,
+                remedy,
+            ))
         };
         let shown = |path: &PathBuf| path.display().to_string();
         if let Some(socket) = self.socket.as_ref().filter(|path| !path.is_absolute()) {
@@ -112,7 +116,9 @@ impl Settings {
             return refuse("mounts", self.mounts.len().to_string(), &remedy);
         }
         let plain = |path: &PathBuf| {
-            let whole = path.to_str().is_some_and(|text| !text.contains([',', '"', '\n']));
+            let whole = path
+                .to_str()
+                .is_some_and(|text| !text.contains([',', '"', '\n']));
             let up = path.components().any(|part| part.as_os_str() == "..");
             path.is_absolute() && path.parent().is_some() && whole && !up
         };
@@ -122,7 +128,11 @@ impl Settings {
         }
         if !(1..=PULL_SECONDS_MAX).contains(&self.pull_seconds_max) {
             let remedy = format!("1 to {PULL_SECONDS_MAX}");
-            return refuse("pull_seconds_max", self.pull_seconds_max.to_string(), &remedy);
+            return refuse(
+                "pull_seconds_max",
+                self.pull_seconds_max.to_string(),
+                &remedy,
+            );
         }
         // `host`, `container:…` and `ns:…` would hand out a network that is another's.
         let name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');

@@ -14,15 +14,15 @@ use tokio::time::timeout;
 use super::output::Output;
 use super::wishes::{Due, Wishes};
 use super::{Container, body, engine, image, name, strays};
+use crate::clock;
 use crate::points::Point;
 use crate::proc::{self, Process};
 use crate::runs::{
     CODE_NOT_EXECUTABLE, CODE_NOT_FOUND, Exit, Image, Orders, Refusal, RunFolder, Started,
 };
-use crate::supervise::cgroup::{Group, OutOfMemory};
+use crate::supervise::cgroup::OutOfMemory;
 use crate::supervise::ends::{self, End};
 use crate::supervise::{check_lease, dated, open_log, report_readiness, write_exit};
-use crate::clock;
 
 /// How long a runtime may take to hand a signal on, and to write down how a container ended, before it is
 /// done without: the stop's grace goes on meanwhile.
@@ -50,13 +50,15 @@ pub fn run(folder: &RunFolder, orders: &Orders, container: &Container) -> io::Re
         let mut wishes = Wishes::listen(folder, orders)?;
         // Pulling may take long, and who launched us need not wait: the folder is claimed.
         report_readiness();
-        io::Result::Ok(match to_end(folder, (orders, container), &mut wishes).await {
-            Ok(exit) => exit,
-            Err(refusal) => Exit {
-                refused: Some(refusal),
-                ..Exit::default()
+        io::Result::Ok(
+            match to_end(folder, (orders, container), &mut wishes).await {
+                Ok(exit) => exit,
+                Err(refusal) => Exit {
+                    refused: Some(refusal),
+                    ..Exit::default()
+                },
             },
-        })
+        )
     })?;
     write_exit(folder, &dated(exit))?;
     Point::EndWritten.reached();
@@ -69,7 +71,6 @@ struct Made<'a> {
     docker: Docker,
     id: String,
     image: image::Found,
-    group: Option<Group>,
     memory: Option<OutOfMemory>,
 }
 
@@ -120,20 +121,21 @@ async fn make<'a>(
 ) -> Result<Made<'a>, Refusal> {
     let docker = engine::open(&container.socket).await.map_err(|error| {
         let socket = container.socket.display();
-        Refusal::here(format!("the container runtime at {socket} does not answer: {error}"))
+        Refusal::here(format!(
+            "the container runtime at {socket} does not answer: {error}"
+        ))
     })?;
     let image = image::have(&docker, container, output).await?;
     let limits = |e: io::Error| Refusal::here(format!("its limits cannot be set: {e}"));
-    let (group, memory) = match container.parent {
+    let memory = match container.parent {
         Some(_) => {
             let name = &orders.assignment_id;
             let made = orders.cgroups.create(name, &orders.limits, None);
-            let group = made.map_err(limits)?;
+            made.map_err(limits)?;
             Point::GroupMade.reached();
-            let memory = OutOfMemory::watch(&orders.cgroups, name).map_err(limits)?;
-            (Some(group), Some(memory))
+            Some(OutOfMemory::watch(&orders.cgroups, name).map_err(limits)?)
         }
-        None => (None, None),
+        None => None,
     };
     let options = CreateContainerOptionsBuilder::default()
         .name(&name(&orders.assignment_id))
@@ -146,7 +148,6 @@ async fn make<'a>(
         docker,
         id: made.id,
         image,
-        group,
         memory,
     })
 }
@@ -154,10 +155,14 @@ async fn make<'a>(
 /// Why a container was not made or not started, and whose fault that is.
 fn unmade(orders: &Orders, error: &Error) -> Refusal {
     let said = error.to_string();
-    let program = orders.command.first().map(String::as_str).unwrap_or_default();
+    let program = orders
+        .command
+        .first()
+        .map(String::as_str)
+        .unwrap_or_default();
     let program = domain::error::quote(program);
     let lower = said.to_lowercase();
-    if lower.contains("executable file not found") || lower.contains("no such file or directory: oci") {
+    if lower.contains("executable file not found") {
         return Refusal::command(
             CODE_NOT_FOUND,
             format!("command not found in the image: {program}"),
@@ -185,7 +190,10 @@ impl Made<'_> {
             return Ok(stopped_early(self.orders, wishes));
         }
         let unstarted = |error: Error| unmade(self.orders, &error);
-        output.attach(&self.docker, &self.id).await.map_err(unstarted)?;
+        output
+            .attach(&self.docker, &self.id)
+            .await
+            .map_err(unstarted)?;
         self.docker
             .start_container(&self.id, None)
             .await
@@ -248,10 +256,14 @@ impl Made<'_> {
     async fn act(&self, due: Due, process: Option<&Process>) {
         match due {
             Due::Terminate => {
-                let term = KillContainerOptionsBuilder::default().signal("SIGTERM").build();
+                let term = KillContainerOptionsBuilder::default()
+                    .signal("SIGTERM")
+                    .build();
                 let asked = self.docker.kill_container(&self.id, Some(term));
                 let told = timeout(SIGNAL_TIMEOUT, asked).await;
-                if !matches!(told, Ok(Ok(()))) && let Some(process) = process {
+                if !matches!(told, Ok(Ok(())))
+                    && let Some(process) = process
+                {
                     process.signal(Signal::SIGTERM);
                 }
             }
@@ -259,7 +271,9 @@ impl Made<'_> {
                 // With the first process of its namespace goes each.
                 Some(process) => process.signal(Signal::SIGKILL),
                 None => {
-                    let kill = KillContainerOptionsBuilder::default().signal("SIGKILL").build();
+                    let kill = KillContainerOptionsBuilder::default()
+                        .signal("SIGKILL")
+                        .build();
                     let asked = self.docker.kill_container(&self.id, Some(kill));
                     let _ = timeout(SIGNAL_TIMEOUT, asked).await;
                 }
@@ -359,9 +373,8 @@ impl First {
         let descriptor = process.descriptor()?;
         // SAFETY: the descriptor is owned by what is registered, and closed by nobody else.
         #[allow(unsafe_code)]
-        let ended = unsafe {
-            AsyncFd::register_with_interest(descriptor, tokio::io::Interest::READABLE)?
-        };
+        let ended =
+            unsafe { AsyncFd::register_with_interest(descriptor, tokio::io::Interest::READABLE)? };
         Ok(Some(Self { process, ended }))
     }
 }

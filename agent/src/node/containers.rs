@@ -150,7 +150,10 @@ pub fn warning(seen: &watch::Sender<Seen>) -> Option<String> {
 
 /// What cannot be in a container at all.
 pub fn check(assignment: &Assignment) -> Result<(), Refusal> {
-    let by_mps = assignment.devices.iter().any(|d| d.mode == SharingMode::Mps);
+    let by_mps = assignment
+        .devices
+        .iter()
+        .any(|d| d.mode == SharingMode::Mps);
     if by_mps {
         return Err(Refusal::here(
             "sharing: a container cannot share a device by mps, whose clients meet in the machine's shared memory; use runner process, or time_slice or mig",
@@ -317,10 +320,7 @@ mod tests {
         let null = PathBuf::from("/dev/null");
         let files = [file.clone(), absent, null.clone()];
         let found = found(root.path(), files.iter());
-        let wanted = [
-            (file, PathBuf::from("/dev/nvidia0")),
-            (null.clone(), null),
-        ];
+        let wanted = [(file, PathBuf::from("/dev/nvidia0")), (null.clone(), null)];
         assert_eq!(found, BTreeMap::from(wanted));
     }
 }

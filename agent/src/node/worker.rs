@@ -206,7 +206,8 @@ impl Worker {
         let (node, laid_out) = (Arc::clone(&self.node), Arc::clone(assignment));
         if assignment.runner == containers::CONTAINER {
             let files = walls::device_paths(&self.node, shares, &view).await?;
-            return blocking(move || prepare(&node, &laid_out, &view, Open::Container(files))).await;
+            return blocking(move || prepare(&node, &laid_out, &view, Open::Container(files)))
+                .await;
         }
         let open = walls::device_files(&self.node, shares, &view).await?;
         blocking(move || prepare(&node, &laid_out, &view, Open::Process(open))).await

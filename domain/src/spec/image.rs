@@ -8,8 +8,7 @@ const NAME_CHARS_MAX: usize = 255;
 const DIGESTS: [(&str, usize); 2] = [("sha256", 64), ("sha512", 128)];
 
 /// What such a name is, in words.
-pub const IMAGE_NAME: &str =
-    "an image's name, such as python:3.13, registry.example.com:5000/team/train:1 or team/train@sha256:…";
+pub const IMAGE_NAME: &str = "an image's name, such as python:3.13, registry.example.com:5000/team/train:1 or team/train@sha256:…";
 
 /// Whether a text names an image: `[host[:port]/]path[:tag][@digest]`.
 pub fn well_formed(text: &str) -> bool {
@@ -51,7 +50,9 @@ fn host_well_formed(host: &str) -> bool {
         !label.is_empty()
             && !label.starts_with('-')
             && !label.ends_with('-')
-            && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+            && label
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'-')
     };
     let number = |port: &str| {
         !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok()
@@ -60,9 +61,8 @@ fn host_well_formed(host: &str) -> bool {
 }
 
 fn part_well_formed(part: &str) -> bool {
-    let alphanumeric = |b: Option<&u8>| {
-        b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
-    };
+    let alphanumeric =
+        |b: Option<&u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
     let bytes = part.as_bytes();
     alphanumeric(bytes.first())
         && alphanumeric(bytes.last())

@@ -24,7 +24,12 @@ pub(super) fn all(folder: &Path) -> Vec<PathBuf> {
             let below = fs::read_dir(&found[next]).into_iter().flatten().flatten();
             let folders = below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
             let room = GROUPS_MAX.saturating_sub(found.len());
-            found.extend(folders.map(|entry| entry.path()).take(room).collect::<Vec<_>>());
+            found.extend(
+                folders
+                    .map(|entry| entry.path())
+                    .take(room)
+                    .collect::<Vec<_>>(),
+            );
         }
         at = level.end;
         depth += 1;
@@ -71,7 +76,9 @@ impl OutOfMemory {
 fn notified(folder: &Path) -> io::Result<(EventFd, File)> {
     let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
     let events = EventFd::from_value_and_flags(0, flags)?;
-    let control = OpenOptions::new().read(true).open(folder.join("memory.oom_control"))?;
+    let control = OpenOptions::new()
+        .read(true)
+        .open(folder.join("memory.oom_control"))?;
     let asked = format!("{} {}", events.as_raw_fd(), control.as_raw_fd());
     set(folder, "cgroup.event_control", asked)?;
     Ok((events, control))
