@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bollard::Docker;
 use bollard::errors::Error;
+use bollard::models::ContainerState;
 use bollard::query_parameters::{CreateContainerOptionsBuilder, KillContainerOptionsBuilder};
 use nix::sys::signal::Signal;
 use tokio::io::unix::AsyncFd;
@@ -27,6 +28,8 @@ use crate::supervise::{check_lease, dated, open_log, report_readiness, write_exi
 /// How long a runtime may take to hand a signal on, and to write down how a container ended, before it is
 /// done without: the stop's grace goes on meanwhile.
 const SIGNAL_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a runtime may take to say what became of a container that it has just started.
+const STATE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Wait between questions how a container ended.
 const END_WAIT: Duration = Duration::from_millis(50);
 /// Longest such wait.
@@ -218,9 +221,11 @@ impl Made<'_> {
 
     /// Writes that it has started; its first process, unless that has ended already.
     async fn started(&self, folder: &RunFolder) -> Result<Option<First>, Refusal> {
-        let seen = self.docker.inspect_container(&self.id, None).await;
-        let state = seen.map_err(|error| unmade(self.orders, &error))?.state;
-        let pid = state.and_then(|state| state.pid).unwrap_or_default();
+        let state = timeout(STATE_TIMEOUT, self.state()).await;
+        let state = state
+            .map_err(|_| Refusal::here("the runtime does not say what became of its container"))?;
+        let state = state.map_err(|error| unmade(self.orders, &error))?;
+        let pid = state.pid.unwrap_or_default();
         let pid = i32::try_from(pid).unwrap_or_default();
         let start_ticks = proc::start_ticks(pid).filter(|_| pid > 0);
         let started = Started {
@@ -239,6 +244,18 @@ impl Made<'_> {
         let told = first.and_then(|first| folder.write_started(&started).map(|()| first));
         // Nobody could find it again: better no job than one that nobody knows. Who called removes it.
         told.map_err(|error| Refusal::here(format!("its run folder cannot be written: {error}")))
+    }
+
+    /// The state of the container that was started. Podman has words for one on its way out that its API
+    /// does not have otherwise: it is asked until that is over.
+    async fn state(&self) -> Result<ContainerState, Error> {
+        loop {
+            match self.docker.inspect_container(&self.id, None).await {
+                Ok(seen) => return Ok(seen.state.unwrap_or_default()),
+                Err(Error::JsonDataError { .. }) => tokio::time::sleep(END_WAIT).await,
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Follows it until its first process, and with it all others of it, has ended.
