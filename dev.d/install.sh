@@ -56,6 +56,15 @@ need_postgres() {
     fetch_postgres || fail "PostgreSQL is missing and could not be fetched; install it with: sudo apt-get install postgresql"
 }
 
+# Containers of tests need root, and are left out with a word for anybody else.
+need_podman() {
+    [ "$(id -u)" -eq 0 ] || return 0
+    command -v podman >/dev/null && command -v runc >/dev/null && command -v catatonit >/dev/null &&
+        command -v iptables >/dev/null && [ -x /bin/busybox ] && return
+    may_apt && apt_install podman runc netavark aardvark-dns iptables catatonit busybox-static && return
+    fail "podman is missing; install podman, runc, netavark, iptables, catatonit and a static busybox, or run the tests as another user than root, who leaves those of containers out"
+}
+
 fetch_postgres() {
     local work=$tools/fetch
     rm -rf "$work" && mkdir -p "$work" &&

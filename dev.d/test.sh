@@ -55,6 +55,7 @@ unit_tests() {
 }
 
 end_to_end() {
+    need_podman
     if cargo nextest --version >/dev/null 2>&1; then
         cargo nextest run --workspace --no-fail-fast -E 'package(e2e)'
     else

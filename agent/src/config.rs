@@ -7,6 +7,7 @@ use std::time::Duration;
 use protocol::report::{TEXT_CHARS_MAX, WORK_ROOTS_MAX, kept_whole};
 use serde::Deserialize;
 
+use crate::containers::settings::Settings;
 use crate::gpus::cut::MigPolicy;
 use crate::gpus::policy::HealthPolicy;
 use crate::proc;
@@ -107,6 +108,8 @@ pub struct Config {
     pub disk_bytes_min: u64,
     /// What is made of what devices show.
     pub health: HealthPolicy,
+    /// How jobs run as containers.
+    pub containers: Settings,
 }
 
 impl Default for Config {
@@ -146,6 +149,7 @@ impl Default for Config {
             cgroup_parent: "allotment".to_owned(),
             disk_bytes_min: 256 * 1024 * 1024,
             health: HealthPolicy::default(),
+            containers: Settings::default(),
         }
     }
 }
@@ -248,6 +252,7 @@ impl Config {
             return refuse("mps_memory_mib_max", mib, "0 or more");
         }
         self.health.check()?;
+        self.containers.check()?;
         match (&self.mig_layout, &self.mig_config) {
             (Some(path), None) => {
                 let remedy = "the name of a configuration in mig_config as well";

@@ -181,6 +181,11 @@ impl Folders {
         journal_of(&self.state)
     }
 
+    /// When jobs used images last.
+    pub fn images(&self) -> PathBuf {
+        self.state.join("images.json")
+    }
+
     /// The node's lease, as supervisors read it.
     pub fn lease(&self) -> PathBuf {
         self.state.join("runs/lease")

@@ -11,7 +11,7 @@ use crate::gpus::Snapshot;
 use crate::gpus::cut::MigPolicy;
 use crate::mps;
 use crate::node::devices::sharing;
-use crate::node::{Node, RUNNERS};
+use crate::node::{Node, RUNNERS, containers};
 use crate::supervise::cgroup::Cgroups;
 
 /// Said on the node's page where jobs run as the agent's own user.
@@ -120,6 +120,11 @@ pub fn inventory(node: &Node, machine: &Machine) -> wire::Inventory {
     inventory.warnings.extend(clock);
     node.gate.tell(&mut inventory.devices);
     inventory.disk_full = node.disk.full();
+    let runners = containers::runners(node).into_iter().map(str::to_owned);
+    inventory.runners = runners.collect();
+    inventory
+        .warnings
+        .extend(containers::warning(&node.containers));
     let gpus = node.gpus.borrow();
     let now = clock::boot_micros();
     for device in &mut inventory.devices {

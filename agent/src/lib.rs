@@ -7,6 +7,7 @@
 
 pub mod check;
 pub mod config;
+pub mod containers;
 pub mod enrol;
 pub mod folders;
 pub mod gpus;

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::containers::Container;
 use crate::files::{self, Durability};
 use crate::mps::control::Control;
 use crate::supervise::cgroup::{Cgroups, Limits};
@@ -48,6 +49,9 @@ pub struct Orders {
     /// How the daemon of MPS is spoken to by which it shares a device; `None` where it shares none so.
     #[serde(default)]
     pub sharing: Option<Control>,
+    /// Its container; `None` of a job that runs as a process.
+    #[serde(default)]
+    pub container: Option<Container>,
     /// Where its output goes.
     pub log: PathBuf,
     /// How much of its output is kept.
@@ -86,6 +90,18 @@ pub struct Started {
     pub start_ticks: u64,
     /// The same by the wall clock.
     pub at_micros: i64,
+    /// The image of its container; `None` of a process.
+    #[serde(default)]
+    pub image: Option<Image>,
+}
+
+/// The image that a container was made of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Image {
+    /// The runtime's id of it.
+    pub id: String,
+    /// What names it for good: its digest in a registry, or else its id.
+    pub digest: String,
 }
 
 /// A wish to end a run.

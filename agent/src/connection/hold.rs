@@ -157,6 +157,7 @@ impl Connection<'_> {
         let mut kept_out = node.gate.changes();
         let mut disk = node.disk.changes();
         let mut clock_warning = node.clock_warning.subscribe();
+        let mut containers = node.containers.subscribe();
         self.send_facts().await?;
         loop {
             tokio::select! {
@@ -192,6 +193,10 @@ impl Connection<'_> {
                 }
                 changed = disk.changed() => {
                     changed.context("nobody looks after the disk any more")?;
+                    self.send_inventory().await?;
+                }
+                changed = containers.changed() => {
+                    changed.context("nobody looks at the container runtime any more")?;
                     self.send_inventory().await?;
                 }
                 changed = clock_warning.changed() => {

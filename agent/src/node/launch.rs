@@ -17,8 +17,9 @@ use tokio::io::unix::AsyncFd;
 use super::devices::View;
 use super::walls;
 use super::workdir::Layout;
-use super::{Node, environment};
+use super::{Node, containers, environment};
 use crate::checksum;
+use crate::containers::Container;
 use crate::points::{self, Point};
 use crate::proc::{self, Process};
 use crate::runs::{Orders, RunFolder, Stop};
@@ -47,13 +48,18 @@ pub fn orders(
     layout: &Layout,
     devices: &View,
     open: Option<Vec<DeviceFile>>,
+    container: Option<Container>,
 ) -> Orders {
-    let private = walls::private(node, assignment, layout);
+    // A container has its own of all that.
+    let private = match container {
+        Some(_) => None,
+        None => walls::private(node, assignment, layout),
+    };
     let places = environment::Places {
         home: &layout.work,
-        temporary: match private {
-            Some(_) => Path::new(walls::TEMPORARY),
-            None => &layout.temporary,
+        temporary: match (&private, &container) {
+            (None, None) => &layout.temporary,
+            _ => Path::new(walls::TEMPORARY),
         },
         checkpoint: &layout.checkpoint,
         workers: &layout.workers,
@@ -61,7 +67,10 @@ pub fn orders(
     Orders {
         assignment_id: assignment.id.to_string(),
         command: assignment.command.clone(),
-        environment: environment::build(assignment, &places, devices),
+        environment: match container {
+            Some(_) => containers::environment(assignment, &places, devices),
+            None => environment::build(assignment, &places, devices),
+        },
         directory: layout.directory.clone(),
         uid: node.isolated.then_some(assignment.uid),
         mark: node.isolated.then(|| free_mark(&assignment.id.to_string())),
@@ -73,6 +82,7 @@ pub fn orders(
         devices: open,
         private,
         sharing: devices.control.clone(),
+        container,
         log: node.folders.log(assignment.id),
         log_bytes_max: node.config.log_bytes_max,
         lease: (!assignment.keep_on_partition).then(|| node.folders.lease()),

@@ -3,6 +3,7 @@
 mod admission;
 mod claims;
 mod clear;
+pub mod containers;
 pub mod devices;
 mod disk;
 mod environment;
@@ -42,6 +43,7 @@ use crate::mps::{self, Mps};
 use crate::supervise::cgroup::Cgroups;
 use crate::telemetry::buffer::Buffer;
 
+pub use containers::watch as watch_containers;
 pub use disk::watch as watch_disk;
 pub use gate::watch as watch_gate;
 pub use layout::keep as keep_layout;
@@ -53,7 +55,7 @@ pub use sweep::recover;
 
 use walls::Walls;
 
-/// The ways in which it can run work.
+/// The ways in which any node can run work; see [`containers::runners`].
 pub const RUNNERS: [&str; 1] = ["process"];
 
 /// What all parts of a running agent share.
@@ -74,6 +76,8 @@ pub struct Node {
     pub disk: disk::Disk,
     /// What is to be said of the machine's clock.
     pub clock_warning: watch::Sender<Option<String>>,
+    /// What is known of the container runtime.
+    pub containers: watch::Sender<containers::Seen>,
     /// What they did, until it is sent.
     pub samples: Buffer,
     /// What was read of them last, for scrapers.
@@ -157,6 +161,7 @@ impl Node {
             mps,
             disk,
             clock_warning: watch::channel(None).0,
+            containers: watch::channel(containers::Seen::Unset).0,
             config: parts.config,
             folders: parts.folders,
             journal: parts.journal,

@@ -232,6 +232,7 @@ async fn orders(node: &Arc<Node>, id: AssignmentId, uuid: &str) -> Result<Orders
         },
         cgroups: node.cgroups.clone(),
         devices,
+        container: None,
         sharing: None,
         private,
         log: node.folders.log(id),

@@ -11,6 +11,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
+use super::ends::{self, End};
 use super::{Run, dated, descendants};
 use crate::points::Point;
 use crate::runs::{Exit, Orders, RunFolder};
@@ -246,34 +247,14 @@ impl Watch<'_> {
         self.run.log.close();
         self.run.group.remove();
         let (code, signal) = self.status.unwrap_or_default();
-        let failed = code != Some(0);
-        let lease_over = self.stopping.as_ref().is_some_and(|s| s.lease_over);
-        dated(Exit {
+        let end = End {
             code,
             signal,
-            out_of_memory: out_of_memory && failed,
+            out_of_memory,
             asked: self.stopping.is_some(),
-            lease_over,
-            message: match (lease_over, out_of_memory, failed) {
-                (true, ..) => {
-                    "the node could not reach the server until its lease ended".to_owned()
-                }
-                (_, true, true) if self.orders.limits.memory_mib == 0 => {
-                    "killed for want of memory: it has no limit of its own, and the jobs of the node had together all that they may have"
-                        .to_owned()
-                }
-                (_, true, true) => format!(
-                    "killed for using more than its {} MiB of memory",
-                    self.orders.limits.memory_mib
-                ),
-                (_, true, false) => {
-                    "one of its processes was killed for want of memory, yet it ended well"
-                        .to_owned()
-                }
-                _ => String::new(),
-            },
-            ..Exit::default()
-        })
+            lease_over: self.stopping.as_ref().is_some_and(|s| s.lease_over),
+        };
+        dated(ends::told(self.orders, end))
     }
 }
 

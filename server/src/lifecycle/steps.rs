@@ -36,6 +36,8 @@ pub struct Steps {
 pub struct Process {
     /// Its number there.
     pub pid: Option<i64>,
+    /// What names the image of its container for good.
+    pub image_digest: Option<String>,
     /// How it ended.
     pub exit: Option<Exit>,
 }
@@ -179,7 +181,11 @@ impl Steps {
         process: Process,
         now: Timestamp,
     ) {
-        let Process { pid, exit } = process;
+        let Process {
+            pid,
+            image_digest,
+            exit,
+        } = process;
         let leaves = matches!(to, AssignmentPhase::Cleaning | AssignmentPhase::Released);
         if let Some(exit) = exit.as_ref().filter(|_| worker.exited_at.is_none()) {
             worker.exit_code = exit.code;
@@ -195,6 +201,7 @@ impl Steps {
             to,
             at: now,
             pid,
+            image_digest,
             exit,
         };
         worker.phase = to;

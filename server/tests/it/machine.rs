@@ -367,7 +367,10 @@ pub fn accepted() -> wire::fact::Kind {
 }
 
 pub fn started() -> wire::fact::Kind {
-    wire::fact::Kind::Started(wire::Started { pid: 7 })
+    wire::fact::Kind::Started(wire::Started {
+        pid: 7,
+        ..Default::default()
+    })
 }
 
 pub fn exited(code: i32) -> wire::fact::Kind {
