@@ -24,6 +24,7 @@ pub mod jobs;
 pub mod json;
 pub mod logs;
 pub mod nodes;
+pub mod notices;
 mod objects;
 pub mod openapi;
 pub mod planning;
@@ -36,6 +37,7 @@ pub mod teams;
 pub mod telemetry;
 pub mod usage;
 pub mod users;
+pub mod webhooks;
 pub mod windows;
 
 /// Where the API stands.
@@ -60,6 +62,8 @@ fn operations() -> OpenApiRouter<App> {
         .merge(telemetry::routes())
         .merge(nodes::routes())
         .merge(usage::routes())
+        .merge(webhooks::routes())
+        .merge(notices::routes())
         .merge(planning::routes())
         .merge(events::routes())
 }

@@ -168,6 +168,16 @@ actions! {
     GetScenario "get_scenario" Platform(SEE_INSIDE);
     StreamEvents "stream_events" SignedIn;
 
+    ListWebhooks "list_webhooks" Team(Owner, ADMIN);
+    CreateWebhook "create_webhook" Team(Owner, ADMIN);
+    RotateWebhookKey "rotate_webhook_key" Team(Owner, ADMIN);
+    DeleteWebhook "delete_webhook" Team(Owner, ADMIN);
+    ListSubscriptions "list_subscriptions" Team(Viewer, SEE);
+    CreateSubscription "create_subscription" Team(Member, ADMIN);
+    DeleteSubscription "delete_subscription" Team(Member, ADMIN);
+    ListDeliveries "list_deliveries" Team(Owner, ADMIN);
+    ResendDelivery "resend_delivery" Team(Owner, ADMIN);
+
     GetTeamUsage "get_team_usage" Team(Viewer, SEE);
     GetUsage "get_usage" SignedIn;
     GetCapacityUsage "get_capacity_usage" Platform(SEE);

@@ -27,6 +27,7 @@ pub mod links;
 pub mod lists;
 pub mod logs;
 pub mod nodes;
+pub mod notices;
 pub mod page;
 pub mod passwords;
 pub mod planning;
@@ -52,6 +53,7 @@ pub mod throttle;
 pub mod usage;
 pub mod users;
 pub mod versions;
+pub mod webhooks;
 pub mod windows;
 mod wish;
 

@@ -5,6 +5,7 @@
 
 mod leases;
 mod leaving;
+pub mod outbox;
 pub mod reckoning;
 mod refusing;
 pub mod retention;
