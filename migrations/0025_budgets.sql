@@ -73,6 +73,27 @@ BEGIN
     END LOOP;
 END $$;
 
+-- The hard budgets of a team and of those above it, locked until the transaction ends: who submits work is looked at one
+-- after the other, also against budgets of teams above that it may not see.
+CREATE FUNCTION allotment.lock_hard_budgets(team uuid) RETURNS SETOF uuid
+    LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp
+    AS $$
+        WITH RECURSIVE path AS (
+            SELECT t.id, t.parent_id FROM teams AS t WHERE t.id = lock_hard_budgets.team
+            UNION
+            SELECT t.id, t.parent_id FROM teams AS t JOIN path ON path.parent_id = t.id
+        )
+        SELECT b.id FROM budgets AS b
+        WHERE b.hard AND b.removed_at IS NULL AND b.team_id IN (SELECT id FROM path)
+        ORDER BY b.id
+        FOR UPDATE
+    $$;
+GRANT CREATE ON SCHEMA allotment TO allotment_system;
+ALTER FUNCTION allotment.lock_hard_budgets(uuid) OWNER TO allotment_system;
+REVOKE CREATE ON SCHEMA allotment FROM allotment_system;
+REVOKE ALL ON FUNCTION allotment.lock_hard_budgets(uuid) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION allotment.lock_hard_budgets(uuid) TO allotment_app, allotment_system;
+
 -- A budget that stops borrowed work makes what runs of it give way, for nobody.
 ALTER TABLE evictions DROP CONSTRAINT eviction_rule;
 ALTER TABLE evictions ADD CONSTRAINT eviction_rule CHECK (rule IN (

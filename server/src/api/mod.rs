@@ -15,6 +15,7 @@ mod asked;
 pub mod audit;
 pub mod auth;
 pub mod bookings;
+pub mod budgets;
 pub mod classes;
 pub mod events;
 pub mod evictions;
@@ -33,6 +34,7 @@ pub mod pools;
 pub mod prices;
 pub mod problem;
 pub mod reply;
+pub mod schedules;
 pub mod teams;
 pub mod telemetry;
 pub mod usage;
@@ -62,8 +64,10 @@ fn operations() -> OpenApiRouter<App> {
         .merge(telemetry::routes())
         .merge(nodes::routes())
         .merge(usage::routes())
+        .merge(budgets::routes())
         .merge(webhooks::routes())
         .merge(notices::routes())
+        .merge(schedules::routes())
         .merge(planning::routes())
         .merge(events::routes())
 }

@@ -142,7 +142,13 @@ pub async fn delete(
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let team = teams::find_as(&mut tx, asker, action, team).await?;
     let row = find(&mut tx, team.id, id).await?;
-    steers(asker, action, team.id, row.user_id)?;
+    if steers(asker, action, team.id, row.user_id).is_err() {
+        return Err(AppError::conflict(
+            RefusalCode::NotYourOwn,
+            "it is not of your own jobs",
+            FieldError::new("subscription", id, "an owner of the team ends it"),
+        ));
+    }
     if !rows::delete(&mut tx, team.id, id).await? {
         return Err(AppError::not_found("subscription", id));
     }

@@ -65,6 +65,8 @@ codes! {
     OtherFinding = "other_finding",
     /// What is to be changed is not there yet.
     NotThereYet = "not_there_yet",
+    /// It is of another person's work.
+    NotYourOwn = "not_your_own",
     /// The job does not wait.
     NotWaiting = "not_waiting",
     /// A budget has less left than the job costs at the least.
