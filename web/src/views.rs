@@ -3,6 +3,7 @@
 mod array;
 mod beyond;
 mod bookings;
+mod budgets;
 mod classes;
 mod effect;
 mod elements;
@@ -36,6 +37,7 @@ pub use beyond::BeyondQuota;
 pub use bookings::{
     BookingConflict, BookingForm, BookingRow, BookingsView, CalendarCell, CalendarDay, CalendarWeek,
 };
+pub use budgets::{BudgetRow, BudgetsView};
 pub use classes::{ClassForm, ClassRow, ClassesView};
 pub use effect::{Effect, EffectConflicts, EffectCut, EffectJob, EffectShare, Fate};
 pub use elements::DryRunElements;
