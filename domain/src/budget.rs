@@ -140,7 +140,10 @@ mod tests {
             period_seconds: 30 * DAY,
         };
         assert_eq!(forecast_linear(Decimal::ONE, at), None);
-        assert_eq!(forecast_recent(Decimal::ONE, Decimal::ONE, DAY - 1, at), None);
+        assert_eq!(
+            forecast_recent(Decimal::ONE, Decimal::ONE, DAY - 1, at),
+            None
+        );
     }
 
     #[test]

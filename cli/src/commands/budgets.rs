@@ -55,7 +55,9 @@ pub fn keys(file: &Path, what: &str) -> Result<Value, Failure> {
         return Ok(keys);
     }
     let file = file.display();
-    Err(Failure::Words(format!("{file}: {what} is a mapping of keys, as `--help` shows")))
+    Err(Failure::Words(format!(
+        "{file}: {what} is a mapping of keys, as `--help` shows"
+    )))
 }
 
 /// One of a team's, to be removed.

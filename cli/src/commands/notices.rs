@@ -28,7 +28,9 @@ enum WebhooksCommand {
     #[command(after_help = "Example:\n  allot webhooks list vision")]
     List(OfTeam),
     /// Make a webhook; its key is shown once
-    #[command(after_help = "Example:\n  allot webhooks create vision chat https://hooks.example.com/allotment")]
+    #[command(
+        after_help = "Example:\n  allot webhooks create vision chat https://hooks.example.com/allotment"
+    )]
     Create(NewWebhook),
     /// Give a webhook a new key; the old one signs as well for a day
     #[command(after_help = "Example:\n  allot webhooks rotate vision chat")]
@@ -64,7 +66,9 @@ impl OneOfTeam {
     }
 
     async fn delete(&self, noun: &str) -> Result<(), Failure> {
-        Client::found()?.delete(&self.path(noun), &[], NO_VERSION).await?;
+        Client::found()?
+            .delete(&self.path(noun), &[], NO_VERSION)
+            .await?;
         self.shape.print_removed(&self.name)
     }
 }
@@ -93,7 +97,9 @@ impl Webhooks {
             }
             WebhooksCommand::Create(new) => {
                 let body = json!({ "name": new.name, "url": new.url });
-                let made = of_team(&new.team, "webhook")?.create(&new.why, &body).await?;
+                let made = of_team(&new.team, "webhook")?
+                    .create(&new.why, &body)
+                    .await?;
                 new.shape.print(&made, print_key)
             }
             WebhooksCommand::Rotate(one) => {
@@ -140,7 +146,9 @@ enum SubscriptionsCommand {
     )]
     Create(NewSubscription),
     /// End what was asked for
-    #[command(after_help = "Example:\n  allot subscriptions delete vision 0190b6f2-5c1e-7cc3-98c4-dc0c0c07398f")]
+    #[command(
+        after_help = "Example:\n  allot subscriptions delete vision 0190b6f2-5c1e-7cc3-98c4-dc0c0c07398f"
+    )]
     Delete(OneOfTeam),
 }
 
@@ -177,7 +185,8 @@ impl Subscriptions {
                 });
                 let path = format!("/teams/{}/subscriptions", part(&new.team));
                 let made = Client::found()?.post(&path, &body).await?;
-                new.shape.print(&made, |row| print_subscriptions(std::slice::from_ref(row)))
+                new.shape
+                    .print(&made, |row| print_subscriptions(std::slice::from_ref(row)))
             }
             SubscriptionsCommand::Delete(one) => one.delete("subscriptions").await,
         }
@@ -209,7 +218,9 @@ enum DeliveriesCommand {
     #[command(after_help = "Example:\n  allot deliveries list vision --state dead")]
     List(ListDeliveries),
     /// Send a delivery again, whatever came of it
-    #[command(after_help = "Example:\n  allot deliveries resend vision 0190b6f2-5c1e-7cc3-98c4-dc0c0c07398f")]
+    #[command(
+        after_help = "Example:\n  allot deliveries resend vision 0190b6f2-5c1e-7cc3-98c4-dc0c0c07398f"
+    )]
     Resend(OneOfTeam),
 }
 
@@ -233,8 +244,11 @@ impl Deliveries {
         match self.command {
             DeliveriesCommand::List(list) => {
                 let path = format!("/teams/{}/deliveries", part(&list.team));
-                let query: Vec<(&str, String)> =
-                    list.state.iter().map(|state| ("state", state.clone())).collect();
+                let query: Vec<(&str, String)> = list
+                    .state
+                    .iter()
+                    .map(|state| ("state", state.clone()))
+                    .collect();
                 let client = Client::found()?;
                 let rows = super::listed::up_to(&client, &path, &query, list.limit).await?;
                 list.shape.print_all(&rows, print_deliveries)
@@ -243,7 +257,9 @@ impl Deliveries {
                 let path = format!("{}/resend", one.path("deliveries"));
                 Client::found()?.post(&path, &json!({})).await?;
                 let said = json!({ "resent": one.name });
-                one.shape.print(&said, |_| table::print_line(&format!("{} is on its way", one.name)))
+                one.shape.print(&said, |_| {
+                    table::print_line(&format!("{} is on its way", one.name))
+                })
             }
         }
     }
@@ -255,7 +271,10 @@ fn print_deliveries(rows: &[Value]) -> Result<(), Failure> {
         .map(|row| {
             let mut row = row.clone();
             let tries = row["tries"].as_array().map_or(0, Vec::len);
-            row["last"] = row["tries"].as_array().and_then(|tries| tries.last()).map_or(Value::Null, |last| last["detail"].clone());
+            row["last"] = row["tries"]
+                .as_array()
+                .and_then(|tries| tries.last())
+                .map_or(Value::Null, |last| last["detail"].clone());
             row["count"] = json!(tries);
             row
         })
@@ -324,8 +343,11 @@ impl Schedules {
             SchedulesCommand::Create(new) => {
                 let mut body = keys(&new.file, "a schedule")?;
                 body["name"] = json!(new.name);
-                let made = of_team(&new.team, "schedule")?.create(&new.why, &body).await?;
-                new.shape.print(&made, |row| print_schedules(std::slice::from_ref(row)))
+                let made = of_team(&new.team, "schedule")?
+                    .create(&new.why, &body)
+                    .await?;
+                new.shape
+                    .print(&made, |row| print_schedules(std::slice::from_ref(row)))
             }
             SchedulesCommand::Delete(delete) => delete.run("schedule").await,
             SchedulesCommand::Reports(one) => {

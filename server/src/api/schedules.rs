@@ -9,7 +9,9 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::extract::{ApiPath, ApiPost, ApiQuery, IfMatch, NoQuery, ReasonQuery, RepeatKey, SignedIn};
+use super::extract::{
+    ApiPath, ApiPost, ApiQuery, IfMatch, NoQuery, ReasonQuery, RepeatKey, SignedIn,
+};
 use super::problem::{Refusals, UpdateRefusals};
 use crate::app::idempotency::Answer;
 use crate::app::page::Page;

@@ -176,8 +176,14 @@ pub async fn create(
         return Ok(answer);
     }
     let tx = &mut work.tx;
-    let there = rows::all(tx, Which::Team(team.id), OF_TEAM_MAX).await?.len();
-    webhooks::too_many("budgets", i64::try_from(there).unwrap_or(i64::MAX), OF_TEAM_MAX)?;
+    let there = rows::all(tx, Which::Team(team.id), OF_TEAM_MAX)
+        .await?
+        .len();
+    webhooks::too_many(
+        "budgets",
+        i64::try_from(there).unwrap_or(i64::MAX),
+        OF_TEAM_MAX,
+    )?;
     let thresholds = checked(new.thresholds)?;
     let row = rows::Budget {
         id: BudgetId::new(),
@@ -239,7 +245,14 @@ pub async fn update(
     row.version += 1;
     let before = shown(&mut tx, before).await?;
     let after = shown(&mut tx, row).await?;
-    record(&mut tx, asker, (action, reason), team.id, (Some(&before), Some(&after))).await?;
+    record(
+        &mut tx,
+        asker,
+        (action, reason),
+        team.id,
+        (Some(&before), Some(&after)),
+    )
+    .await?;
     tx.commit().await?;
     app.wake.all();
     Ok(after)
@@ -264,7 +277,14 @@ pub async fn delete(
         return Err(AppError::Stale { given, present });
     }
     let before = shown(&mut tx, before).await?;
-    record(&mut tx, asker, (action, reason), team.id, (Some(&before), None)).await?;
+    record(
+        &mut tx,
+        asker,
+        (action, reason),
+        team.id,
+        (Some(&before), None),
+    )
+    .await?;
     tx.commit().await?;
     app.wake.all();
     Ok(())
@@ -277,10 +297,17 @@ async fn record(
     team: TeamId,
     (before, after): (Option<&Budget>, Option<&Budget>),
 ) -> Result<(), AppError> {
-    let named = before.or(after).map(|b| format!("budget/{}/{}", b.team, b.name));
+    let named = before
+        .or(after)
+        .map(|b| format!("budget/{}/{}", b.team, b.name));
     // How it stands is no part of what was changed.
     let kept = |budget: Option<&Budget>| {
-        budget.map(|budget| json!(Budget { now: None, ..budget.clone() }))
+        budget.map(|budget| {
+            json!(Budget {
+                now: None,
+                ..budget.clone()
+            })
+        })
     };
     let change = Change {
         team_id: Some(team),
@@ -309,14 +336,24 @@ fn checked(mut thresholds: Vec<Threshold>) -> Result<Vec<Threshold>, AppError> {
         let field = |name: &str| format!("thresholds[{at}].{name}");
         if !PERCENT.contains(&threshold.percent) {
             let remedy = format!("{} to {}", PERCENT.start(), PERCENT.end());
-            return Err(AppError::invalid(&field("percent"), threshold.percent, remedy));
+            return Err(AppError::invalid(
+                &field("percent"),
+                threshold.percent,
+                remedy,
+            ));
         }
         if threshold.measure == Measure::Forecast && threshold.action != BudgetAction::Notify {
             let remedy = "notify: only what was used stops anything";
-            return Err(AppError::invalid(&field("action"), threshold.action, remedy));
+            return Err(AppError::invalid(
+                &field("action"),
+                threshold.action,
+                remedy,
+            ));
         }
     }
-    let same = |pair: &[Threshold]| (pair[0].measure, pair[0].percent) == (pair[1].measure, pair[1].percent);
+    let same = |pair: &[Threshold]| {
+        (pair[0].measure, pair[0].percent) == (pair[1].measure, pair[1].percent)
+    };
     if let Some(pair) = thresholds.windows(2).find(|pair| same(pair)) {
         let remedy = "one threshold at so many per cent of a measure";
         return Err(AppError::invalid("thresholds", pair[0].percent, remedy));
@@ -327,17 +364,27 @@ fn checked(mut thresholds: Vec<Threshold>) -> Result<Vec<Threshold>, AppError> {
 /// Checks what no type can.
 async fn check(tx: &mut Tx, row: &rows::Budget) -> Result<(), AppError> {
     let amount = row.amount.normalize();
-    let fits = amount > Decimal::ZERO && amount.scale() <= AMOUNT_DECIMALS && amount <= Decimal::from(AMOUNT_MAX);
+    let fits = amount > Decimal::ZERO
+        && amount.scale() <= AMOUNT_DECIMALS
+        && amount <= Decimal::from(AMOUNT_MAX);
     if !fits {
-        let remedy = format!("more than 0, at most {AMOUNT_MAX}, with at most {AMOUNT_DECIMALS} decimals");
+        let remedy =
+            format!("more than 0, at most {AMOUNT_MAX}, with at most {AMOUNT_DECIMALS} decimals");
         return Err(AppError::invalid("amount", row.amount, remedy));
     }
     match (row.unit, &row.currency) {
         (BudgetUnit::Money, None) => {
-            return Err(AppError::Invalid(FieldError::missing("currency", "that of the price book")));
+            return Err(AppError::Invalid(FieldError::missing(
+                "currency",
+                "that of the price book",
+            )));
         }
         (BudgetUnit::GpuHours, Some(currency)) => {
-            return Err(AppError::invalid("currency", currency, "nothing, where unit is gpu_hours"));
+            return Err(AppError::invalid(
+                "currency",
+                currency,
+                "nothing, where unit is gpu_hours",
+            ));
         }
         (BudgetUnit::Money, Some(currency)) => {
             let other = store::prices::other_currency(tx, currency.as_str()).await?;
@@ -354,15 +401,27 @@ async fn check(tx: &mut Tx, row: &rows::Budget) -> Result<(), AppError> {
         (BudgetPeriod::Grant, Some(from), to) => Err(AppError::invalid(
             "ends_at",
             shown(to),
-            format!("a time after starts_at, which is {}", domain::time::format(from)),
+            format!(
+                "a time after starts_at, which is {}",
+                domain::time::format(from)
+            ),
         )),
-        (BudgetPeriod::Grant, None, _) => {
-            Err(AppError::Invalid(FieldError::missing("starts_at", "when the grant begins")))
-        }
+        (BudgetPeriod::Grant, None, _) => Err(AppError::Invalid(FieldError::missing(
+            "starts_at",
+            "when the grant begins",
+        ))),
         (_, None, None) => Ok(()),
         (_, from, to) => {
-            let (field, value) = if from.is_some() { ("starts_at", from) } else { ("ends_at", to) };
-            Err(AppError::invalid(field, shown(value), "nothing, where period is not grant"))
+            let (field, value) = if from.is_some() {
+                ("starts_at", from)
+            } else {
+                ("ends_at", to)
+            };
+            Err(AppError::invalid(
+                field,
+                shown(value),
+                "nothing, where period is not grant",
+            ))
         }
     }
 }
@@ -410,6 +469,7 @@ async fn shown(tx: &mut Tx, row: rows::Budget) -> Result<Budget, AppError> {
 
 /// A row's thresholds.
 pub fn thresholds(row: &rows::Budget) -> Result<Vec<Threshold>, AppError> {
-    serde_json::from_value(row.thresholds.clone())
-        .map_err(|e| AppError::Internal(anyhow::Error::new(e).context("read a budget's thresholds")))
+    serde_json::from_value(row.thresholds.clone()).map_err(|e| {
+        AppError::Internal(anyhow::Error::new(e).context("read a budget's thresholds"))
+    })
 }

@@ -89,7 +89,11 @@ pub async fn create(
         return Ok(answer);
     }
     if new.own_jobs && new.kind != NoticeKind::JobEnded {
-        return Err(AppError::invalid("own_jobs", true, "false, where the kind is not job_ended"));
+        return Err(AppError::invalid(
+            "own_jobs",
+            true,
+            "false, where the kind is not job_ended",
+        ));
     }
     let webhook_id = match (&new.email, &new.webhook) {
         (Some(email), None) => {
@@ -98,13 +102,22 @@ pub async fn create(
         }
         (None, Some(name)) => {
             let names = std::slice::from_ref(name);
-            webhooks::ids(&mut work.tx, team.id, "webhook", names).await?.pop()
+            webhooks::ids(&mut work.tx, team.id, "webhook", names)
+                .await?
+                .pop()
         }
         (Some(_), Some(name)) => {
-            return Err(AppError::invalid("webhook", name, "nothing, where email is given"));
+            return Err(AppError::invalid(
+                "webhook",
+                name,
+                "nothing, where email is given",
+            ));
         }
         (None, None) => {
-            return Err(AppError::Invalid(FieldError::missing("email", "email or webhook")));
+            return Err(AppError::Invalid(FieldError::missing(
+                "email",
+                "email or webhook",
+            )));
         }
     };
     let there = rows::all(&mut work.tx, team.id, OF_TEAM_MAX).await?.len();
@@ -120,7 +133,9 @@ pub async fn create(
         webhook_id,
         created_by: asker.user_id,
     };
-    rows::insert(&mut work.tx, &row).await.map_err(|error| taken(error, new.kind))?;
+    rows::insert(&mut work.tx, &row)
+        .await
+        .map_err(|error| taken(error, new.kind))?;
     let made = Subscription::from(find(&mut work.tx, team.id, id).await?);
     let change = Change {
         team_id: Some(team.id),
@@ -180,10 +195,18 @@ pub(super) fn check_email(field: &str, email: &str) -> Result<(), AppError> {
     if short && email.parse::<lettre::Address>().is_ok() {
         return Ok(());
     }
-    Err(AppError::invalid(field, email, "an address such as ada@example.com"))
+    Err(AppError::invalid(
+        field,
+        email,
+        "an address such as ada@example.com",
+    ))
 }
 
-async fn find(tx: &mut Tx, team: TeamId, id: SubscriptionId) -> Result<rows::Subscription, AppError> {
+async fn find(
+    tx: &mut Tx,
+    team: TeamId,
+    id: SubscriptionId,
+) -> Result<rows::Subscription, AppError> {
     let all = rows::all(tx, team, OF_TEAM_MAX).await?;
     all.into_iter()
         .find(|row| row.id == id)
@@ -305,7 +328,12 @@ pub async fn deliveries(
         delivered_at: row.delivered_at,
         seq: row.seq,
     });
-    Ok(page::cut(ask, "delivery", items.collect(), |d: &Delivery| d.seq))
+    Ok(page::cut(
+        ask,
+        "delivery",
+        items.collect(),
+        |d: &Delivery| d.seq,
+    ))
 }
 
 /// Sends a delivery again, whatever came of it; one that waits is tried at once.

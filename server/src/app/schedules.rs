@@ -141,8 +141,14 @@ pub async fn create(
     }
     let tx = &mut work.tx;
     let there = rows::all(tx, team.id, OF_TEAM_MAX).await?.len();
-    webhooks::too_many("schedules", i64::try_from(there).unwrap_or(i64::MAX), OF_TEAM_MAX)?;
-    let time_zone = new.time_zone.unwrap_or_else(|| app.config.organisation.time_zone.to_string());
+    webhooks::too_many(
+        "schedules",
+        i64::try_from(there).unwrap_or(i64::MAX),
+        OF_TEAM_MAX,
+    )?;
+    let time_zone = new
+        .time_zone
+        .unwrap_or_else(|| app.config.organisation.time_zone.to_string());
     let now = store::clock(tx).await?;
     let next_at = Timing::read(&new.cron, &time_zone)
         .map_err(AppError::Invalid)?
@@ -166,7 +172,9 @@ pub async fn create(
     };
     rows::insert(tx, &row, asker.user_id)
         .await
-        .map_err(|error| AppError::name_taken(error, "schedule_name_taken", "schedule", &row.name))?;
+        .map_err(|error| {
+            AppError::name_taken(error, "schedule_name_taken", "schedule", &row.name)
+        })?;
     let schedule = Schedule::from(row);
     let change = Change {
         team_id: Some(team.id),
@@ -180,11 +188,18 @@ pub async fn create(
 
 fn addresses(emails: &[String], webhooks: &[Name]) -> Result<(), AppError> {
     if emails.is_empty() && webhooks.is_empty() {
-        return Err(AppError::Invalid(FieldError::missing("emails", "an address, or one of webhooks")));
+        return Err(AppError::Invalid(FieldError::missing(
+            "emails",
+            "an address, or one of webhooks",
+        )));
     }
     for (field, count) in [("emails", emails.len()), ("webhooks", webhooks.len())] {
         if count > ADDRESSES_MAX {
-            return Err(AppError::invalid(field, count, format!("at most {ADDRESSES_MAX} of them")));
+            return Err(AppError::invalid(
+                field,
+                count,
+                format!("at most {ADDRESSES_MAX} of them"),
+            ));
         }
     }
     emails
@@ -291,7 +306,9 @@ async fn make_one(tx: &mut Tx, schedule: &rows::Schedule) -> Result<bool, AppErr
     let due = schedule.next_at;
     let timing = Timing::read(&schedule.cron, &schedule.time_zone).map_err(AppError::Invalid)?;
     // An expression that was taken comes again; were it not so, a day later is looked at again.
-    let next = timing.after(due).unwrap_or(due + chrono::TimeDelta::days(1));
+    let next = timing
+        .after(due)
+        .unwrap_or(due + chrono::TimeDelta::days(1));
     rows::set_next(tx, schedule.id, next).await?;
     let Some(span) = timing.span(schedule.covers, due) else {
         return Ok(false);

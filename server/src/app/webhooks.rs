@@ -87,8 +87,15 @@ pub async fn create(
     super::reason::check_reason(reason)?;
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let team = teams::find_as(&mut tx, asker, action, team).await?;
-    app.config.webhooks.url(&new.url).map_err(AppError::Invalid)?;
-    too_many("webhooks", rows::count(&mut tx, team.id).await?, OF_TEAM_MAX)?;
+    app.config
+        .webhooks
+        .url(&new.url)
+        .map_err(AppError::Invalid)?;
+    too_many(
+        "webhooks",
+        rows::count(&mut tx, team.id).await?,
+        OF_TEAM_MAX,
+    )?;
     let id = WebhookId::new();
     let row = NewWebhook {
         id,
@@ -150,7 +157,11 @@ pub async fn delete(
         return Err(AppError::conflict(
             RefusalCode::WebhookInUse,
             format!("the schedule {schedule} reports to the webhook {name}"),
-            FieldError::new("webhook", name, format!("remove the schedule {schedule} first")),
+            FieldError::new(
+                "webhook",
+                name,
+                format!("remove the schedule {schedule} first"),
+            ),
         ));
     }
     subscriptions::delete_of_webhook(&mut tx, team.id, row.id).await?;
@@ -178,7 +189,11 @@ pub(super) async fn ids(
     let found = rows::named(tx, team, &wanted).await?;
     let known = |name: &&String| found.iter().any(|(_, known)| known == *name);
     if let Some(unknown) = wanted.iter().find(|name| !known(name)) {
-        return Err(AppError::invalid(field, unknown, "the name of a webhook of the team"));
+        return Err(AppError::invalid(
+            field,
+            unknown,
+            "the name of a webhook of the team",
+        ));
     }
     Ok(found.into_iter().map(|(id, _)| id).collect())
 }

@@ -82,7 +82,11 @@ async fn fire(
     threshold: Threshold,
     measured: Decimal,
 ) -> Result<(), AppError> {
-    let Threshold { measure, percent, action } = threshold;
+    let Threshold {
+        measure,
+        percent,
+        action,
+    } = threshold;
     let firing = Firing {
         budget: budget.id,
         period_start: figures.from,
@@ -116,7 +120,11 @@ async fn fire(
     let notice = Notice {
         kind: NoticeKind::BudgetThreshold,
         team: Some(budget.team_id),
-        key: &format!("budget/{}/{}/{measure}/{percent}", budget.id, domain::time::format(figures.from)),
+        key: &format!(
+            "budget/{}/{}/{measure}/{percent}",
+            budget.id,
+            domain::time::format(figures.from)
+        ),
         about: &format!("budget/{}", budget.id),
         payload: &payload,
     };

@@ -162,7 +162,11 @@ fn judge(
         state,
         due_at: now + pause(claimed.tries, rand::random()),
         status: status.map(i32::from),
-        detail: detail.chars().map(printable).take(DETAIL_CHARS_MAX).collect(),
+        detail: detail
+            .chars()
+            .map(printable)
+            .take(DETAIL_CHARS_MAX)
+            .collect(),
         took_ms,
     }
 }

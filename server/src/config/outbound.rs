@@ -43,15 +43,23 @@ impl Webhooks {
         if text.len() > URL_CHARS_MAX {
             return Err(refused(format!("at most {URL_CHARS_MAX} characters")));
         }
-        let url = Url::parse(text).map_err(|_| {
-            refused("a URL such as https://hooks.example.com/allotment".to_owned())
-        })?;
-        let schemes: &[&str] = if self.plain_http { &["https", "http"] } else { &["https"] };
+        let url = Url::parse(text)
+            .map_err(|_| refused("a URL such as https://hooks.example.com/allotment".to_owned()))?;
+        let schemes: &[&str] = if self.plain_http {
+            &["https", "http"]
+        } else {
+            &["https"]
+        };
         if !schemes.contains(&url.scheme()) {
-            return Err(refused(format!("a URL that begins with {}:", schemes.join(": or "))));
+            return Err(refused(format!(
+                "a URL that begins with {}:",
+                schemes.join(": or ")
+            )));
         }
         if !url.username().is_empty() || url.password().is_some() || url.fragment().is_some() {
-            return Err(refused("a URL without a user, a password and a fragment".to_owned()));
+            return Err(refused(
+                "a URL without a user, a password and a fragment".to_owned(),
+            ));
         }
         let port = url.port_or_known_default().unwrap_or_default();
         if !self.ports.contains(&port) {
@@ -114,7 +122,10 @@ fn public_v4(address: Ipv4Addr) -> bool {
 fn public_v6(address: Ipv6Addr) -> bool {
     let [a, b, ..] = address.segments();
     let global = a & 0xe000 == 0x2000;
-    let special = matches!((a, b), (0x2001, 0x0000..=0x01ff | 0x0db8) | (0x2002 | 0x3fff, _));
+    let special = matches!(
+        (a, b),
+        (0x2001, 0x0000..=0x01ff | 0x0db8) | (0x2002 | 0x3fff, _)
+    );
     global && !special
 }
 
@@ -140,7 +151,9 @@ pub struct Mail {
 
 impl fmt::Debug for Mail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Mail").field("host", &self.host).finish_non_exhaustive()
+        f.debug_struct("Mail")
+            .field("host", &self.host)
+            .finish_non_exhaustive()
     }
 }
 
@@ -172,11 +185,20 @@ impl Mail {
     pub(super) fn check(&self) -> Result<(), FieldError> {
         let missing = |field: &str, remedy: &str| FieldError::missing(field, remedy);
         if self.host.is_some() && self.from.is_none() {
-            return Err(missing("mail.from", "the address that e-mail comes from, where there is a host"));
+            return Err(missing(
+                "mail.from",
+                "the address that e-mail comes from, where there is a host",
+            ));
         }
         match (&self.username, &self.password_file) {
-            (Some(_), None) => Err(missing("mail.password_file", "the file with the password of mail.username")),
-            (None, Some(_)) => Err(missing("mail.username", "whose password mail.password_file holds")),
+            (Some(_), None) => Err(missing(
+                "mail.password_file",
+                "the file with the password of mail.username",
+            )),
+            (None, Some(_)) => Err(missing(
+                "mail.username",
+                "whose password mail.password_file holds",
+            )),
             (Some(_), Some(_)) if self.security == MailSecurity::None => Err(FieldError::new(
                 "mail.security",
                 "none",
@@ -228,9 +250,16 @@ mod tests {
             "nothing",
         ] {
             let refused = open.url(url).expect_err(url);
-            assert_eq!((refused.field.as_str(), refused.value.as_str()), ("url", url));
+            assert_eq!(
+                (refused.field.as_str(), refused.value.as_str()),
+                ("url", url)
+            );
         }
-        for url in ["https://example.com/a?b=c", "https://1.1.1.1/", "https://[2606:4700::1]/"] {
+        for url in [
+            "https://example.com/a?b=c",
+            "https://1.1.1.1/",
+            "https://[2606:4700::1]/",
+        ] {
             assert!(by_default().url(url).is_ok(), "{url}");
         }
         assert!(by_default().url("http://example.com/").is_err());

@@ -80,7 +80,12 @@ pub async fn all(tx: &mut Tx, which: Which<'_>, rows: i64) -> Result<Vec<Budget>
 }
 
 /// One of a team by name.
-pub async fn find(tx: &mut Tx, team: TeamId, name: &str, rows: i64) -> Result<Option<Budget>, sqlx::Error> {
+pub async fn find(
+    tx: &mut Tx,
+    team: TeamId,
+    name: &str,
+    rows: i64,
+) -> Result<Option<Budget>, sqlx::Error> {
     let all = all(tx, Which::Team(team), rows).await?;
     Ok(all.into_iter().find(|row| row.name.as_str() == name))
 }
@@ -160,7 +165,11 @@ pub async fn remove(tx: &mut Tx, id: BudgetId, version: i64) -> Result<bool, sql
 }
 
 /// Says what a locked budget stops now.
-pub async fn set_stopped(tx: &mut Tx, id: BudgetId, stopped: BudgetStop) -> Result<(), sqlx::Error> {
+pub async fn set_stopped(
+    tx: &mut Tx,
+    id: BudgetId,
+    stopped: BudgetStop,
+) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "UPDATE budgets SET stopped = $2 WHERE id = $1",
         id as BudgetId,

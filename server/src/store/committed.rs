@@ -67,7 +67,11 @@ pub struct Waiting {
 
 /// The work of these teams that waits, by what it asks for, with the elements of arrays that are yet to come; at most
 /// so many kinds.
-pub async fn waiting(tx: &mut Tx, teams: &[TeamId], kinds: i64) -> Result<Vec<Waiting>, sqlx::Error> {
+pub async fn waiting(
+    tx: &mut Tx,
+    teams: &[TeamId],
+    kinds: i64,
+) -> Result<Vec<Waiting>, sqlx::Error> {
     sqlx::query_as!(
         Waiting,
         r#"SELECT jsonb_build_object('per_worker', w.spec -> 'per_worker', 'pools', w.spec -> 'pools',

@@ -145,7 +145,11 @@ pub struct Run {
 }
 
 /// Whether a schedule has reported of a period.
-pub async fn has_run(tx: &mut Tx, id: ScheduleId, starts_at: Timestamp) -> Result<bool, sqlx::Error> {
+pub async fn has_run(
+    tx: &mut Tx,
+    id: ScheduleId,
+    starts_at: Timestamp,
+) -> Result<bool, sqlx::Error> {
     sqlx::query_scalar!(
         r#"SELECT EXISTS (SELECT FROM schedule_runs WHERE schedule_id = $1 AND starts_at = $2) AS "has!""#,
         id as ScheduleId,

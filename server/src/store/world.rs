@@ -4,8 +4,8 @@
 //! and an update by changes are the same code.
 
 use domain::Timestamp;
-use domain::ids::{AssignmentId, AttemptId, DeviceId, JobId, NodeId, TeamId, UserId};
 use domain::budget::BudgetStop;
+use domain::ids::{AssignmentId, AttemptId, DeviceId, JobId, NodeId, TeamId, UserId};
 use domain::sharing::SharingMode;
 use domain::state::{
     AssignmentPhase, AttemptState, DeviceHealth, JobState, NodeIntent, Reachability,

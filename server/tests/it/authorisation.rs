@@ -220,7 +220,8 @@ fn body(operation: &str) -> Option<Value> {
         "change_password" => json!({"current": "wrong", "new": "a long new password"}),
         "create_team" => json!({"name": "vision"}),
         "update_team" | "update_user" | "update_class" | "update_pool" | "update_node"
-        | "update_booking" | "update_window" | "update_budget" | "diff_policy" | "resend_delivery" => json!({}),
+        | "update_booking" | "update_window" | "update_budget" | "diff_policy"
+        | "resend_delivery" => json!({}),
         "create_budget" => {
             json!({"name": "spare", "unit": "gpu_hours", "amount": "1", "period": "month"})
         }

@@ -27,7 +27,9 @@ async fn stands(fleet: &Fleet, asker: &Asker, team: &str) -> Budget {
 }
 
 async fn watch(fleet: &Fleet) {
-    background::budgets::watch(&fleet.app).await.expect("looked at");
+    background::budgets::watch(&fleet.app)
+        .await
+        .expect("looked at");
 }
 
 fn hours(gpus: u32, hours: i64) -> Value {
@@ -42,7 +44,9 @@ async fn starts(fleet: &Fleet, spec: Value) -> JobId {
 }
 
 async fn told(fleet: &Fleet) -> i64 {
-    let asked = sqlx::query_scalar!(r#"SELECT count(*) AS "count!" FROM deliveries WHERE kind = 'budget_threshold'"#);
+    let asked = sqlx::query_scalar!(
+        r#"SELECT count(*) AS "count!" FROM deliveries WHERE kind = 'budget_threshold'"#
+    );
     asked.fetch_one(&fleet.owner).await.expect("counted")
 }
 
@@ -76,7 +80,10 @@ async fn a_threshold_fires_once_and_stops_what_is_new_until_there_is_more(owner:
     assert_eq!(told(&fleet).await, 1, "half was used, and told once");
     let budget = stands(&fleet, &fleet.ada(), "vision").await;
     let now = budget.now.expect("in its period");
-    assert_eq!((now.used, now.committed, now.left), (decimal("2"), decimal("6"), decimal("-4")));
+    assert_eq!(
+        (now.used, now.committed, now.left),
+        (decimal("2"), decimal("6"), decimal("-4"))
+    );
     assert_eq!(budget.stopped.as_str(), "none");
 
     clock.set("2026-10-05T02:00:00Z").await;
@@ -87,13 +94,30 @@ async fn a_threshold_fires_once_and_stops_what_is_new_until_there_is_more(owner:
     fleet.turn().await;
     let job = fleet.job(waits).await;
     assert_eq!(job.state, JobState::Queued);
-    assert!(job.message.contains("a budget of team vision has stopped such work"), "{}", job.message);
+    assert!(
+        job.message
+            .contains("a budget of team vision has stopped such work"),
+        "{}",
+        job.message
+    );
 
     // With more it goes on, and what fired in this period does not fire again.
     let before = stands(&fleet, &fleet.ada(), "vision").await;
-    let (team, name) = ("vision".parse().expect("a name"), "b".parse().expect("a name"));
+    let (team, name) = (
+        "vision".parse().expect("a name"),
+        "b".parse().expect("a name"),
+    );
     let more = serde_json::from_value(json!({"amount": "100"})).expect("a change");
-    budgets::update(&fleet.app, &fleet.root(), (&team, &name), before.version, more, "").await.expect("changed");
+    budgets::update(
+        &fleet.app,
+        &fleet.root(),
+        (&team, &name),
+        before.version,
+        more,
+        "",
+    )
+    .await
+    .expect("changed");
     watch(&fleet).await;
     fleet.turn().await;
     assert_eq!(fleet.job(waits).await.state, JobState::Starting);
@@ -116,8 +140,15 @@ async fn a_budget_of_a_team_above_stops_what_is_borrowed_and_leaves_the_guarante
     assert_eq!(fleet.job(borrows).await.state, JobState::Preempting);
     assert_eq!(fleet.job(inside).await.state, JobState::Running);
     watch(&fleet).await;
-    assert_eq!(fleet.job(inside).await.state, JobState::Running, "its guarantee is left to it");
-    let rule = sqlx::query_scalar!("SELECT rule FROM evictions").fetch_all(&fleet.owner).await.expect("rows");
+    assert_eq!(
+        fleet.job(inside).await.state,
+        JobState::Running,
+        "its guarantee is left to it"
+    );
+    let rule = sqlx::query_scalar!("SELECT rule FROM evictions")
+        .fetch_all(&fleet.owner)
+        .await
+        .expect("rows");
     assert_eq!(rule, ["budget"]);
 }
 
@@ -127,7 +158,12 @@ async fn a_hard_budget_refuses_what_it_cannot_hold_and_of_two_at_once_the_second
     let clock = Clock::at(&owner, "2026-10-05T00:00:00Z").await;
     let fleet = Fleet::new(owner).await;
     let node = fleet.node("n1", 8).await;
-    gives(&fleet, "org", json!({"name": "b", "unit": "gpu_hours", "amount": "10", "period": "month", "hard": true})).await;
+    gives(
+        &fleet,
+        "org",
+        json!({"name": "b", "unit": "gpu_hours", "amount": "10", "period": "month", "hard": true}),
+    )
+    .await;
     let open = json!({ "name": "j", "command": ["true"], "per_worker": { "gpus": 1 } });
     match fleet.submit_spec(open).await {
         Err(AppError::Invalid(fault)) => assert_eq!(fault.field, "time_limit_seconds"),
@@ -143,21 +179,36 @@ async fn a_hard_budget_refuses_what_it_cannot_hold_and_of_two_at_once_the_second
         fleet.submit_as(&bob, "speech", hours(1, 4))
     );
     let both = [one, other];
-    let refused: Vec<&AppError> = both.iter().filter_map(|outcome| outcome.as_ref().err()).collect();
+    let refused: Vec<&AppError> = both
+        .iter()
+        .filter_map(|outcome| outcome.as_ref().err())
+        .collect();
     assert_eq!(refused.len(), 1, "{both:?}");
     match refused[0] {
-        AppError::Conflict { code, message, field } => {
+        AppError::Conflict {
+            code,
+            message,
+            field,
+        } => {
             assert_eq!(*code, RefusalCode::OverBudget);
-            assert!(message.contains("costs 4 GPU-hours") && message.contains("less is left"), "{message}");
+            assert!(
+                message.contains("costs 4 GPU-hours") && message.contains("less is left"),
+                "{message}"
+            );
             assert_eq!(field.field, "time_limit_seconds");
         }
         other => panic!("{other:?}"),
     }
     // Who may see the budget is told what is left of it.
     match fleet.submit_as(&fleet.root(), "vision", hours(1, 4)).await {
-        Err(AppError::Conflict { message, .. }) => assert!(message.contains("2 GPU-hours are left"), "{message}"),
+        Err(AppError::Conflict { message, .. }) => {
+            assert!(message.contains("2 GPU-hours are left"), "{message}")
+        }
         other => panic!("{other:?}"),
     }
     assert!(fleet.submit_spec(hours(1, 2)).await.is_ok());
-    assert!(fleet.submit_spec(hours(0, 9)).await.is_ok(), "what takes no GPU costs nothing");
+    assert!(
+        fleet.submit_spec(hours(0, 9)).await.is_ok(),
+        "what takes no GPU costs nothing"
+    );
 }

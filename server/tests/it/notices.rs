@@ -43,13 +43,17 @@ struct Receiver {
 
 impl Receiver {
     async fn start() -> Self {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port");
         let receiver = Self {
             posted: Arc::default(),
             answer: Arc::new(Mutex::new((StatusCode::OK, None))),
             port: listener.local_addr().expect("an address").port(),
         };
-        let router = Router::new().fallback(any(take)).with_state(receiver.clone());
+        let router = Router::new()
+            .fallback(any(take))
+            .with_state(receiver.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
         receiver
     }
@@ -63,10 +67,14 @@ impl Receiver {
     }
 }
 
-async fn take(State(receiver): State<Receiver>, headers: HeaderMap, body: Bytes) -> (StatusCode, HeaderMap) {
-    let headers = headers.iter().map(|(name, value)| {
-        (name.to_string(), value.to_str().expect("text").to_owned())
-    });
+async fn take(
+    State(receiver): State<Receiver>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> (StatusCode, HeaderMap) {
+    let headers = headers
+        .iter()
+        .map(|(name, value)| (name.to_string(), value.to_str().expect("text").to_owned()));
     receiver.posted.lock().expect("not poisoned").push(Posted {
         headers: headers.collect(),
         body: String::from_utf8(body.to_vec()).expect("text"),
@@ -111,7 +119,10 @@ async fn hooked(server: &Server, app: &App, url: &str) -> String {
     let key = made.expect("made").key;
     let owner = server.client("vision-owner");
     owner
-        .post("/teams/vision/subscriptions", json!({"kind": "job_ended", "webhook": "hook"}))
+        .post(
+            "/teams/vision/subscriptions",
+            json!({"kind": "job_ended", "webhook": "hook"}),
+        )
         .await
         .expect(StatusCode::CREATED);
     key
@@ -122,7 +133,10 @@ async fn ends(server: &Server) -> String {
     let member = server.client("vision-member");
     let spec = json!({"name": "j", "command": ["true"], "per_worker": {"gpus": 0}});
     let job = member.post("/teams/vision/jobs", spec).await;
-    let job = job.expect(StatusCode::CREATED)["id"].as_str().expect("an id").to_owned();
+    let job = job.expect(StatusCode::CREATED)["id"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
     let path = format!("/jobs/{job}/cancel");
     member.post(&path, json!({})).await.expect(StatusCode::OK);
     job
@@ -130,17 +144,22 @@ async fn ends(server: &Server) -> String {
 
 async fn deliveries(server: &Server) -> Vec<Value> {
     let owner = server.client("vision-owner");
-    let page = owner.get("/teams/vision/deliveries").await.expect(StatusCode::OK);
+    let page = owner
+        .get("/teams/vision/deliveries")
+        .await
+        .expect(StatusCode::OK);
     page["items"].as_array().expect("items").clone()
 }
 
 /// Makes what waits due at once.
 async fn hurry(owner: &PgPool) {
     let mut conn = owner.acquire().await.expect("a connection");
-    sqlx::raw_sql("SET ROLE allotment_system; UPDATE deliveries SET due_at = allotment.clock(); RESET ROLE")
-        .execute(&mut *conn)
-        .await
-        .expect("hurried");
+    sqlx::raw_sql(
+        "SET ROLE allotment_system; UPDATE deliveries SET due_at = allotment.clock(); RESET ROLE",
+    )
+    .execute(&mut *conn)
+    .await
+    .expect("hurried");
 }
 
 fn signed(key: &str, at: &str, body: &str) -> String {
@@ -154,7 +173,12 @@ async fn the_end_of_a_job_is_posted_once_signed_by_each_key_and_kept(owner: PgPo
     let server = Server::start(&owner).await;
     let receiver = Receiver::start().await;
     let app = local(&server.app, receiver.port);
-    let key = hooked(&server, &app, &format!("http://127.0.0.1:{}/in", receiver.port)).await;
+    let key = hooked(
+        &server,
+        &app,
+        &format!("http://127.0.0.1:{}/in", receiver.port),
+    )
+    .await;
     let senders = Senders::new(&app).expect("senders");
     let job = ends(&server).await;
     assert_eq!(outbox::round(&app, &senders).await.expect("sent"), 1);
@@ -169,25 +193,47 @@ async fn the_end_of_a_job_is_posted_once_signed_by_each_key_and_kept(owner: PgPo
     let headers = &posted[0].headers;
     assert_eq!(headers["allotment-delivery"], body["id"]);
     let at = &headers["allotment-timestamp"];
-    assert_eq!(headers["allotment-signature"], signed(&key, at, &posted[0].body));
+    assert_eq!(
+        headers["allotment-signature"],
+        signed(&key, at, &posted[0].body)
+    );
     let kept = deliveries(&server).await;
     assert_eq!(kept[0]["state"], "delivered", "{kept:?}");
     assert_eq!(kept[0]["tries"][0]["status"], 200, "{kept:?}");
 
     // While keys change each of the two signs, and what is sent again is the same delivery.
     let client = server.client("vision-owner");
-    let rotated = client.post("/teams/vision/webhooks/hook/rotate", json!({})).await;
-    let new_key = rotated.expect(StatusCode::OK)["key"].as_str().expect("a key").to_owned();
-    let path = format!("/teams/vision/deliveries/{}/resend", kept[0]["id"].as_str().expect("an id"));
-    client.post(&path, json!({})).await.expect(StatusCode::NO_CONTENT);
+    let rotated = client
+        .post("/teams/vision/webhooks/hook/rotate", json!({}))
+        .await;
+    let new_key = rotated.expect(StatusCode::OK)["key"]
+        .as_str()
+        .expect("a key")
+        .to_owned();
+    let path = format!(
+        "/teams/vision/deliveries/{}/resend",
+        kept[0]["id"].as_str().expect("an id")
+    );
+    client
+        .post(&path, json!({}))
+        .await
+        .expect(StatusCode::NO_CONTENT);
     assert_eq!(outbox::round(&app, &senders).await.expect("sent"), 1);
     let again = &receiver.posted()[1];
     assert_eq!(again.headers["allotment-delivery"], body["id"]);
     let at = &again.headers["allotment-timestamp"];
-    let both = format!("{},{}", signed(&new_key, at, &again.body), signed(&key, at, &again.body));
+    let both = format!(
+        "{},{}",
+        signed(&new_key, at, &again.body),
+        signed(&key, at, &again.body)
+    );
     assert_eq!(again.headers["allotment-signature"], both);
     let kept = deliveries(&server).await;
-    assert_eq!(kept[0]["tries"].as_array().map(Vec::len), Some(2), "{kept:?}");
+    assert_eq!(
+        kept[0]["tries"].as_array().map(Vec::len),
+        Some(2),
+        "{kept:?}"
+    );
 }
 
 #[sqlx::test(migrations = "../migrations")]
@@ -203,14 +249,20 @@ async fn what_is_not_taken_is_tried_again_in_order_and_no_redirect_is_followed(o
     assert_eq!(outbox::round(&app, &senders).await.expect("tried"), 1);
     assert_eq!(receiver.posted().len(), 1, "the redirect was not followed");
     let kept = deliveries(&server).await;
-    assert_eq!((&kept[0]["state"], &kept[0]["tries"][0]["status"]), (&json!("waiting"), &json!(307)));
+    assert_eq!(
+        (&kept[0]["state"], &kept[0]["tries"][0]["status"]),
+        (&json!("waiting"), &json!(307))
+    );
     // Not before its pause is over.
     assert_eq!(outbox::round(&app, &senders).await.expect("tried"), 0);
     receiver.answers(StatusCode::GONE, None);
     hurry(&owner).await;
     assert_eq!(outbox::round(&app, &senders).await.expect("tried"), 1);
     let kept = deliveries(&server).await;
-    assert_eq!(kept[0]["state"], "dead", "who is gone is not asked again: {kept:?}");
+    assert_eq!(
+        kept[0]["state"], "dead",
+        "who is gone is not asked again: {kept:?}"
+    );
 }
 
 /// T-6.6: what a name stands for is judged when it is connected to, whatever the URL looked like.
@@ -218,9 +270,17 @@ async fn what_is_not_taken_is_tried_again_in_order_and_no_redirect_is_followed(o
 async fn a_name_that_stands_for_this_machine_is_not_connected_to(owner: PgPool) {
     let server = Server::start(&owner).await;
     let receiver = Receiver::start().await;
-    let lines = format!("[webhooks]\nports = [{}]\nplain_http = true\n", receiver.port);
+    let lines = format!(
+        "[webhooks]\nports = [{}]\nplain_http = true\n",
+        receiver.port
+    );
     let app = configured(&server.app, &lines);
-    hooked(&server, &app, &format!("http://localhost:{}/in", receiver.port)).await;
+    hooked(
+        &server,
+        &app,
+        &format!("http://localhost:{}/in", receiver.port),
+    )
+    .await;
     let senders = Senders::new(&app).expect("senders");
     ends(&server).await;
     assert_eq!(outbox::round(&app, &senders).await.expect("tried"), 1);
@@ -232,13 +292,18 @@ async fn a_name_that_stands_for_this_machine_is_not_connected_to(owner: PgPool) 
 }
 
 #[sqlx::test(migrations = "../migrations")]
-async fn an_address_that_is_not_public_is_refused_by_name_and_a_member_asks_for_its_own_alone(owner: PgPool) {
+async fn an_address_that_is_not_public_is_refused_by_name_and_a_member_asks_for_its_own_alone(
+    owner: PgPool,
+) {
     let server = Server::start(&owner).await;
     let client = server.client("vision-owner");
     let body = json!({"name": "hook", "url": "https://169.254.169.254/"});
     let refused = client.post("/teams/vision/webhooks", body).await;
     let refused = refused.problem(StatusCode::UNPROCESSABLE_ENTITY);
-    assert_eq!((&refused["field"], &refused["value"]), (&json!("url"), &json!("https://169.254.169.254/")));
+    assert_eq!(
+        (&refused["field"], &refused["value"]),
+        (&json!("url"), &json!("https://169.254.169.254/"))
+    );
     let member = server.client("vision-member");
     let all = json!({"kind": "job_ended", "email": "ada@example.com"});
     member
@@ -247,12 +312,21 @@ async fn an_address_that_is_not_public_is_refused_by_name_and_a_member_asks_for_
         .problem(StatusCode::FORBIDDEN);
     let mut own = all;
     own["own_jobs"] = json!(true);
-    member.post("/teams/vision/subscriptions", own.clone()).await.expect(StatusCode::CREATED);
-    member.post("/teams/vision/subscriptions", own).await.problem(StatusCode::CONFLICT);
+    member
+        .post("/teams/vision/subscriptions", own.clone())
+        .await
+        .expect(StatusCode::CREATED);
+    member
+        .post("/teams/vision/subscriptions", own)
+        .await
+        .problem(StatusCode::CONFLICT);
     for bad in ["nobody", "a@b\r\nBcc: c@d", "a b@c.d"] {
         let body = json!({"kind": "node_lost", "email": bad});
         let refused = client.post("/teams/vision/subscriptions", body).await;
-        assert_eq!(refused.problem(StatusCode::UNPROCESSABLE_ENTITY)["field"], "email");
+        assert_eq!(
+            refused.problem(StatusCode::UNPROCESSABLE_ENTITY)["field"],
+            "email"
+        );
     }
 }
 
@@ -268,7 +342,8 @@ struct MailServer {
 impl MailServer {
     async fn start() -> Self {
         let files = tempfile::tempdir().expect("a folder");
-        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+        let made =
+            rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
         let place = |name: &str| files.path().join(name);
         std::fs::write(place("cert.pem"), made.cert.pem()).expect("written");
         std::fs::write(place("key.pem"), made.signing_key.serialize_pem()).expect("written");
@@ -291,7 +366,13 @@ impl MailServer {
             place("password").display(),
             place("cert.pem").display()
         );
-        Self { _process: process, lines, port, _files: files, settings }
+        Self {
+            _process: process,
+            lines,
+            port,
+            _files: files,
+            settings,
+        }
     }
 }
 
@@ -307,17 +388,31 @@ async fn the_end_of_ones_own_job_arrives_by_e_mail_after_starttls_and_a_log_in(o
     let mut mail = MailServer::start().await;
     let member = server.client("vision-member");
     let ask = json!({"kind": "job_ended", "own_jobs": true, "email": "ada@example.com"});
-    member.post("/teams/vision/subscriptions", ask).await.expect(StatusCode::CREATED);
+    member
+        .post("/teams/vision/subscriptions", ask)
+        .await
+        .expect(StatusCode::CREATED);
     let job = ends(&server).await;
     let app = configured(&server.app, &mail.settings);
-    assert_eq!(outbox::round(&app, &Senders::new(&app).expect("senders")).await.expect("sent"), 1);
+    assert_eq!(
+        outbox::round(&app, &Senders::new(&app).expect("senders"))
+            .await
+            .expect("sent"),
+        1
+    );
     let kept = deliveries(&server).await;
     assert_eq!(kept[0]["state"], "delivered", "{kept:?}");
     let taken = next(&mut mail.lines).await;
     assert_eq!(taken["to"], json!(["ada@example.com"]));
-    assert_eq!((&taken["tls"], &taken["authenticated"]), (&json!(true), &json!(true)));
+    assert_eq!(
+        (&taken["tls"], &taken["authenticated"]),
+        (&json!(true), &json!(true))
+    );
     let text = taken["text"].as_str().expect("text");
-    assert!(text.contains("Subject: Job j cancelled") && text.contains(&job), "{text}");
+    assert!(
+        text.contains("Subject: Job j cancelled") && text.contains(&job),
+        "{text}"
+    );
 
     // Without the authority that signed it, its certificate is nobody's; without a server nothing is lost.
     ends(&server).await;
@@ -328,7 +423,9 @@ async fn the_end_of_ones_own_job_arrives_by_e_mail_after_starttls_and_a_log_in(o
     for settings in [untrusted, String::new()] {
         hurry(&owner).await;
         let app = configured(&server.app, &settings);
-        outbox::round(&app, &Senders::new(&app).expect("senders")).await.expect("tried");
+        outbox::round(&app, &Senders::new(&app).expect("senders"))
+            .await
+            .expect("tried");
         let kept = deliveries(&server).await;
         assert_eq!(kept[0]["state"], "waiting", "{kept:?}");
     }

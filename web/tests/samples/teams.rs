@@ -173,7 +173,13 @@ pub fn budgets() -> BudgetsView {
         shell: shell(Section::Teams, "/budgets"),
         rows: vec![
             row("demo", "month", Some("¥10.00"), None, "none"),
-            row("demo2", "quarter", Some("¥4,900.00"), Some("¥12,000.00"), "all"),
+            row(
+                "demo2",
+                "quarter",
+                Some("¥4,900.00"),
+                Some("¥12,000.00"),
+                "all",
+            ),
             row("exam", "grant", None, None, "borrowing"),
         ],
     }

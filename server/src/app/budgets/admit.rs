@@ -82,15 +82,15 @@ fn refused(budget: &Budget, need: Decimal, left: Option<Decimal>) -> AppError {
     let need = domain::money::round(need, 4).normalize();
     AppError::conflict(
         RefusalCode::OverBudget,
-        format!("the job costs {need} {unit} at the least, and of the hard budget {name} of team {team} {have}"),
-        FieldError::new(
-            "time_limit_seconds",
-            format!("{need} {unit}"),
-            remedy(team),
+        format!(
+            "the job costs {need} {unit} at the least, and of the hard budget {name} of team {team} {have}"
         ),
+        FieldError::new("time_limit_seconds", format!("{need} {unit}"), remedy(team)),
     )
 }
 
 fn remedy(team: &Name) -> String {
-    format!("a shorter time limit or fewer GPUs, or a larger budget: whoever keeps the prices gives team {team} one")
+    format!(
+        "a shorter time limit or fewer GPUs, or a larger budget: whoever keeps the prices gives team {team} one"
+    )
 }

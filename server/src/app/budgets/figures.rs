@@ -164,7 +164,11 @@ async fn used(
 
 fn in_unit(unit: BudgetUnit, sum: &Sum) -> Decimal {
     match unit {
-        BudgetUnit::Money => sum.cost.as_ref().map(|cost| cost.amount).unwrap_or_default(),
+        BudgetUnit::Money => sum
+            .cost
+            .as_ref()
+            .map(|cost| cost.amount)
+            .unwrap_or_default(),
         BudgetUnit::GpuHours => sum.gpu_seconds / Decimal::from(SECONDS_PER_HOUR),
     }
 }
@@ -249,7 +253,11 @@ impl Prices {
     /// The lowest of these pools and modes; all pools where none is named.
     fn least(&self, pools: &[Name], modes: &[SharingMode]) -> Option<Decimal> {
         let wanted = |pool: &str| pools.is_empty() || pools.iter().any(|p| p.as_str() == pool);
-        let found = self.0.iter().filter(|(pool, _)| wanted(pool)).flat_map(|(_, prices)| prices);
+        let found = self
+            .0
+            .iter()
+            .filter(|(pool, _)| wanted(pool))
+            .flat_map(|(_, prices)| prices);
         found
             .filter(|price| modes.contains(&price.mode))
             .map(|price| price.per_gpu_hour)

@@ -80,7 +80,10 @@ mod tests {
     fn months_and_quarters_are_half_open_and_a_grant_has_one() {
         let at = |period, now| {
             let period = Period::at(&budget(period), time(now))?;
-            Some((domain::time::format(period.from), domain::time::format(period.to)))
+            Some((
+                domain::time::format(period.from),
+                domain::time::format(period.to),
+            ))
         };
         let is = |from: &str, to: &str| Some((from.to_owned(), to.to_owned()));
         assert_eq!(

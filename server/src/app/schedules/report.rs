@@ -53,12 +53,20 @@ pub async fn make(
     }
     let (content, media_type) = match schedule.format {
         ReportFormat::Csv => (csv(&report), "text/csv"),
-        ReportFormat::Json => (json_of(schedule, (from, to), &report).to_string(), "application/json"),
+        ReportFormat::Json => (
+            json_of(schedule, (from, to), &report).to_string(),
+            "application/json",
+        ),
     };
-    let day = from.with_timezone(&schedule.time_zone.parse().unwrap_or(chrono_tz::UTC)).date_naive();
+    let day = from
+        .with_timezone(&schedule.time_zone.parse().unwrap_or(chrono_tz::UTC))
+        .date_naive();
     let shown = domain::time::format;
     Ok(File {
-        name: format!("{}-{}-{day}.{}", schedule.team, schedule.name, schedule.format),
+        name: format!(
+            "{}-{}-{day}.{}",
+            schedule.team, schedule.name, schedule.format
+        ),
         media_type,
         content,
         told: json!({
@@ -108,7 +116,8 @@ fn day(line: &ReportLine) -> Option<String> {
 }
 
 fn csv(report: &Report) -> String {
-    let mut text = "day,user,pool,mode,gpu_seconds,unpriced_gpu_seconds,cost,currency\r\n".to_owned();
+    let mut text =
+        "day,user,pool,mode,gpu_seconds,unpriced_gpu_seconds,cost,currency\r\n".to_owned();
     for line in &report.lines {
         let of = |value: &Option<String>| cell(value.as_deref().unwrap_or_default());
         let group = [&day(line), &line.of.user, &line.of.pool, &line.of.mode].map(of);
@@ -125,14 +134,19 @@ fn amounts(sum: &Sum) -> String {
         sum.gpu_seconds,
         sum.unpriced_gpu_seconds,
         cost.map(|cost| cost.amount.to_string()).unwrap_or_default(),
-        cost.map(|cost| cost.currency.to_string()).unwrap_or_default(),
+        cost.map(|cost| cost.currency.to_string())
+            .unwrap_or_default(),
     )
 }
 
 /// A cell that no spreadsheet takes for a formula, in quotes where it needs them.
 fn cell(text: &str) -> String {
     let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
-    let text = if formula { format!("'{text}") } else { text.to_owned() };
+    let text = if formula {
+        format!("'{text}")
+    } else {
+        text.to_owned()
+    };
     match text.contains(['"', ',', '\r', '\n']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
         false => text,

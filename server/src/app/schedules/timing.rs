@@ -24,7 +24,11 @@ impl Timing {
     /// Reads one of five fields: minute, hour, day of the month, month, day of the week.
     pub fn read(cron: &str, zone: &str) -> Result<Self, FieldError> {
         let zone = zone.parse().map_err(|_| {
-            FieldError::new("time_zone", zone, "a time zone of the IANA database, such as Asia/Shanghai")
+            FieldError::new(
+                "time_zone",
+                zone,
+                "a time zone of the IANA database, such as Asia/Shanghai",
+            )
         })?;
         let refused = || {
             FieldError::new(
@@ -92,11 +96,20 @@ mod tests {
 
     #[test]
     fn a_schedule_follows_the_clocks_of_its_zone_over_changes_of_daylight_saving() {
-        assert_eq!(next("0 6 1 * *", "Asia/Shanghai", "2026-01-15T00:00:00Z"), "2026-01-31T22:00:00Z");
+        assert_eq!(
+            next("0 6 1 * *", "Asia/Shanghai", "2026-01-15T00:00:00Z"),
+            "2026-01-31T22:00:00Z"
+        );
         // On the last Sunday of March Berlin goes from 01:00 UTC on by 02:00 UTC, and half past two is not shown.
         let berlin = "Europe/Berlin";
-        assert_eq!(next("0 6 * * *", berlin, "2026-03-28T12:00:00Z"), "2026-03-29T04:00:00Z");
-        assert_eq!(next("0 6 * * *", berlin, "2026-03-27T12:00:00Z"), "2026-03-28T05:00:00Z");
+        assert_eq!(
+            next("0 6 * * *", berlin, "2026-03-28T12:00:00Z"),
+            "2026-03-29T04:00:00Z"
+        );
+        assert_eq!(
+            next("0 6 * * *", berlin, "2026-03-27T12:00:00Z"),
+            "2026-03-28T05:00:00Z"
+        );
         let skipped = next("30 2 * * *", berlin, "2026-03-28T12:00:00Z");
         assert!(skipped.starts_with("2026-03-29T01:"), "{skipped}");
         // On the last Sunday of October half past two is shown twice, and is due once.
@@ -129,9 +142,21 @@ mod tests {
 
     #[test]
     fn what_is_no_expression_or_no_zone_is_refused_by_name() {
-        for cron in ["", "* * * *", "0 0 0 1 1 *", "61 * * * *", "@daily", "a b c d e"] {
+        for cron in [
+            "",
+            "* * * *",
+            "0 0 0 1 1 *",
+            "61 * * * *",
+            "@daily",
+            "a b c d e",
+        ] {
             assert_eq!(Timing::read(cron, "UTC").expect_err(cron).field, "cron");
         }
-        assert_eq!(Timing::read("* * * * *", "Mars/Olympus").expect_err("none").field, "time_zone");
+        assert_eq!(
+            Timing::read("* * * * *", "Mars/Olympus")
+                .expect_err("none")
+                .field,
+            "time_zone"
+        );
     }
 }

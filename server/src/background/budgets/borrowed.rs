@@ -22,7 +22,10 @@ pub async fn stop(app: &App) -> Result<(), AppError> {
     if world.teams.iter().all(|team| team.stopped == Stopped::None) {
         return Ok(());
     }
-    let found = app.questions.ask("find borrowed work", move || victims(&world)).await?;
+    let found = app
+        .questions
+        .ask("find borrowed work", move || victims(&world))
+        .await?;
     for job in found {
         let Ok(job) = job.parse::<JobId>() else {
             continue;
@@ -41,7 +44,9 @@ pub async fn stop(app: &App) -> Result<(), AppError> {
         match stopped.await {
             Ok(()) => {}
             Err(LifecycleError::Database(error)) => return Err(error.into()),
-            Err(error) => tracing::warn!(job.id = %job, %error, "borrowed work could not be stopped"),
+            Err(error) => {
+                tracing::warn!(job.id = %job, %error, "borrowed work could not be stopped")
+            }
         }
     }
     Ok(())
@@ -83,7 +88,10 @@ fn victims(world: &World) -> Vec<String> {
 
 /// The teams in which nothing may be borrowed: by a budget of their own or of a team above.
 fn under_stopped(teams: &[Team]) -> BTreeSet<&str> {
-    let by_name: BTreeMap<&str, &Team> = teams.iter().map(|team| (team.name.as_str(), team)).collect();
+    let by_name: BTreeMap<&str, &Team> = teams
+        .iter()
+        .map(|team| (team.name.as_str(), team))
+        .collect();
     let stops = |team: &Team| {
         let mut at = Some(team);
         // The tree is bounded and has no circle.
@@ -91,11 +99,18 @@ fn under_stopped(teams: &[Team]) -> BTreeSet<&str> {
             if team.stopped != Stopped::None {
                 return true;
             }
-            at = team.parent.as_deref().and_then(|parent| by_name.get(parent).copied());
+            at = team
+                .parent
+                .as_deref()
+                .and_then(|parent| by_name.get(parent).copied());
         }
         false
     };
-    teams.iter().filter(|team| stops(team)).map(|team| team.name.as_str()).collect()
+    teams
+        .iter()
+        .filter(|team| stops(team))
+        .map(|team| team.name.as_str())
+        .collect()
 }
 
 fn preemptible(world: &World, work: &Workload) -> bool {
@@ -111,5 +126,9 @@ fn pool<'w>(world: &'w World, work: &Workload) -> Option<&'w str> {
 }
 
 fn held(work: &Workload) -> MilliGpu {
-    work.placed.iter().flat_map(|place| &place.devices).map(|device| device.gpus).sum()
+    work.placed
+        .iter()
+        .flat_map(|place| &place.devices)
+        .map(|device| device.gpus)
+        .sum()
 }

@@ -67,7 +67,10 @@ impl Mailer {
         })?;
         let sent = tokio::time::timeout(SENT_WITHIN, sender.transport.send(message)).await;
         let sent = sent.map_err(|_| {
-            Failed::now(format!("the mail server had not taken it within {} s", SENT_WITHIN.as_secs()))
+            Failed::now(format!(
+                "the mail server had not taken it within {} s",
+                SENT_WITHIN.as_secs()
+            ))
         })?;
         sent.map(|_| None).map_err(|error| Failed {
             for_good: error.is_permanent(),
@@ -88,7 +91,9 @@ fn tls(config: &Mail, host: &str) -> anyhow::Result<Tls> {
             parameters = parameters.add_root_certificate(one.context("mail.authorities_file")?);
         }
     }
-    let parameters = parameters.build_rustls().context("prepare TLS for the mail server")?;
+    let parameters = parameters
+        .build_rustls()
+        .context("prepare TLS for the mail server")?;
     Ok(match config.security {
         MailSecurity::Tls => Tls::Wrapper(parameters),
         _ => Tls::Required(parameters),
@@ -98,7 +103,11 @@ fn tls(config: &Mail, host: &str) -> anyhow::Result<Tls> {
 fn read(field: &str, file: &std::path::Path) -> anyhow::Result<String> {
     let place = || format!("{field} {}", file.display());
     let bytes = std::fs::metadata(file).with_context(place)?.len();
-    anyhow::ensure!(bytes <= FILE_BYTES_MAX, "{}: larger than {FILE_BYTES_MAX} bytes", place());
+    anyhow::ensure!(
+        bytes <= FILE_BYTES_MAX,
+        "{}: larger than {FILE_BYTES_MAX} bytes",
+        place()
+    );
     std::fs::read_to_string(file).with_context(place)
 }
 
@@ -147,8 +156,12 @@ mod tests {
             media_type: Some("text/csv".to_owned()),
             content: Some("a,b\n".to_owned()),
         };
-        let from = "Allotment <allotment@example.com>".parse().expect("a mailbox");
-        let text = message(&from, "ada@example.com", &claimed).expect("a message").formatted();
+        let from = "Allotment <allotment@example.com>"
+            .parse()
+            .expect("a mailbox");
+        let text = message(&from, "ada@example.com", &claimed)
+            .expect("a message")
+            .formatted();
         let text = String::from_utf8(text).expect("text");
         let (head, _) = text.split_once("\r\n\r\n").expect("a head");
         let names: Vec<&str> = head
@@ -157,9 +170,19 @@ mod tests {
             .filter_map(|line| line.split_once(':'))
             .map(|(name, _)| name)
             .collect();
-        assert!(!names.iter().any(|name| name.eq_ignore_ascii_case("bcc") || name.starts_with("X-")), "{head}");
+        assert!(
+            !names
+                .iter()
+                .any(|name| name.eq_ignore_ascii_case("bcc") || name.starts_with("X-")),
+            "{head}"
+        );
         assert!(!text.contains("\nX-Evil"), "{text}");
-        for bad in ["a\r\nBcc: b@example.com", "a@b\r\n.com", "nobody", "a b@example.com"] {
+        for bad in [
+            "a\r\nBcc: b@example.com",
+            "a@b\r\n.com",
+            "nobody",
+            "a b@example.com",
+        ] {
             assert!(message(&from, bad, &claimed).is_err(), "{bad:?}");
         }
     }

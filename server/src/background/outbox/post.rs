@@ -67,7 +67,12 @@ impl Poster {
             });
         };
         // The rules may be others by now than when it was made.
-        let url = self.rules.url(url).map_err(|fault| Failed::now(format!("its address is refused: it must be {}", fault.remedy)))?;
+        let url = self.rules.url(url).map_err(|fault| {
+            Failed::now(format!(
+                "its address is refused: it must be {}",
+                fault.remedy
+            ))
+        })?;
         let body = body(claimed);
         let at = now.timestamp();
         let request = self
@@ -80,7 +85,10 @@ impl Poster {
             .body(body);
         let answer = request.send().await.map_err(|error| unsent(&error))?;
         // What was connected to, whatever was resolved: the last word.
-        if answer.remote_addr().is_some_and(|at| !self.rules.permits(at.ip())) {
+        if answer
+            .remote_addr()
+            .is_some_and(|at| !self.rules.permits(at.ip()))
+        {
             return Err(Failed::now(format!("it is not {REMEDY}")));
         }
         let status = answer.status();
@@ -113,12 +121,16 @@ fn body(claimed: &Claimed) -> String {
 
 /// The header: a signature by each key over the moment, a full stop and the body.
 fn signatures(keys: &[String], at: i64, body: &str) -> String {
-    let signed: Vec<String> = keys.iter().map(|key| format!("v1={}", sign(key, at, body))).collect();
+    let signed: Vec<String> = keys
+        .iter()
+        .map(|key| format!("v1={}", sign(key, at, body)))
+        .collect();
     signed.join(",")
 }
 
 fn sign(key: &str, at: i64, body: &str) -> String {
-    let mut mac = Hmac::<Sha256>::new_from_slice(key.as_bytes()).expect("a key may have any length");
+    let mut mac =
+        Hmac::<Sha256>::new_from_slice(key.as_bytes()).expect("a key may have any length");
     mac.update(format!("{at}.").as_bytes());
     mac.update(body.as_bytes());
     hex::encode(mac.finalize().into_bytes())

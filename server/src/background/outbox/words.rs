@@ -24,31 +24,77 @@ pub fn of(claimed: &Claimed) -> Told {
     let (subject, lines) = match claimed.kind {
         DeliveryKind::JobEnded => (
             format!("Job {} {}", say("name"), say("state")),
-            listed(data, &["job", "name", "team", "user", "state", "reason", "message", "exit_code", "ended_at"]),
+            listed(
+                data,
+                &[
+                    "job",
+                    "name",
+                    "team",
+                    "user",
+                    "state",
+                    "reason",
+                    "message",
+                    "exit_code",
+                    "ended_at",
+                ],
+            ),
         ),
         DeliveryKind::NodeLost => (
             format!("Node {} is lost", say("node")),
             listed(data, &["node", "at"]),
         ),
         DeliveryKind::BudgetThreshold => (
-            format!("Budget {} of team {} passed {} %", say("budget"), say("team"), say("percent")),
-            listed(data, &["team", "budget", "percent", "measure", "measured", "amount", "unit", "action", "period_start", "period_end"]),
+            format!(
+                "Budget {} of team {} passed {} %",
+                say("budget"),
+                say("team"),
+                say("percent")
+            ),
+            listed(
+                data,
+                &[
+                    "team",
+                    "budget",
+                    "percent",
+                    "measure",
+                    "measured",
+                    "amount",
+                    "unit",
+                    "action",
+                    "period_start",
+                    "period_end",
+                ],
+            ),
         ),
         DeliveryKind::Report => (
             format!("Report {} of team {}", say("schedule"), say("team")),
-            listed(data, &["team", "schedule", "from", "to", "total_gpu_hours", "total_cost"]),
+            listed(
+                data,
+                &[
+                    "team",
+                    "schedule",
+                    "from",
+                    "to",
+                    "total_gpu_hours",
+                    "total_cost",
+                ],
+            ),
         ),
     };
     Told {
         subject: subject.chars().take(SUBJECT_CHARS_MAX).collect(),
-        text: format!("{lines}\nDelivery {}. Who asked for it can end it: allot subscriptions.\n", claimed.id),
+        text: format!(
+            "{lines}\nDelivery {}. Who asked for it can end it: allot subscriptions.\n",
+            claimed.id
+        ),
     }
 }
 
 /// Those of the keys that say something, one a line.
 fn listed(data: &Value, keys: &[&str]) -> String {
     let said = keys.iter().filter(|key| !data[**key].is_null());
-    said.map(|key| format!("{key}: {}\n", line(&data[*key]))).collect()
+    said.map(|key| format!("{key}: {}\n", line(&data[*key])))
+        .collect()
 }
 
 /// A value on one line.
