@@ -22,6 +22,7 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
 use crate::fixture::Server;
+use crate::fleet::add_node;
 
 /// A test waits for a process at most so long.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -171,6 +172,7 @@ fn signed(key: &str, at: &str, body: &str) -> String {
 #[sqlx::test(migrations = "../migrations")]
 async fn the_end_of_a_job_is_posted_once_signed_by_each_key_and_kept(owner: PgPool) {
     let server = Server::start(&owner).await;
+    add_node(&owner, "h100", "n1", 1).await;
     let receiver = Receiver::start().await;
     let app = local(&server.app, receiver.port);
     let key = hooked(
@@ -239,6 +241,7 @@ async fn the_end_of_a_job_is_posted_once_signed_by_each_key_and_kept(owner: PgPo
 #[sqlx::test(migrations = "../migrations")]
 async fn what_is_not_taken_is_tried_again_in_order_and_no_redirect_is_followed(owner: PgPool) {
     let server = Server::start(&owner).await;
+    add_node(&owner, "h100", "n1", 1).await;
     let receiver = Receiver::start().await;
     let app = local(&server.app, receiver.port);
     let url = format!("http://127.0.0.1:{}/in", receiver.port);
@@ -269,6 +272,7 @@ async fn what_is_not_taken_is_tried_again_in_order_and_no_redirect_is_followed(o
 #[sqlx::test(migrations = "../migrations")]
 async fn a_name_that_stands_for_this_machine_is_not_connected_to(owner: PgPool) {
     let server = Server::start(&owner).await;
+    add_node(&owner, "h100", "n1", 1).await;
     let receiver = Receiver::start().await;
     let lines = format!(
         "[webhooks]\nports = [{}]\nplain_http = true\n",
@@ -296,6 +300,7 @@ async fn an_address_that_is_not_public_is_refused_by_name_and_a_member_asks_for_
     owner: PgPool,
 ) {
     let server = Server::start(&owner).await;
+    add_node(&owner, "h100", "n1", 1).await;
     let client = server.client("vision-owner");
     let body = json!({"name": "hook", "url": "https://169.254.169.254/"});
     let refused = client.post("/teams/vision/webhooks", body).await;
@@ -385,6 +390,7 @@ async fn next(lines: &mut Lines<BufReader<ChildStdout>>) -> Value {
 #[sqlx::test(migrations = "../migrations")]
 async fn the_end_of_ones_own_job_arrives_by_e_mail_after_starttls_and_a_log_in(owner: PgPool) {
     let server = Server::start(&owner).await;
+    add_node(&owner, "h100", "n1", 1).await;
     let mut mail = MailServer::start().await;
     let member = server.client("vision-member");
     let ask = json!({"kind": "job_ended", "own_jobs": true, "email": "ada@example.com"});
