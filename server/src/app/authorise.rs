@@ -168,6 +168,25 @@ actions! {
     GetScenario "get_scenario" Platform(SEE_INSIDE);
     StreamEvents "stream_events" SignedIn;
 
+    ListAllBudgets "list_all_budgets" SignedIn;
+    ListBudgets "list_budgets" Team(Viewer, SEE);
+    CreateBudget "create_budget" Platform(PRICE);
+    UpdateBudget "update_budget" Platform(PRICE);
+    DeleteBudget "delete_budget" Platform(PRICE);
+    ListWebhooks "list_webhooks" Team(Owner, ADMIN);
+    CreateWebhook "create_webhook" Team(Owner, ADMIN);
+    RotateWebhookKey "rotate_webhook_key" Team(Owner, ADMIN);
+    DeleteWebhook "delete_webhook" Team(Owner, ADMIN);
+    ListSubscriptions "list_subscriptions" Team(Viewer, SEE);
+    CreateSubscription "create_subscription" Team(Member, ADMIN);
+    DeleteSubscription "delete_subscription" Team(Member, ADMIN);
+    ListSchedules "list_schedules" Team(Viewer, SEE);
+    CreateSchedule "create_schedule" Team(Owner, ADMIN);
+    DeleteSchedule "delete_schedule" Team(Owner, ADMIN);
+    ListScheduleReports "list_schedule_reports" Team(Viewer, SEE);
+    ListDeliveries "list_deliveries" Team(Owner, ADMIN);
+    ResendDelivery "resend_delivery" Team(Owner, ADMIN);
+
     GetTeamUsage "get_team_usage" Team(Viewer, SEE);
     GetUsage "get_usage" SignedIn;
     GetCapacityUsage "get_capacity_usage" Platform(SEE);

@@ -1,13 +1,15 @@
 //! Steps of nodes: their reachability and what people want of them, each with its event and
 //! the capacity of its devices.
 
+use domain::notice::NoticeKind;
 use domain::state::Reachability;
 use serde_json::{Value, json};
 
 use super::{Actor, LifecycleError};
 use crate::store::events::{self, NewEvent, Subject};
 use crate::store::nodes::{self, NodeRow, Wanted};
-use crate::store::{Tx, capacity};
+use crate::store::outbox::{self, Notice};
+use crate::store::{self, Tx, capacity};
 
 /// Steps the reachability of a node whose row is locked; nothing happens when it stands
 /// elsewhere by now.
@@ -22,6 +24,9 @@ pub async fn set_reachability(
     if !nodes::step_reachability(tx, node.id, node.reachability, to).await? {
         return Ok(());
     }
+    if to == Reachability::Lost {
+        tell_lost(tx, node).await?;
+    }
     note(
         tx,
         node,
@@ -31,6 +36,21 @@ pub async fn set_reachability(
         actor,
     )
     .await
+}
+
+/// Tells who asked to hear of lost nodes.
+async fn tell_lost(tx: &mut Tx, node: &NodeRow) -> Result<(), LifecycleError> {
+    let now = store::clock(tx).await?;
+    let at = domain::time::format(now);
+    let notice = Notice {
+        kind: NoticeKind::NodeLost,
+        team: None,
+        key: &format!("node_lost/{}/{at}", node.id),
+        about: &format!("node/{}", node.id),
+        payload: &json!({ "node": node.name, "at": at }),
+    };
+    outbox::tell(tx, &notice).await?;
+    Ok(())
 }
 
 /// Steps what people want of a node whose row is locked, and says why; its new version. Where they

@@ -16,7 +16,7 @@ use crate::store::assignments::{self, Assignment, AssignmentStep, Exit};
 use crate::store::attempts::{self, AttemptRow, AttemptStep, StepFrom};
 use crate::store::events::{Events, NewEvent, Subject};
 use crate::store::jobs::{self, JobGuard, JobRow, JobStep};
-use crate::store::{Tx, waits};
+use crate::store::{Tx, outbox, waits};
 
 /// Steps that are kept until they are written.
 #[derive(Debug, Default)]
@@ -26,6 +26,8 @@ pub struct Steps {
     jobs: Rounds<JobId, (JobGuard, JobStep)>,
     /// Jobs that wait no more.
     begun: Vec<(TeamId, JobId)>,
+    /// Jobs that have ended.
+    ended: Vec<JobId>,
     charged: Vec<(AssignmentId, Timestamp)>,
     closed: Vec<(AssignmentId, Timestamp)>,
     events: Events,
@@ -96,6 +98,9 @@ impl Steps {
         });
         if job.state == JobState::Queued {
             self.begun.push((job.team_id, job.id));
+        }
+        if step.to.terminal() {
+            self.ended.push(job.id);
         }
         job.state = step.to;
         job.version += 1;
@@ -244,6 +249,9 @@ impl Steps {
             if let Some((missed, _)) = round.iter().find(|(job, _)| !stepped.contains(&job.id)) {
                 return Err(LifecycleError::Missed(format!("job {}", missed.id)));
             }
+        }
+        if !all.ended.is_empty() {
+            outbox::tell_jobs_ended(tx, &all.ended).await?;
         }
         if !all.begun.is_empty() {
             waits::end(tx, &all.begun).await?;

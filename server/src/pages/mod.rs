@@ -17,6 +17,7 @@ use crate::front::gate::{Actions, Asked};
 
 mod assets;
 mod bookings;
+mod budgets;
 mod calendar;
 mod changes;
 mod classes;
@@ -107,6 +108,7 @@ pages! {
     "/teams/{team}/members" { get team::show_members; post team::add_member, AddMember; }
     "/teams/{team}/members/{user}/remove" { post team::remove_member, RemoveMember; }
     "/quotas" ["done"] { get quotas::show_quotas; post quotas::put_quotas, PutQuotas; }
+    "/budgets" { get budgets::list_budgets; }
     "/classes" ["done"] { get classes::list_classes; post classes::make_class, CreateClass; }
     "/classes/{class}" { post classes::change_class, UpdateClass; }
     "/classes/{class}/delete" { post classes::delete_class, DeleteClass; }

@@ -4,6 +4,7 @@
 //! and an update by changes are the same code.
 
 use domain::Timestamp;
+use domain::budget::BudgetStop;
 use domain::ids::{AssignmentId, AttemptId, DeviceId, JobId, NodeId, TeamId, UserId};
 use domain::sharing::SharingMode;
 use domain::state::{
@@ -73,13 +74,18 @@ pub struct TeamRow {
     pub name: String,
     /// The name of the team above it.
     pub parent: Option<String>,
+    /// What budgets of its own stop.
+    pub stopped: BudgetStop,
 }
 
 /// All teams, by name.
 pub async fn teams(tx: &mut Tx) -> Result<Vec<TeamRow>, sqlx::Error> {
     sqlx::query_as!(
         TeamRow,
-        r#"SELECT t.id AS "id: TeamId", t.name, p.name AS "parent?"
+        r#"SELECT t.id AS "id: TeamId", t.name, p.name AS "parent?",
+                  CASE WHEN EXISTS (SELECT FROM budgets AS b WHERE b.team_id = t.id AND b.stopped = 'all') THEN 'all'
+                       WHEN EXISTS (SELECT FROM budgets AS b WHERE b.team_id = t.id AND b.stopped = 'borrowing') THEN 'borrowing'
+                       ELSE 'none' END AS "stopped!: BudgetStop"
            FROM teams AS t
            LEFT JOIN teams AS p ON p.id = t.parent_id
            ORDER BY t.name"#

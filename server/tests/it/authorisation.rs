@@ -47,6 +47,9 @@ pub fn table(text: &'static str, words_of_name: usize) -> BTreeMap<String, Vec<&
 }
 
 /// What is walked over: a node, and a job of vision-member.
+/// The id of a subscription and of a delivery.
+const SPARE_ID: &str = "0190b6f2-5c1e-7cc3-98c4-dc0c0c07398f";
+
 pub struct Ground {
     pub server: Server,
     owner: PgPool,
@@ -132,6 +135,24 @@ impl Ground {
              WHERE name = 'h100' ON CONFLICT DO NOTHING"
         ))
         .await;
+        let admin = self.server.users["admin"];
+        self.run(&format!(
+            "INSERT INTO budgets (id, team_id, name, unit, amount, period, thresholds, hard, created_by)
+             VALUES (gen_random_uuid(), '{team}', 'spare', 'gpu_hours', 1000, 'month', '[]', false, '{admin}')
+             ON CONFLICT DO NOTHING;
+             INSERT INTO webhooks (id, team_id, name, url, created_by)
+             VALUES (gen_random_uuid(), '{team}', 'spare', 'https://example.com/', '{admin}') ON CONFLICT DO NOTHING;
+             INSERT INTO webhook_keys (id, webhook_id, secret)
+             SELECT gen_random_uuid(), id, repeat('0', 64) FROM webhooks ON CONFLICT DO NOTHING;
+             INSERT INTO schedules (id, team_id, name, kind, format, covers, cron, time_zone, emails, webhook_ids, next_at, created_by)
+             VALUES (gen_random_uuid(), '{team}', 'spare', 'usage_statement', 'csv', 'month', '0 6 1 * *', 'UTC',
+                     '{{a@example.com}}', '{{}}', '2126-01-01', '{admin}') ON CONFLICT DO NOTHING;
+             INSERT INTO subscriptions (id, team_id, kind, email, created_by)
+             VALUES ('{SPARE_ID}', '{team}', 'node_lost', 'a@example.com', '{admin}') ON CONFLICT DO NOTHING;
+             INSERT INTO deliveries (id, team_id, kind, key, about, email, payload)
+             VALUES ('{SPARE_ID}', '{team}', 'node_lost', 'k', 'a', 'a@example.com', '{{}}') ON CONFLICT DO NOTHING"
+        ))
+        .await;
     }
 
     /// An operation's path with what is there.
@@ -149,6 +170,11 @@ impl Ground {
             )
             .replace("{booking}", "spare")
             .replace("{window}", "spare")
+            .replace("{budget}", "spare")
+            .replace("{webhook}", "spare")
+            .replace("{schedule}", "spare")
+            .replace("{subscription}", SPARE_ID)
+            .replace("{delivery}", SPARE_ID)
             .replace("{policy_version}", "1")
             .replace("{node}", "n1")
             .replace("{device}", "0")
@@ -194,7 +220,18 @@ fn body(operation: &str) -> Option<Value> {
         "change_password" => json!({"current": "wrong", "new": "a long new password"}),
         "create_team" => json!({"name": "vision"}),
         "update_team" | "update_user" | "update_class" | "update_pool" | "update_node"
-        | "update_booking" | "update_window" | "diff_policy" => json!({}),
+        | "update_booking" | "update_window" | "update_budget" | "diff_policy"
+        | "resend_delivery" => json!({}),
+        "create_budget" => {
+            json!({"name": "spare", "unit": "gpu_hours", "amount": "1", "period": "month"})
+        }
+        "create_webhook" => json!({"name": "spare", "url": "https://example.com/"}),
+        "create_subscription" => {
+            json!({"kind": "job_ended", "own_jobs": true, "email": "b@example.com"})
+        }
+        "create_schedule" => {
+            json!({"name": "spare", "kind": "usage_statement", "format": "csv", "covers": "month", "cron": "0 6 1 * *", "emails": ["a@example.com"]})
+        }
         "add_member" => json!({"user": "vision-viewer", "role": "viewer"}),
         "put_quota" => json!({"guaranteed": 1}),
         "put_quotas" => json!({"quotas": []}),

@@ -79,6 +79,22 @@ async fn fill(owner: &PgPool, server: &Server) {
              SELECT allotment.reckon_minutes(allotment.clock() - interval '1 hour', allotment.clock() + interval '1 hour', NULL);
              INSERT INTO sample_hours SELECT * FROM sample_minutes;
              INSERT INTO sample_days SELECT * FROM sample_minutes;
+             INSERT INTO webhooks (id, team_id, name, url, created_by)
+             VALUES (gen_random_uuid(), '{team}', 'hook', 'https://example.com/', '{user}');
+             INSERT INTO subscriptions (id, team_id, kind, email, created_by)
+             VALUES (gen_random_uuid(), '{team}', 'node_lost', 'a@example.com', '{user}');
+             INSERT INTO schedules (id, team_id, name, kind, format, covers, cron, time_zone, emails, webhook_ids, next_at, created_by)
+             VALUES (gen_random_uuid(), '{team}', 'a', 'usage_statement', 'csv', 'month', '0 6 1 * *', 'UTC', '{{}}', '{{}}', '2126-01-01', '{user}');
+             INSERT INTO schedule_runs (id, schedule_id, team_id, due_at, starts_at, ends_at, file_name, media_type, content)
+             SELECT gen_random_uuid(), id, team_id, '2026-01-01', '2025-12-01', '2026-01-01', 'a.csv', 'text/csv', '' FROM schedules;
+             INSERT INTO deliveries (team_id, kind, key, about, email, payload)
+             VALUES ('{team}', 'node_lost', 'k', 'a', 'a@example.com', '{{}}');
+             INSERT INTO delivery_tries (delivery_id, team_id, number, delivered, detail, took_ms)
+             SELECT id, team_id, 1, true, '', 1 FROM deliveries;
+             INSERT INTO budgets (id, team_id, name, unit, amount, period, thresholds, hard, created_by)
+             VALUES (gen_random_uuid(), '{team}', 'a', 'gpu_hours', 1, 'month', '[]', false, '{user}');
+             INSERT INTO budget_firings (budget_id, team_id, period_start, measure, percent, action, fired_at, measured, amount)
+             SELECT id, team_id, '2026-01-01', 'actual', 50, 'notify', '2026-01-02', 1, 1 FROM budgets;
              INSERT INTO audit (actor_kind, actor_id, actor_name, action, object, team_id, outcome)
              VALUES ('user', '{user}', 'x', 'submit_job', 'job/x', '{team}', 'done')"
         ),

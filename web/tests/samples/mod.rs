@@ -142,6 +142,7 @@ pub fn all() -> Vec<(&'static str, String)> {
         ("quotas-seen", quotas_seen().render().unwrap()),
         ("pool", pool().render().unwrap()),
         ("pool-seen", pool_seen().render().unwrap()),
+        ("budgets", budgets().render().unwrap()),
         ("classes", classes().render().unwrap()),
         ("classes-seen", classes_seen().render().unwrap()),
         ("bookings", bookings().render().unwrap()),
