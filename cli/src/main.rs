@@ -14,8 +14,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use commands::{
-    bookings, change, classes, explain, jobs, logs, nodes, platform, policy, pools, queue, quotas,
-    submit, windows,
+    billing, bookings, change, classes, explain, jobs, logs, nodes, platform, policy, pools, prices,
+    queue, quotas, submit, windows,
 };
 use failure::Failure;
 
@@ -50,6 +50,11 @@ enum Command {
     Teams(platform::Teams),
     Quota(platform::Quota),
     Usage(platform::Usage),
+    Prices(prices::Prices),
+    Periods(billing::Periods),
+    Statements(billing::Statements),
+    Commitments(billing::Commitments),
+    Reconciliations(billing::Reconciliations),
     Quotas(quotas::Quotas),
     Pools(pools::Pools),
     Classes(classes::Classes),
@@ -97,6 +102,11 @@ fn run(command: Command) -> Result<(), Failure> {
             Command::Teams(c) => c.run().await,
             Command::Quota(c) => c.run().await,
             Command::Usage(c) => c.run().await,
+            Command::Prices(c) => c.run().await,
+            Command::Periods(c) => c.run().await,
+            Command::Statements(c) => c.run().await,
+            Command::Commitments(c) => c.run().await,
+            Command::Reconciliations(c) => c.run().await,
             Command::Quotas(c) => c.run().await,
             Command::Pools(c) => c.run().await,
             Command::Classes(c) => c.run().await,

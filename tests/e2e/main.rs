@@ -9,6 +9,7 @@ mod command_line;
 mod elastic;
 mod evictions;
 mod faults;
+mod golden_month;
 mod health;
 mod many_jobs;
 mod moments;

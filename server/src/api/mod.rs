@@ -14,6 +14,7 @@ use crate::app::App;
 mod asked;
 pub mod audit;
 pub mod auth;
+pub mod billing;
 pub mod bookings;
 pub mod classes;
 pub mod events;
@@ -29,8 +30,10 @@ pub mod openapi;
 pub mod planning;
 pub mod policy;
 pub mod pools;
+pub mod price_books;
 pub mod prices;
 pub mod problem;
+pub mod reconciliations;
 pub mod reply;
 pub mod teams;
 pub mod telemetry;
@@ -53,6 +56,9 @@ fn operations() -> OpenApiRouter<App> {
         .merge(windows::routes())
         .merge(policy::routes())
         .merge(prices::routes())
+        .merge(price_books::routes())
+        .merge(billing::routes())
+        .merge(reconciliations::routes())
         .merge(audit::routes())
         .merge(jobs::routes())
         .merge(evictions::routes())

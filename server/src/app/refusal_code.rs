@@ -21,16 +21,14 @@ macro_rules! codes {
 }
 
 codes! {
-    /// A price would begin where use is rated already.
-    AlreadyRated = "already_rated",
-    /// A price would change a cost that was shown.
-    AlreadyUsed = "already_used",
     /// The job is being cancelled.
     BeingCancelled = "being_cancelled",
     /// Somebody or something was faster.
     ChangedMeanwhile = "changed_meanwhile",
     /// Work is of that class.
     ClassInUse = "class_in_use",
+    /// Another commitment of the team in the pool lies in that time.
+    CommitmentOverlaps = "commitment_overlaps",
     /// It cannot be done from the present state.
     IllegalStep = "illegal_step",
     /// That version is a removal, which has no state to go back to.
@@ -67,6 +65,8 @@ codes! {
     NotThereYet = "not_there_yet",
     /// The job does not wait.
     NotWaiting = "not_waiting",
+    /// Something keeps a billing period from being closed.
+    PeriodNotReady = "period_not_ready",
     /// Another price begins at that time.
     PriceTaken = "price_taken",
     /// The quota was changed meanwhile.

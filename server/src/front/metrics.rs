@@ -51,7 +51,7 @@ fn describe() {
 }
 
 /// Counters of what may never happen: one that is absent until then cannot be watched for it.
-const COUNTED_FROM_NOTHING: [&str; 14] = [
+const COUNTED_FROM_NOTHING: [&str; 16] = [
     "allotment_agent_connections_refused",
     "allotment_agent_facts_passed_over",
     "allotment_agent_facts_put_off",
@@ -61,6 +61,8 @@ const COUNTED_FROM_NOTHING: [&str; 14] = [
     "allotment_enrolments_refused",
     "allotment_ledger_entries",
     "allotment_ledger_entries_unpriced",
+    "allotment_ledger_entries_corrected",
+    "allotment_reconciliation_devices_off",
     "allotment_log_reads_cut",
     "allotment_scheduler_errors_total",
     "allotment_scheduler_faults_total",

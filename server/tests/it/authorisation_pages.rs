@@ -120,6 +120,7 @@ fn fields(path: &str) -> &'static str {
         path if path.starts_with("/classes/") || path.starts_with("/pools/") => {
             "version=999&do=save"
         }
+        "/price-books" => "pool=h100&mode=mig&amount=x&currency=CNY&from=x&reason=x",
         "/users" => "name=admin&password=a+long+enough+one+7",
         _ => "",
     }
