@@ -14,8 +14,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use commands::{
-    billing, bookings, change, classes, explain, jobs, logs, nodes, platform, policy, pools, prices,
-    queue, quotas, submit, windows,
+    billing, bookings, change, classes, explain, jobs, logs, nodes, platform, policy, pools,
+    prices, queue, quotas, submit, windows,
 };
 use failure::Failure;
 

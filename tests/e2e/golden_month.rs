@@ -57,14 +57,29 @@ async fn the_golden_month_is_the_same_wherever_the_server_is_killed() {
     e2e::laws::check_ledger(&scene.cluster).await.unwrap();
 
     // While it is rated: some of its entries are written, and none is committed.
-    write(&scene, &hold("ledger_entries", "NEW.started_at = '2025-10-16T03:00:00Z'")).await;
+    write(
+        &scene,
+        &hold("ledger_entries", "NEW.started_at = '2025-10-16T03:00:00Z'"),
+    )
+    .await;
     write(&scene, MONTH).await;
     die_held(&mut scene, "ledger_entries").await;
-    let golden = [("platform", "12.00"), ("speech", "129.68"), ("vision", "259.20")];
+    let golden = [
+        ("platform", "12.00"),
+        ("speech", "129.68"),
+        ("vision", "259.20"),
+    ];
     october(&scene, golden).await;
 
     // While a price that is dated back is rated anew.
-    write(&scene, &hold("ledger_entries", "NEW.kind = 'usage' AND NEW.started_at = '2025-10-16T03:00:00Z'")).await;
+    write(
+        &scene,
+        &hold(
+            "ledger_entries",
+            "NEW.kind = 'usage' AND NEW.started_at = '2025-10-16T03:00:00Z'",
+        ),
+    )
+    .await;
     let finance = scene.cluster.sign_in("finance").await.unwrap();
     let currency = finance.get("/organisation").await.unwrap()["currency"].clone();
     let price = |amount: &str, from: &str| {
@@ -76,7 +91,11 @@ async fn the_golden_month_is_the_same_wherever_the_server_is_killed() {
         .await
         .unwrap();
     die_held(&mut scene, "ledger_entries").await;
-    let cheaper = [("platform", "12.00"), ("speech", "120.07"), ("vision", "240.00")];
+    let cheaper = [
+        ("platform", "12.00"),
+        ("speech", "120.07"),
+        ("vision", "240.00"),
+    ];
     october(&scene, cheaper).await;
 
     // While the month is closed: some statements are written.

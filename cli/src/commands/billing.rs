@@ -83,7 +83,11 @@ impl Periods {
                     ("VERIFIED", "verified"),
                     ("SHA-256", "sha256"),
                 ];
-                table::print(&rows, &columns, "no statements: the period is not closed, or bills nothing")
+                table::print(
+                    &rows,
+                    &columns,
+                    "no statements: the period is not closed, or bills nothing",
+                )
             }
         }
     }
@@ -95,7 +99,11 @@ async fn step(client: &Client, month: &Month, what: &str) -> Result<(), Failure>
     if month.json {
         return table::print_json(&period);
     }
-    table::print_line(&format!("{} {}", text(&period["name"]), text(&period["state"])))
+    table::print_line(&format!(
+        "{} {}",
+        text(&period["name"]),
+        text(&period["state"])
+    ))
 }
 
 /// Show a team's statements, or one with its lines.
@@ -122,7 +130,11 @@ impl Statements {
                 return table::print_json(&answer);
             }
             let rows = answer["items"].as_array().cloned().unwrap_or_default();
-            let columns = [("PERIOD", "period"), ("TOTAL", "total"), ("VERIFIED", "verified")];
+            let columns = [
+                ("PERIOD", "period"),
+                ("TOTAL", "total"),
+                ("VERIFIED", "verified"),
+            ];
             return table::print(&rows, &columns, "no statements: no period is closed yet");
         };
         let path = format!("{path}/{}", part(period));
@@ -131,8 +143,10 @@ impl Statements {
             return table::print_json(&statement);
         }
         let mut rows = statement["lines"].as_array().cloned().unwrap_or_default();
-        rows.push(json!({"kind": "total", "pool": "", "mode": "", "resource": "", "gpu_seconds": "",
-                         "amount": statement["total"]}));
+        rows.push(
+            json!({"kind": "total", "pool": "", "mode": "", "resource": "", "gpu_seconds": "",
+                         "amount": statement["total"]}),
+        );
         let columns = [
             ("LINE", "kind"),
             ("POOL", "pool"),
@@ -213,7 +227,11 @@ impl Reconciliations {
             }
             None => {
                 let columns = [("DAY", "day"), ("DEVICES", "devices"), ("OFF", "off")];
-                table::print(&rows, &columns, "no days: each is reconciled an hour after its end")
+                table::print(
+                    &rows,
+                    &columns,
+                    "no days: each is reconciled an hour after its end",
+                )
             }
         }
     }

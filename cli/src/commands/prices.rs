@@ -38,7 +38,9 @@ enum PricesCommand {
     #[command(after_help = "Example:\n  allot prices draft book.json")]
     Draft(Draft),
     /// Say what a version would have charged for what was used: last month, unless told otherwise
-    #[command(after_help = "Example:\n  allot prices preview 3 --from 2026-10-01T00:00:00Z --to 2026-11-01T00:00:00Z")]
+    #[command(
+        after_help = "Example:\n  allot prices preview 3 --from 2026-10-01T00:00:00Z --to 2026-11-01T00:00:00Z"
+    )]
     Preview(Preview),
     /// Put a draft in force
     #[command(after_help = "Example:\n  allot prices activate 3")]
@@ -141,7 +143,11 @@ async fn books(client: &Client, as_json: bool) -> Result<(), Failure> {
         ("BY", "created_by"),
         ("REASON", "reason"),
     ];
-    table::print(&rows, &columns, "no versions: allot prices draft FILE makes one")
+    table::print(
+        &rows,
+        &columns,
+        "no versions: allot prices draft FILE makes one",
+    )
 }
 
 fn show(book: &Value, as_json: bool) -> Result<(), Failure> {
@@ -181,9 +187,13 @@ fn show(book: &Value, as_json: bool) -> Result<(), Failure> {
 fn read(file: &PathBuf) -> Result<Value, Failure> {
     let shown = file.display();
     let words = |what: String| Failure::Words(format!("{shown}: {what}"));
-    let length = std::fs::metadata(file).map_err(|e| words(e.to_string()))?.len();
+    let length = std::fs::metadata(file)
+        .map_err(|e| words(e.to_string()))?
+        .len();
     if length > DRAFT_BYTES_MAX {
-        return Err(words(format!("more than {DRAFT_BYTES_MAX} bytes: draft fewer lines")));
+        return Err(words(format!(
+            "more than {DRAFT_BYTES_MAX} bytes: draft fewer lines"
+        )));
     }
     let body = std::fs::read_to_string(file).map_err(|e| words(e.to_string()))?;
     serde_json::from_str(&body).map_err(|e| words(format!("is not JSON: {e}")))
@@ -195,7 +205,11 @@ async fn step(client: &Client, one: &One, what: &str) -> Result<(), Failure> {
     if one.json {
         return table::print_json(&book);
     }
-    table::print_line(&format!("version {} {}", text(&book["number"]), text(&book["state"])))
+    table::print_line(&format!(
+        "version {} {}",
+        text(&book["number"]),
+        text(&book["state"])
+    ))
 }
 
 async fn preview(client: &Client, asked: &Preview) -> Result<(), Failure> {

@@ -9,8 +9,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::extract::{
-    ApiJson, ApiPath, ApiPost, ApiQuery, IfMatch, NoInput, NoQuery, PageQuery, ReasonQuery, RepeatKey,
-    SignedIn,
+    ApiJson, ApiPath, ApiPost, ApiQuery, IfMatch, NoInput, NoQuery, PageQuery, ReasonQuery,
+    RepeatKey, SignedIn,
 };
 use super::problem::{Refusals, UpdateRefusals};
 use super::reply::Versioned;
@@ -63,8 +63,7 @@ async fn update_organisation(
     IfMatch(version): IfMatch,
     ApiJson(patch): ApiJson<OrganisationPatch>,
 ) -> Result<Versioned<Organisation>, AppError> {
-    let changed =
-        periods::update_organisation(&app, &asker, version, patch, &why.reason).await?;
+    let changed = periods::update_organisation(&app, &asker, version, patch, &why.reason).await?;
     let version = changed.version;
     Ok(Versioned(changed, version))
 }

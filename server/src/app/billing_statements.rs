@@ -87,11 +87,7 @@ pub async fn of_period(
 }
 
 /// The statements of a team, the latest first.
-pub async fn of_team(
-    app: &App,
-    asker: &Asker,
-    team: &Name,
-) -> Result<BillingStatements, AppError> {
+pub async fn of_team(app: &App, asker: &Asker, team: &Name) -> Result<BillingStatements, AppError> {
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let action = Action::ListTeamBillingStatements;
     let team = teams::find_as(&mut tx, asker, action, team).await?;
@@ -127,8 +123,7 @@ async fn read(
     let Ok(period) = periods::find(tx, period).await else {
         return Ok(None);
     };
-    let mut rows =
-        store::billing_statements::list(tx, Some(period.id), Some(team), 1).await?;
+    let mut rows = store::billing_statements::list(tx, Some(period.id), Some(team), 1).await?;
     let Some(row) = rows.pop() else {
         return Ok(None);
     };

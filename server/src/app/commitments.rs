@@ -107,8 +107,15 @@ pub async fn create(
         return Err(AppError::invalid("gpus", new.gpus, "more than 0"));
     }
     if new.from >= new.to {
-        let remedy = format!("a time after from, which is {}", domain::time::format(new.from));
-        return Err(AppError::invalid("to", domain::time::format(new.to), remedy));
+        let remedy = format!(
+            "a time after from, which is {}",
+            domain::time::format(new.from)
+        );
+        return Err(AppError::invalid(
+            "to",
+            domain::time::format(new.to),
+            remedy,
+        ));
     }
     let mut work = idempotency::begin(app, asker, repeat).await?;
     if let Some(answer) = work.repeated().await? {
@@ -118,7 +125,11 @@ pub async fn create(
     let now = store::clock(tx).await?;
     if new.from < now {
         let remedy = format!("{} or later", domain::time::format(now));
-        return Err(AppError::invalid("from", domain::time::format(new.from), remedy));
+        return Err(AppError::invalid(
+            "from",
+            domain::time::format(new.from),
+            remedy,
+        ));
     }
     let there = |field: &'static str, name: &Name, remedy: &'static str| {
         let fault = FieldError::new(field, name, remedy);
@@ -127,12 +138,16 @@ pub async fn create(
             other => other,
         }
     };
-    let team = teams::find(tx, &new.team)
-        .await
-        .map_err(there("team", &new.team, "a team that is there: GET /teams"))?;
-    let pool = pools::find(tx, &new.pool)
-        .await
-        .map_err(there("pool", &new.pool, "a pool that is there: GET /pools"))?;
+    let team = teams::find(tx, &new.team).await.map_err(there(
+        "team",
+        &new.team,
+        "a team that is there: GET /teams",
+    ))?;
+    let pool = pools::find(tx, &new.pool).await.map_err(there(
+        "pool",
+        &new.pool,
+        "a pool that is there: GET /pools",
+    ))?;
     let currency = new.per_gpu_hour.currency.as_str();
     let organisation = store::prices::claim_currency(tx, currency).await?;
     if organisation != currency {
@@ -176,7 +191,10 @@ fn overlaps(error: sqlx::Error, new: &NewCommitment) -> AppError {
     if store::violated(&error) == Some("one_commitment_at_a_time") {
         return AppError::conflict(
             RefusalCode::CommitmentOverlaps,
-            format!("team {} has a commitment in pool {} in that time", new.team, new.pool),
+            format!(
+                "team {} has a commitment in pool {} in that time",
+                new.team, new.pool
+            ),
             FieldError::new(
                 "from",
                 domain::time::format(new.from),

@@ -79,7 +79,11 @@ pub async fn update_organisation(
         && !(0..=CREDIT_MINUTES_MAX).contains(&minutes)
     {
         let remedy = format!("0 to {CREDIT_MINUTES_MAX}");
-        return Err(AppError::invalid("node_loss_credit_minutes", minutes, remedy));
+        return Err(AppError::invalid(
+            "node_loss_credit_minutes",
+            minutes,
+            remedy,
+        ));
     }
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let before = read(&mut tx).await?;
@@ -149,9 +153,12 @@ pub async fn list(
     let rows = store::periods::page(&mut tx, before, None, ask.rows_wanted()).await?;
     tx.commit().await?;
     let periods = rows.into_iter().map(shown).collect();
-    Ok(page::cut(ask, "billing period", periods, |p: &BillingPeriod| {
-        p.from
-    }))
+    Ok(page::cut(
+        ask,
+        "billing period",
+        periods,
+        |p: &BillingPeriod| p.from,
+    ))
 }
 
 fn shown(row: store::periods::Period) -> BillingPeriod {
@@ -238,7 +245,11 @@ async fn check_ready(tx: &mut Tx, period: &store::periods::Period) -> Result<(),
     let ended = domain::time::format(period.ended_at);
     let refuse = |message: String, value: String, remedy: &str| {
         let field = FieldError::new("state", value, remedy);
-        Err(AppError::conflict(RefusalCode::PeriodNotReady, message, field))
+        Err(AppError::conflict(
+            RefusalCode::PeriodNotReady,
+            message,
+            field,
+        ))
     };
     if store::clock(tx).await? < period.ended_at {
         let message = format!("billing period {} ends at {ended}", period.name);
@@ -246,8 +257,15 @@ async fn check_ready(tx: &mut Tx, period: &store::periods::Period) -> Result<(),
     }
     let found = store::periods::obstacles(tx, period).await?;
     if found.earlier > 0 {
-        let message = format!("{} billing periods before {} are not closed", found.earlier, period.name);
-        return refuse(message, found.earlier.to_string(), "close the earlier ones first");
+        let message = format!(
+            "{} billing periods before {} are not closed",
+            found.earlier, period.name
+        );
+        return refuse(
+            message,
+            found.earlier.to_string(),
+            "close the earlier ones first",
+        );
     }
     if found.unrated > 0 || store::reratings::waiting(tx).await? > 0 {
         let message = format!("use of billing period {} is being rated", period.name);
@@ -255,7 +273,10 @@ async fn check_ready(tx: &mut Tx, period: &store::periods::Period) -> Result<(),
     }
     if found.unpriced != Decimal::ZERO {
         let seconds = found.unpriced / Decimal::from(crate::accounting::usage::PER_GPU_SECOND);
-        let message = format!("billing period {} has use that no price covers", period.name);
+        let message = format!(
+            "billing period {} has use that no price covers",
+            period.name
+        );
         return refuse(
             message,
             format!("{} GPU-seconds", seconds.round_dp(3).normalize()),

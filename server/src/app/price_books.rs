@@ -379,7 +379,11 @@ async fn read_price(tx: &mut Tx, line: &PriceLine) -> Result<Line, AppError> {
     let pool = pool(tx, &line.pool).await?;
     match (line.resource, line.mode) {
         (Resource::Gpu, None) => {
-            return Err(AppError::invalid("mode", "none", "the sharing mode of the GPU"));
+            return Err(AppError::invalid(
+                "mode",
+                "none",
+                "the sharing mode of the GPU",
+            ));
         }
         (Resource::Cpu | Resource::Memory, Some(mode)) => {
             let remedy = "no mode: cores and memory have none";
@@ -428,7 +432,8 @@ async fn read_price(tx: &mut Tx, line: &PriceLine) -> Result<Line, AppError> {
 
 async fn read_factor(tx: &mut Tx, line: &FactorLine) -> Result<Factor, AppError> {
     let pool = pool(tx, &line.pool).await?;
-    let remedy = || format!("0 to {FACTOR_MAX} with at most {FACTOR_DECIMALS} decimals, such as \"0.6\"");
+    let remedy =
+        || format!("0 to {FACTOR_MAX} with at most {FACTOR_DECIMALS} decimals, such as \"0.6\"");
     let plain = line.factor.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     let factor: Option<Decimal> = plain.then(|| line.factor.parse().ok()).flatten();
     let fits = |factor: &Decimal| {
@@ -451,7 +456,13 @@ async fn read_factor(tx: &mut Tx, line: &FactorLine) -> Result<Factor, AppError>
     if window.is_some_and(|window| window.days.is_empty()) {
         return Err(AppError::invalid("window.days", "none", "at least one day"));
     }
-    let number = |day: &Day| Day::ALL.iter().zip(1..).find(|(d, _)| *d == day).map(|(_, n)| n);
+    let number = |day: &Day| {
+        Day::ALL
+            .iter()
+            .zip(1..)
+            .find(|(d, _)| *d == day)
+            .map(|(_, n)| n)
+    };
     Ok(Factor {
         pool_id: pool.id,
         pool: line.pool.to_string(),
@@ -526,7 +537,9 @@ async fn rate_anew(tx: &mut Tx, asker: &Asker, book: &PriceBook) -> Result<(), A
         return Ok(());
     }
     let prices = book.prices.iter().map(|line| &line.pool);
-    let mut names: Vec<&Name> = prices.chain(book.factors.iter().map(|line| &line.pool)).collect();
+    let mut names: Vec<&Name> = prices
+        .chain(book.factors.iter().map(|line| &line.pool))
+        .collect();
     names.sort_by_key(|name| name.as_str());
     names.dedup();
     for name in names {
@@ -591,7 +604,11 @@ pub async fn preview(
             "a time before {}, by at most {PREVIEW_DAYS_MAX} days",
             domain::time::format(to)
         );
-        return Err(AppError::invalid("from", domain::time::format(from), remedy));
+        return Err(AppError::invalid(
+            "from",
+            domain::time::format(from),
+            remedy,
+        ));
     }
     let rows = store::price_books::compare(&mut tx, book.id, None, from, to).await?;
     let code = store::prices::currency(&mut tx).await?;
@@ -606,16 +623,20 @@ pub async fn preview(
         let currency = currency.clone()?;
         Some(Money { amount, currency })
     };
-    let items = rows.iter().zip(&befores).zip(&afters).filter_map(|((row, now), then)| {
-        Some(PreviewItem {
-            team: row.team.clone(),
-            pool: row.pool.clone(),
-            now: money(*now)?,
-            then: money(*then)?,
-            unpriced_now: !row.unpriced_now.is_zero(),
-            unpriced_then: !row.unpriced_then.is_zero(),
-        })
-    });
+    let items = rows
+        .iter()
+        .zip(&befores)
+        .zip(&afters)
+        .filter_map(|((row, now), then)| {
+            Some(PreviewItem {
+                team: row.team.clone(),
+                pool: row.pool.clone(),
+                now: money(*now)?,
+                then: money(*then)?,
+                unpriced_now: !row.unpriced_now.is_zero(),
+                unpriced_then: !row.unpriced_then.is_zero(),
+            })
+        });
     Ok(PricePreview {
         from,
         to,
@@ -638,8 +659,14 @@ mod tests {
     #[test]
     fn the_month_before_the_first_of_one_is_the_whole_month_before() {
         let at = |text: &str| text.parse::<Timestamp>().expect("a time");
-        assert_eq!(last_month(at("2026-03-01T00:00:00Z")), at("2026-02-01T00:00:00Z"));
-        assert_eq!(last_month(at("2026-03-10T05:00:00Z")), at("2026-03-01T00:00:00Z"));
+        assert_eq!(
+            last_month(at("2026-03-01T00:00:00Z")),
+            at("2026-02-01T00:00:00Z")
+        );
+        assert_eq!(
+            last_month(at("2026-03-10T05:00:00Z")),
+            at("2026-03-01T00:00:00Z")
+        );
     }
 
     #[test]

@@ -76,7 +76,12 @@ pub async fn list(
         off: row.off,
         reconciled_at: row.reconciled_at,
     });
-    Ok(page::cut(ask, "reconciliation", days.collect(), |day: &ReconciledDay| day.day))
+    Ok(page::cut(
+        ask,
+        "reconciliation",
+        days.collect(),
+        |day: &ReconciledDay| day.day,
+    ))
 }
 
 /// The devices of a day, those that are off first.
@@ -107,8 +112,14 @@ pub async fn get(
         down_micros: row.down_micros,
         capacity_micros: row.capacity_micros,
     });
-    Ok(page::cut(ask, "reconciled device", devices.collect(), |device: &ReconciledDevice| {
-        let fits = device.difference_micros == 0 && device.wall_micros == device.capacity_micros;
-        (fits, device.id)
-    }))
+    Ok(page::cut(
+        ask,
+        "reconciled device",
+        devices.collect(),
+        |device: &ReconciledDevice| {
+            let fits =
+                device.difference_micros == 0 && device.wall_micros == device.capacity_micros;
+            (fits, device.id)
+        },
+    ))
 }

@@ -78,7 +78,11 @@ async fn show_books(
         books: books.items.into_iter().map(book_row).collect(),
         preview,
         edits: authorise::may(&visit.asker, Action::CreatePriceBook, Target::Platform),
-        pools: pools.items.iter().map(|pool| pool.name.to_string()).collect(),
+        pools: pools
+            .items
+            .iter()
+            .map(|pool| pool.name.to_string())
+            .collect(),
         form,
         older: books
             .next_cursor

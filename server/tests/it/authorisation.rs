@@ -209,8 +209,15 @@ fn body(operation: &str) -> Option<Value> {
         "log_in" => json!({"username": "nobody", "password": "x"}),
         "change_password" => json!({"current": "wrong", "new": "a long new password"}),
         "create_team" => json!({"name": "vision"}),
-        "update_team" | "update_user" | "update_organisation" | "update_class" | "update_pool" | "update_node"
-        | "update_booking" | "update_window" | "diff_policy" => json!({}),
+        "update_team"
+        | "update_user"
+        | "update_organisation"
+        | "update_class"
+        | "update_pool"
+        | "update_node"
+        | "update_booking"
+        | "update_window"
+        | "diff_policy" => json!({}),
         "add_member" => json!({"user": "vision-viewer", "role": "viewer"}),
         "put_quota" => json!({"guaranteed": 1}),
         "put_quotas" => json!({"quotas": []}),

@@ -4,12 +4,12 @@ use axum::http::{Method, StatusCode};
 use domain::money::round;
 use domain::state::PeriodState;
 use rust_decimal::Decimal;
+use serde_json::json;
 use server::accounting::{closing, rating, reconciling};
 use server::app::billing_statements::{self, BillingStatement};
 use server::app::idempotency::Repeat;
 use server::app::page::PageAsk;
 use server::app::{commitments, periods, reconciliations};
-use serde_json::json;
 use sqlx::PgPool;
 
 use super::fleet::Fleet;
@@ -33,7 +33,9 @@ async fn statement(fleet: &Fleet, period: &str) -> BillingStatement {
 
 /// T-3.13 and the closed part of T-3.8.
 #[sqlx::test(migrations = "../migrations")]
-async fn a_closed_period_stays_to_the_byte_and_its_corrections_stand_in_the_open_one(owner: PgPool) {
+async fn a_closed_period_stays_to_the_byte_and_its_corrections_stand_in_the_open_one(
+    owner: PgPool,
+) {
     let (clock, fleet, node) = priced(&owner, "2026-10-10T10:00:00Z", "10").await;
     let job = run(&fleet, 1).await;
     clock.set("2026-10-10T12:00:00Z").await;
@@ -49,7 +51,11 @@ async fn a_closed_period_stays_to_the_byte_and_its_corrections_stand_in_the_open
     let number = draft(&fleet, "2026-10-10T11:00:00Z", cheaper, json!([])).await;
     activate(&fleet, number).await;
     let again = statement(&fleet, "2026-10").await;
-    assert_eq!(json!(again), json!(october), "the old statement is the same to the byte");
+    assert_eq!(
+        json!(again),
+        json!(october),
+        "the old statement is the same to the byte"
+    );
 
     clock.set("2026-12-02T00:00:00Z").await;
     close(&fleet, "2026-11").await;
@@ -57,7 +63,11 @@ async fn a_closed_period_stays_to_the_byte_and_its_corrections_stand_in_the_open
     assert_eq!(november.total.amount, decimal("-3.00"));
     assert_eq!(november.lines.len(), 1);
     assert_eq!(november.lines[0].kind, "correction");
-    assert_eq!(november.lines[0].gpu_seconds, Decimal::ZERO, "no quantity is counted twice");
+    assert_eq!(
+        november.lines[0].gpu_seconds,
+        Decimal::ZERO,
+        "no quantity is counted twice"
+    );
     let sum = sqlx::query_scalar!(r#"SELECT sum(amount) AS "sum!" FROM ledger_entries"#)
         .fetch_one(&owner)
         .await
@@ -162,7 +172,10 @@ async fn months_and_days_are_those_of_the_organisations_clocks(owner: PgPool) {
         .map(|period| (period.name.clone(), (period.to - period.from).num_hours()))
         .collect();
     // October has the hour that comes twice (tenancy: 745 hours).
-    assert_eq!(hours, [("2026-11".to_owned(), 720), ("2026-10".to_owned(), 745)]);
+    assert_eq!(
+        hours,
+        [("2026-11".to_owned(), 720), ("2026-10".to_owned(), 745)]
+    );
     let by_period = sqlx::query_scalar!(
         r#"SELECT sum(e.amount)::bigint AS "sum!" FROM ledger_entries AS e JOIN billing_periods AS p ON p.id = e.period_id
            GROUP BY p.name ORDER BY p.name"#
@@ -170,7 +183,11 @@ async fn months_and_days_are_those_of_the_organisations_clocks(owner: PgPool) {
     .fetch_all(&owner)
     .await
     .expect("sums");
-    assert_eq!(by_period, [167, 1], "the last hour in UTC is November's in Berlin");
+    assert_eq!(
+        by_period,
+        [167, 1],
+        "the last hour in UTC is November's in Berlin"
+    );
 }
 
 #[sqlx::test(migrations = "../migrations")]
@@ -196,14 +213,24 @@ async fn committed_capacity_is_charged_where_it_is_not_used(owner: PgPool) {
     let lines: Vec<(String, String, String)> = statement
         .lines
         .iter()
-        .map(|line| (line.kind.clone(), line.gpu_seconds.to_string(), line.amount.amount.to_string()))
+        .map(|line| {
+            (
+                line.kind.clone(),
+                line.gpu_seconds.to_string(),
+                line.amount.amount.to_string(),
+            )
+        })
         .collect();
     // Used 3 GPUs for 3 hours at 10; unused 2 GPUs for 7 hours at 4.
     assert_eq!(
         lines,
         [
             ("usage".to_owned(), "32400".to_owned(), "90.00".to_owned()),
-            ("committed".to_owned(), "50400".to_owned(), "56.00".to_owned()),
+            (
+                "committed".to_owned(),
+                "50400".to_owned(),
+                "56.00".to_owned()
+            ),
         ]
     );
     assert_eq!(statement.total.amount, decimal("146.00"));
@@ -237,7 +264,9 @@ async fn every_devices_day_adds_up_and_one_microsecond_is_told(owner: PgPool) {
     heard(&fleet, node).await;
     fleet.exit(job, 0).await;
     clock.set("2026-10-12T00:30:00Z").await;
-    reconciling::reconcile_due(&fleet.app.db).await.expect("reconciled");
+    reconciling::reconcile_due(&fleet.app.db)
+        .await
+        .expect("reconciled");
     let list = reconciliations::list(&fleet.app, &fleet.root(), &PageAsk::first())
         .await
         .expect("days");
@@ -246,10 +275,19 @@ async fn every_devices_day_adds_up_and_one_microsecond_is_told(owner: PgPool) {
         .iter()
         .map(|day| (day.day.to_string(), day.devices, day.off))
         .collect();
-    assert_eq!(days, [("2026-10-10".to_owned(), 4, 0)], "the eleventh has not settled");
-    let devices = reconciliations::get(&fleet.app, &fleet.root(), list.items[0].day, &PageAsk::first())
-        .await
-        .expect("devices");
+    assert_eq!(
+        days,
+        [("2026-10-10".to_owned(), 4, 0)],
+        "the eleventh has not settled"
+    );
+    let devices = reconciliations::get(
+        &fleet.app,
+        &fleet.root(),
+        list.items[0].day,
+        &PageAsk::first(),
+    )
+    .await
+    .expect("devices");
     let held: i64 = devices.items.iter().map(|device| device.held_micros).sum();
     assert_eq!(held, 2 * (3 * 3_600 + 1_800) * 1_000_000 + 2);
     // A gap of one microsecond in what was there.
@@ -264,15 +302,25 @@ async fn every_devices_day_adds_up_and_one_microsecond_is_told(owner: PgPool) {
     .await
     .expect("a gap");
     clock.set("2026-10-12T02:00:00Z").await;
-    reconciling::reconcile_due(&fleet.app.db).await.expect("reconciled");
+    reconciling::reconcile_due(&fleet.app.db)
+        .await
+        .expect("reconciled");
     let list = reconciliations::list(&fleet.app, &fleet.root(), &PageAsk::first())
         .await
         .expect("days");
     assert_eq!((list.items[0].devices, list.items[0].off), (4, 1));
-    let devices = reconciliations::get(&fleet.app, &fleet.root(), list.items[0].day, &PageAsk::first())
-        .await
-        .expect("devices");
-    assert_eq!(devices.items[0].difference_micros, 1, "those that are off come first");
+    let devices = reconciliations::get(
+        &fleet.app,
+        &fleet.root(),
+        list.items[0].day,
+        &PageAsk::first(),
+    )
+    .await
+    .expect("devices");
+    assert_eq!(
+        devices.items[0].difference_micros, 1,
+        "those that are off come first"
+    );
     let events = sqlx::query_scalar!(
         r#"SELECT count(*) AS "n!" FROM events WHERE subject = 'device' AND to_state = 'unreconciled'"#
     )
@@ -291,14 +339,24 @@ async fn an_owner_reads_its_teams_statements_and_finance_steps_the_periods(owner
         .send()
         .await;
     missing.problem(StatusCode::NOT_FOUND);
-    let listed = server.client("vision-owner").get("/teams/vision/statements").await;
+    let listed = server
+        .client("vision-owner")
+        .get("/teams/vision/statements")
+        .await;
     assert_eq!(listed.expect(StatusCode::OK)["items"], json!([]));
-    let refused = server.client("vision-member").get("/teams/vision/statements").await;
+    let refused = server
+        .client("vision-member")
+        .get("/teams/vision/statements")
+        .await;
     refused.problem(StatusCode::FORBIDDEN);
     let before = finance.get("/organisation").await.expect(StatusCode::OK);
     assert_eq!(before["time_zone"], "UTC");
     let changed = finance
-        .patch("/organisation?reason=we+are+there", 1, json!({"time_zone": "Asia/Shanghai"}))
+        .patch(
+            "/organisation?reason=we+are+there",
+            1,
+            json!({"time_zone": "Asia/Shanghai"}),
+        )
         .await;
     assert_eq!(changed.expect(StatusCode::OK)["time_zone"], "Asia/Shanghai");
     assert_eq!(PeriodState::Open.next(), [PeriodState::Closing]);

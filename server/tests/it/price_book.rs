@@ -15,7 +15,11 @@ use super::metering::{decimal, heard, price, run, total};
 use super::simulated::Clock;
 
 /// A node of four GPUs that has a price since the beginning of the year.
-pub async fn priced(owner: &PgPool, now: &str, amount: &str) -> (Clock, Fleet, domain::ids::NodeId) {
+pub async fn priced(
+    owner: &PgPool,
+    now: &str,
+    amount: &str,
+) -> (Clock, Fleet, domain::ids::NodeId) {
     let clock = Clock::at(owner, now).await;
     let fleet = Fleet::new(owner.clone()).await;
     price(&fleet, amount, "2026-01-01T00:00:00Z").await;
@@ -26,7 +30,8 @@ pub async fn priced(owner: &PgPool, now: &str, amount: &str) -> (Clock, Fleet, d
 
 /// Drafts lines that hold from a time on.
 pub async fn draft(fleet: &Fleet, from: &str, prices: Value, factors: Value) -> i64 {
-    let new = json!({"reason": "a test", "effective_from": from, "prices": prices, "factors": factors});
+    let new =
+        json!({"reason": "a test", "effective_from": from, "prices": prices, "factors": factors});
     let new = serde_json::from_value(new).expect("a draft");
     let made = price_books::create(&fleet.app, &fleet.root(), Repeat::none(), new).await;
     made.expect("a draft").value.number
@@ -96,10 +101,11 @@ async fn preemptible_and_borrowed_use_are_multiplied_with_each_other(owner: PgPo
     clock.set("2026-11-02T19:00:00Z").await;
     heard(&fleet, node).await;
     fleet.exit(job, 0).await;
-    let row = sqlx::query!(r#"SELECT preemptible, borrowed FROM usage_segments WHERE kind = 'charged'"#)
-        .fetch_one(&owner)
-        .await
-        .expect("a segment");
+    let row =
+        sqlx::query!(r#"SELECT preemptible, borrowed FROM usage_segments WHERE kind = 'charged'"#)
+            .fetch_one(&owner)
+            .await
+            .expect("a segment");
     let factor = match (row.preemptible, row.borrowed) {
         (true, true) => "2.00",
         (true, false) => "5.00",
@@ -122,10 +128,12 @@ async fn cores_and_memory_cost_what_the_book_says_and_nothing_before_it_does(own
     clock.set("2026-11-02T19:00:00Z").await;
     heard(&fleet, node).await;
     fleet.exit(job, 0).await;
-    sqlx::query!("UPDATE usage_segments SET cpus_milli = 4000, memory_mib = 8192 WHERE kind = 'charged'")
-        .execute(&owner)
-        .await
-        .expect("changed");
+    sqlx::query!(
+        "UPDATE usage_segments SET cpus_milli = 4000, memory_mib = 8192 WHERE kind = 'charged'"
+    )
+    .execute(&owner)
+    .await
+    .expect("changed");
     rate(&fleet).await;
     assert_eq!(billed(&fleet).await, decimal("10.00"));
     let money = |amount: &str| json!({"amount": amount, "currency": "CNY"});
@@ -136,7 +144,11 @@ async fn cores_and_memory_cost_what_the_book_says_and_nothing_before_it_does(own
     assert_eq!(billed(&fleet).await, decimal("10.48"));
     let before = entries(&owner).await.len();
     activate_again(&fleet, &owner).await;
-    assert_eq!(entries(&owner).await.len(), before, "nothing is entered twice");
+    assert_eq!(
+        entries(&owner).await.len(),
+        before,
+        "nothing is entered twice"
+    );
 }
 
 /// Asks once more for what was rated anew already.
@@ -162,7 +174,10 @@ async fn a_price_dated_into_an_open_period_rates_it_anew_once(owner: PgPool) {
     let number = draft(&fleet, "2026-11-02T19:30:00Z", exclusive("6"), json!([])).await;
     activate(&fleet, number).await;
     let found = entries(&owner).await;
-    let kinds: Vec<_> = found.iter().map(|(kind, amount)| (kind.as_str(), amount.to_string())).collect();
+    let kinds: Vec<_> = found
+        .iter()
+        .map(|(kind, amount)| (kind.as_str(), amount.to_string()))
+        .collect();
     assert_eq!(
         kinds,
         [
@@ -173,10 +188,18 @@ async fn a_price_dated_into_an_open_period_rates_it_anew_once(owner: PgPool) {
             ("usage", "3.00".to_owned()),
         ]
     );
-    assert_eq!(total(&fleet, "team").await.0, decimal("7200"), "no quantity is counted twice");
+    assert_eq!(
+        total(&fleet, "team").await.0,
+        decimal("7200"),
+        "no quantity is counted twice"
+    );
     assert_eq!(billed(&fleet).await, decimal("18.00"));
     activate_again(&fleet, &owner).await;
-    assert_eq!(entries(&owner).await, found, "to rate anew again changes nothing");
+    assert_eq!(
+        entries(&owner).await,
+        found,
+        "to rate anew again changes nothing"
+    );
 }
 
 #[sqlx::test(migrations = "../migrations")]
@@ -197,7 +220,10 @@ async fn a_preview_says_what_a_draft_would_have_charged_and_changes_nothing(owne
     assert_eq!(preview.items.len(), 1);
     let october = super::metering::ask("2026-10-01T00:00:00Z", "2026-11-01T00:00:00Z", "team");
     let charged = server::app::usage::of_all(&fleet.app, &fleet.root(), &october).await;
-    assert_eq!(super::metering::cost(&charged.expect("a report").total), decimal("40.0000"));
+    assert_eq!(
+        super::metering::cost(&charged.expect("a report").total),
+        decimal("40.0000")
+    );
 }
 
 #[sqlx::test(migrations = "../migrations")]
@@ -205,30 +231,63 @@ async fn a_drafts_lines_are_checked_and_a_draft_is_decided_once(owner: PgPool) {
     let server = super::fixture::Server::start(&owner).await;
     let finance = server.client("finance");
     let money = json!({"amount": "1", "currency": "CNY"});
-    let draft = |prices: Value, factors: Value| {
-        json!({"reason": "dearer power", "effective_from": "2126-01-01T00:00:00Z", "prices": prices, "factors": factors})
-    };
+    let draft = |prices: Value, factors: Value| json!({"reason": "dearer power", "effective_from": "2126-01-01T00:00:00Z", "prices": prices, "factors": factors});
     for (prices, factors, field) in [
-        (json!([{"pool": "nowhere", "mode": "mig", "per_hour": money}]), json!([]), "prices[0].pool"),
-        (json!([{"pool": "h100", "per_hour": money}]), json!([]), "prices[0].mode"),
-        (json!([{"pool": "h100", "resource": "cpu", "mode": "mig", "per_hour": money}]), json!([]), "prices[0].mode"),
-        (json!([{"pool": "h100", "mode": "mps", "mig_profile": "1g.10gb", "per_hour": money}]), json!([]), "prices[0].mig_profile"),
-        (json!([]), json!([{"pool": "h100", "kind": "weekly", "factor": "1"}]), "factors[0].window"),
-        (json!([]), json!([{"pool": "h100", "kind": "borrowed", "factor": "101"}]), "factors[0].factor"),
+        (
+            json!([{"pool": "nowhere", "mode": "mig", "per_hour": money}]),
+            json!([]),
+            "prices[0].pool",
+        ),
+        (
+            json!([{"pool": "h100", "per_hour": money}]),
+            json!([]),
+            "prices[0].mode",
+        ),
+        (
+            json!([{"pool": "h100", "resource": "cpu", "mode": "mig", "per_hour": money}]),
+            json!([]),
+            "prices[0].mode",
+        ),
+        (
+            json!([{"pool": "h100", "mode": "mps", "mig_profile": "1g.10gb", "per_hour": money}]),
+            json!([]),
+            "prices[0].mig_profile",
+        ),
+        (
+            json!([]),
+            json!([{"pool": "h100", "kind": "weekly", "factor": "1"}]),
+            "factors[0].window",
+        ),
+        (
+            json!([]),
+            json!([{"pool": "h100", "kind": "borrowed", "factor": "101"}]),
+            "factors[0].factor",
+        ),
         (json!([]), json!([]), "prices"),
     ] {
         let refused = finance.post("/price-books", draft(prices, factors)).await;
         let problem = refused.problem(StatusCode::UNPROCESSABLE_ENTITY);
         assert_eq!(problem["field"], field, "{problem}");
-        assert!(problem["remedy"].as_str().is_some_and(|remedy| !remedy.is_empty()));
+        assert!(
+            problem["remedy"]
+                .as_str()
+                .is_some_and(|remedy| !remedy.is_empty())
+        );
     }
-    let lines = json!([{"pool": "h100", "mode": "mig", "mig_profile": "1g.10gb", "per_hour": money}]);
+    let lines =
+        json!([{"pool": "h100", "mode": "mig", "mig_profile": "1g.10gb", "per_hour": money}]);
     let made = finance.post("/price-books", draft(lines, json!([]))).await;
     let made = made.expect(StatusCode::CREATED);
     assert_eq!(made["state"], "draft");
     let path = format!("/price-books/{}", made["number"]);
-    let active = finance.ask(Method::POST, &format!("{path}/activate")).send().await;
+    let active = finance
+        .ask(Method::POST, &format!("{path}/activate"))
+        .send()
+        .await;
     assert_eq!(active.expect(StatusCode::OK)["state"], "active");
-    let again = finance.ask(Method::POST, &format!("{path}/discard")).send().await;
+    let again = finance
+        .ask(Method::POST, &format!("{path}/discard"))
+        .send()
+        .await;
     assert_eq!(again.problem(StatusCode::CONFLICT)["value"], "active");
 }
