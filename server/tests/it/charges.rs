@@ -10,7 +10,7 @@ use serde_json::json;
 use server::accounting::capacity::{self, Balance};
 use server::app::idempotency::Repeat;
 use server::app::usage::{CapacityPart, UsageAsk, of_capacity};
-use server::app::{AppError, prices};
+use server::app::prices;
 use server::lifecycle::end::{Loss, Spared, lose_workers};
 use server::lifecycle::{Actor, nodes::set_reachability};
 use server::store;
