@@ -1,5 +1,6 @@
 //! The subcommands that speak to a server, one file per thing that people do.
 
+pub mod billing;
 pub mod bookings;
 pub mod budgets;
 pub mod change;
@@ -15,6 +16,7 @@ pub mod notices;
 pub mod platform;
 pub mod policy;
 pub mod pools;
+pub mod prices;
 pub mod queue;
 pub mod quotas;
 pub mod remedies;

@@ -14,8 +14,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use commands::{
-    bookings, budgets, change, classes, explain, jobs, logs, nodes, notices, platform, policy,
-    pools, queue, quotas, submit, telemetry, windows,
+    billing, bookings, budgets, change, classes, explain, jobs, logs, nodes, notices, platform,
+    policy, pools, prices, queue, quotas, submit, telemetry, windows,
 };
 use failure::Failure;
 
@@ -51,6 +51,11 @@ enum Command {
     Quota(platform::Quota),
     Usage(platform::Usage),
     Telemetry(telemetry::Telemetry),
+    Prices(prices::Prices),
+    Periods(billing::Periods),
+    Statements(billing::Statements),
+    Commitments(billing::Commitments),
+    Reconciliations(billing::Reconciliations),
     Quotas(quotas::Quotas),
     Pools(pools::Pools),
     Classes(classes::Classes),
@@ -104,6 +109,11 @@ fn run(command: Command) -> Result<(), Failure> {
             Command::Quota(c) => c.run().await,
             Command::Usage(c) => c.run().await,
             Command::Telemetry(c) => c.run().await,
+            Command::Prices(c) => c.run().await,
+            Command::Periods(c) => c.run().await,
+            Command::Statements(c) => c.run().await,
+            Command::Commitments(c) => c.run().await,
+            Command::Reconciliations(c) => c.run().await,
             Command::Quotas(c) => c.run().await,
             Command::Pools(c) => c.run().await,
             Command::Classes(c) => c.run().await,

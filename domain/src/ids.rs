@@ -93,6 +93,14 @@ id! {
     ScheduleId,
     /// One report of a schedule, of one period.
     ScheduleRunId,
+    /// A version of the price book.
+    PriceBookId,
+    /// A billing period.
+    BillingPeriodId,
+    /// What a closed period bills a team.
+    StatementId,
+    /// Capacity that a team pays for whether it uses it or not.
+    CommitmentId,
     /// A session or token.
     SessionId,
     /// A one-time token with which a machine enrols.

@@ -10,6 +10,7 @@ mod containers;
 mod elastic;
 mod evictions;
 mod faults;
+mod golden_month;
 mod health;
 mod many_jobs;
 mod moments;

@@ -2,6 +2,7 @@
 
 mod array;
 mod beyond;
+mod billing;
 mod bookings;
 mod budgets;
 mod classes;
@@ -35,6 +36,11 @@ mod windows;
 
 pub use array::ArrayView;
 pub use beyond::BeyondQuota;
+pub use billing::{
+    BillingView, DayRow, FactorRow, PeriodRow, PriceBookRow, PriceBooksView, PriceForm,
+    PricePreview, PriceRow, ReconciledRow, ReconciliationView, StatementLine, StatementRow,
+    StatementView, StatementsView,
+};
 pub use bookings::{
     BookingConflict, BookingForm, BookingRow, BookingsView, CalendarCell, CalendarDay, CalendarWeek,
 };

@@ -14,6 +14,7 @@ use crate::app::App;
 mod asked;
 pub mod audit;
 pub mod auth;
+pub mod billing;
 pub mod bookings;
 pub mod budgets;
 pub mod classes;
@@ -31,8 +32,10 @@ pub mod openapi;
 pub mod planning;
 pub mod policy;
 pub mod pools;
+pub mod price_books;
 pub mod prices;
 pub mod problem;
+pub mod reconciliations;
 pub mod reply;
 pub mod schedules;
 pub mod teams;
@@ -57,6 +60,9 @@ fn operations() -> OpenApiRouter<App> {
         .merge(windows::routes())
         .merge(policy::routes())
         .merge(prices::routes())
+        .merge(price_books::routes())
+        .merge(billing::routes())
+        .merge(reconciliations::routes())
         .merge(audit::routes())
         .merge(jobs::routes())
         .merge(evictions::routes())

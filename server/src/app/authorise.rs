@@ -132,6 +132,24 @@ actions! {
     DiffPolicy "diff_policy" Platform(STEER);
     ListPrices "list_prices" SignedIn;
     CreatePrice "create_price" Platform(PRICE);
+    ListPriceBooks "list_price_books" Platform(SEE);
+    GetPriceBook "get_price_book" Platform(SEE);
+    CreatePriceBook "create_price_book" Platform(PRICE);
+    ActivatePriceBook "activate_price_book" Platform(PRICE);
+    DiscardPriceBook "discard_price_book" Platform(PRICE);
+    PreviewPriceBook "preview_price_book" Platform(SEE);
+    ListCommitments "list_commitments" SignedIn;
+    CreateCommitment "create_commitment" Platform(PRICE);
+    GetOrganisation "get_organisation" SignedIn;
+    UpdateOrganisation "update_organisation" Platform(PRICE);
+    ListBillingPeriods "list_billing_periods" SignedIn;
+    CloseBillingPeriod "close_billing_period" Platform(PRICE);
+    IssueBillingPeriod "issue_billing_period" Platform(PRICE);
+    ListBillingStatements "list_billing_statements" Platform(SEE);
+    ListTeamBillingStatements "list_team_billing_statements" Team(Owner, SEE);
+    GetTeamBillingStatement "get_team_billing_statement" Team(Owner, SEE);
+    ListReconciliations "list_reconciliations" Platform(SEE);
+    GetReconciliation "get_reconciliation" Platform(SEE);
     ListAudit "list_audit" Platform(REVIEW);
 
     ListNodes "list_nodes" SignedIn;

@@ -21,16 +21,14 @@ macro_rules! codes {
 }
 
 codes! {
-    /// A price would begin where use is rated already.
-    AlreadyRated = "already_rated",
-    /// A price would change a cost that was shown.
-    AlreadyUsed = "already_used",
     /// The job is being cancelled.
     BeingCancelled = "being_cancelled",
     /// Somebody or something was faster.
     ChangedMeanwhile = "changed_meanwhile",
     /// Work is of that class.
     ClassInUse = "class_in_use",
+    /// Another commitment of the team in the pool lies in that time.
+    CommitmentOverlaps = "commitment_overlaps",
     /// It cannot be done from the present state.
     IllegalStep = "illegal_step",
     /// That version is a removal, which has no state to go back to.
@@ -71,6 +69,8 @@ codes! {
     NotWaiting = "not_waiting",
     /// A budget has less left than the job costs at the least.
     OverBudget = "over_budget",
+    /// Something keeps a billing period from being closed.
+    PeriodNotReady = "period_not_ready",
     /// Another price begins at that time.
     PriceTaken = "price_taken",
     /// The quota was changed meanwhile.

@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::accounting::rating;
+use crate::accounting::{closing, rating, reconciling, rerating};
 use crate::app::{App, bookings, schedules};
 use crate::lifecycle::LifecycleError;
 use crate::store;
@@ -70,6 +70,20 @@ async fn work(app: App) {
             round.push((
                 "rating",
                 rating::rate_due(&app.db).await.map_err(Into::into),
+            ));
+            round.push((
+                "rating anew",
+                rerating::rerate_due(&app.db).await.map_err(Into::into),
+            ));
+            round.push((
+                "closing",
+                closing::close_due(&app.db).await.map_err(Into::into),
+            ));
+            round.push((
+                "reconciliation",
+                reconciling::reconcile_due(&app.db)
+                    .await
+                    .map_err(Into::into),
             ));
         }
         if booked.elapsed() >= BOOKINGS_EVERY {

@@ -73,6 +73,8 @@ const COUNTED_FROM_NOTHING: [&str; 16] = [
     "allotment_enrolments_refused",
     "allotment_ledger_entries",
     "allotment_ledger_entries_unpriced",
+    "allotment_ledger_entries_corrected",
+    "allotment_reconciliation_devices_off",
     "allotment_log_reads_cut",
     "allotment_samples_lost",
     "allotment_samples_written",

@@ -16,6 +16,7 @@ use crate::app::authorise::Action;
 use crate::front::gate::{Actions, Asked};
 
 mod assets;
+mod billing;
 mod bookings;
 mod budgets;
 mod calendar;
@@ -122,6 +123,16 @@ pages! {
     "/pools/{pool}/windows/{window}/delete" { post windows::delete_window, DeleteWindow; }
     "/policy-versions" <changes::ChangesQuery> ["done"] { get changes::list_changes; }
     "/policy-versions/{policy_version}/restore" { post changes::restore_version, RestorePolicyVersion; }
+    "/price-books" <billing::BooksQuery> ["done"] { get billing::list_books; post billing::draft_book, CreatePriceBook; }
+    "/price-books/{price_book}/activate" { post billing::activate_book, ActivatePriceBook; }
+    "/price-books/{price_book}/discard" { post billing::discard_book, DiscardPriceBook; }
+    "/billing" ["done"] { get billing::show_billing; }
+    "/billing/{period}" { get billing::show_period; }
+    "/billing/{period}/close" { post billing::close_period, CloseBillingPeriod; }
+    "/billing/{period}/issue" { post billing::issue_period, IssueBillingPeriod; }
+    "/teams/{team}/statements" { get billing::show_team_statements; }
+    "/teams/{team}/statements/{period}" { get billing::show_statement; }
+    "/reconciliations/{day}" <billing::DayQuery> { get billing::show_day; }
     "/users" <users::ListQuery> ["done"] { get users::list_users; post users::add_user, CreateUser; }
     "/users/{user}/disable" { post users::disable_user, UpdateUser; }
     "/users/{user}/enable" { post users::enable_user, UpdateUser; }

@@ -100,6 +100,19 @@ impl Ground {
                  SELECT gen_random_uuid(), '{team}', a.job_id, a.id, n.id, 0, 0, 0, 0 FROM attempts AS a, nodes AS n"
             ))
             .await;
+        let admin = ground.server.users["admin"];
+        ground
+            .run(&format!(
+                "INSERT INTO price_books (id, reason, effective_from, created_by)
+                 VALUES (gen_random_uuid(), 'a year', '2126-01-01', '{admin}');
+                 INSERT INTO billing_periods (id, name, started_at, ended_at, time_zone)
+                 VALUES (gen_random_uuid(), '2026-01', '2026-01-01', '2026-02-01', 'UTC');
+                 INSERT INTO statements (id, period_id, team_id, entries, sha256, currency, total)
+                 SELECT gen_random_uuid(), id, '{team}', 0, repeat('0', 64), 'CNY', 0 FROM billing_periods;
+                 INSERT INTO reconciled_days (day, started_at, ended_at, devices, off)
+                 VALUES ('2026-01-01', '2026-01-01', '2026-01-02', 0, 0)"
+            ))
+            .await;
         ground
     }
 
@@ -176,6 +189,9 @@ impl Ground {
             .replace("{subscription}", SPARE_ID)
             .replace("{delivery}", SPARE_ID)
             .replace("{policy_version}", "1")
+            .replace("{price_book}", "1")
+            .replace("{period}", "2026-01")
+            .replace("{day}", "2026-01-01")
             .replace("{node}", "n1")
             .replace("{device}", "0")
             .replace("{job}", &self.job.to_string())
@@ -219,8 +235,16 @@ fn body(operation: &str) -> Option<Value> {
         "log_in" => json!({"username": "nobody", "password": "x"}),
         "change_password" => json!({"current": "wrong", "new": "a long new password"}),
         "create_team" => json!({"name": "vision"}),
-        "update_team" | "update_user" | "update_class" | "update_pool" | "update_node"
-        | "update_booking" | "update_window" | "update_budget" | "diff_policy"
+        "update_team"
+        | "update_user"
+        | "update_organisation"
+        | "update_class"
+        | "update_pool"
+        | "update_node"
+        | "update_booking"
+        | "update_window"
+        | "update_budget"
+        | "diff_policy"
         | "resend_delivery" => json!({}),
         "create_budget" => {
             json!({"name": "spare", "unit": "gpu_hours", "amount": "1", "period": "month"})
@@ -246,6 +270,13 @@ fn body(operation: &str) -> Option<Value> {
         "create_class" => json!({"name": "normal", "priority": 1, "preemptible": true}),
         "create_price" => {
             json!({"pool": "h100", "mode": "exclusive", "per_gpu_hour": {"amount": "-1", "currency": "CNY"}})
+        }
+        "create_price_book" => {
+            json!({"reason": "", "effective_from": "2126-01-01T00:00:00Z"})
+        }
+        "create_commitment" => {
+            json!({"team": "vision", "pool": "h100", "gpus": 0, "per_gpu_hour": {"amount": "1", "currency": "CNY"},
+                   "from": "2126-01-01T00:00:00Z", "to": "2126-01-02T00:00:00Z"})
         }
         "create_join_token" => json!({"pool": "h100"}),
         "submit_job" | "dry_run_job" => job,

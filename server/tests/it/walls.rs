@@ -52,11 +52,20 @@ async fn fill(owner: &PgPool, server: &Server) {
              SELECT gen_random_uuid(), '{team}', '{job}', a.id, n.id, 0, 0, 0, 0 FROM attempts AS a, nodes AS n;
              INSERT INTO assignment_devices (assignment_id, team_id, device_id, mode, gpus_milli, memory_mib, slots)
              SELECT a.id, '{team}', d.id, 'exclusive', 1000, 80000, '[0,2000)' FROM assignments AS a, devices AS d;
-             INSERT INTO usage_segments (id, team_id, user_id, job_id, attempt_id, assignment_id, pool_id, node_id, device_id, slot, mode, kind, gpus_milli, started_at)
-             SELECT gen_random_uuid(), '{team}', '{user}', '{job}', a.attempt_id, a.id, n.pool_id, n.id, d.id, 0, 'exclusive', 'charged', 1000, allotment.clock()
+             INSERT INTO usage_segments (id, team_id, user_id, job_id, attempt_id, assignment_id, pool_id, node_id, device_id, slot, mode, kind, gpus_milli, billed_milli, started_at)
+             SELECT gen_random_uuid(), '{team}', '{user}', '{job}', a.attempt_id, a.id, n.pool_id, n.id, d.id, 0, 'exclusive', 'charged', 1000, 1000, allotment.clock()
              FROM assignments AS a, nodes AS n, devices AS d;
-             INSERT INTO ledger_entries (team_id, user_id, job_id, segment_id, pool_id, mode, started_at, ended_at, gpu_milli_micros)
-             SELECT '{team}', '{user}', '{job}', s.id, s.pool_id, s.mode, s.started_at, s.started_at + interval '1 s', 1000000000 FROM usage_segments AS s;
+             INSERT INTO billing_periods (id, name, started_at, ended_at, time_zone)
+             VALUES (gen_random_uuid(), '2026-01', '2026-01-01', '2026-02-01', 'UTC');
+             INSERT INTO ledger_entries (period_id, team_id, user_id, job_id, segment_id, pool_id, mode, started_at, ended_at, gpu_milli_micros)
+             SELECT (SELECT id FROM billing_periods), '{team}', '{user}', '{job}', s.id, s.pool_id, s.mode, s.started_at, s.started_at + interval '1 s', 1000000000 FROM usage_segments AS s;
+             INSERT INTO commitments (id, team_id, pool_id, gpus_milli, per_gpu_hour, currency, started_at, ended_at, created_by)
+             SELECT gen_random_uuid(), '{team}', id, 1000, 1, 'CNY', '2026-01-01', '2026-02-01', '{user}' FROM pools;
+             INSERT INTO statements (id, period_id, team_id, entries, sha256, currency, total)
+             SELECT gen_random_uuid(), id, '{team}', 1, repeat('0', 64), 'CNY', 1 FROM billing_periods;
+             INSERT INTO statement_lines (statement_id, team_id, place, kind, pool_id, resource, gpu_milli_micros,
+                                          unused_milli_micros, exact, amount)
+             SELECT s.id, '{team}', 1, 'usage', p.id, 'gpu', 1, 0, 1, 1 FROM statements AS s, pools AS p;
              INSERT INTO events (team_id, subject, subject_id, job_id, to_state, actor_kind, actor_name)
              VALUES ('{team}', 'job', '{job}', '{job}', 'queued', 'user', 'x');
              INSERT INTO waits (team_id, job_id, code, scope, message, need_milli, have_milli, began_at, ended_at, held_seconds)
