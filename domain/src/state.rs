@@ -10,7 +10,7 @@ pub use array::{ArrayIntent, ElementCounts};
 pub use assignment::AssignmentPhase;
 pub use attempt::{AttemptEnd, AttemptState};
 pub use job::JobState;
-pub use node::{DeviceHealth, NodeIntent, Reachability};
+pub use node::{DRAIN_SECONDS_MAX, DeviceHealth, NodeIntent, Reachability};
 
 /// A step that a state machine does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -6,6 +6,7 @@
 
 mod arrays;
 mod command_line;
+mod drains;
 mod elastic;
 mod evictions;
 mod faults;

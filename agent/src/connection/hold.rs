@@ -157,6 +157,7 @@ impl Connection<'_> {
         let mut kept_out = node.gate.changes();
         let mut disk = node.disk.changes();
         let mut clock_warning = node.clock_warning.subscribe();
+        let mut misfits = node.layout_changes();
         self.send_facts().await?;
         loop {
             tokio::select! {
@@ -196,6 +197,10 @@ impl Connection<'_> {
                 }
                 changed = clock_warning.changed() => {
                     changed.context("nobody looks at the clock any more")?;
+                    self.send_inventory().await?;
+                }
+                changed = misfits.changed() => {
+                    changed.context("nobody cuts devices any more")?;
                     self.send_inventory().await?;
                 }
             }

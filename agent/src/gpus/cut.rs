@@ -23,7 +23,7 @@ use serde::Deserialize;
 use tokio::sync::oneshot;
 
 use super::files::{Numbers, numbers};
-use super::layout::Layout;
+use super::layout::{Layout, Wish};
 use super::mig::{self, Instance, Mig};
 use super::{nvml, uses};
 use made::Made;
@@ -145,6 +145,21 @@ pub struct Cutter {
     locks: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
+impl CutError {
+    /// Whether it stays so until somebody changes the layout, the settings or the machine: what waits for a job's
+    /// end, for a driver or for a restart does not.
+    pub fn lasts(&self) -> bool {
+        match self {
+            Self::NotCapable(_)
+            | Self::NotAllowed { .. }
+            | Self::Refused { .. }
+            | Self::Unfit { .. }
+            | Self::Unkept { .. } => true,
+            Self::Used { .. } | Self::Pending(_) | Self::Hangs(_) => false,
+        }
+    }
+}
+
 impl Cutter {
     /// A cutter that keeps what it makes in a file.
     pub fn new(library: Option<PathBuf>, rules: Rules, file: PathBuf) -> Self {
@@ -162,6 +177,17 @@ impl Cutter {
     /// Whether devices can be cut here: the settings let us, and so does the driver.
     pub fn drives(&self) -> bool {
         self.policy != MigPolicy::Never && self.permitted.load(Ordering::Relaxed)
+    }
+
+    /// How the layout wants the device at a place, by its identity on the bus.
+    pub fn wish(&self, index: u32, pci_device: u32) -> Option<Wish> {
+        self.layout.as_ref()?.wish(index, pci_device)
+    }
+
+    /// The devices that the layout names by their places and that are not among these.
+    pub fn absent(&self, places: &[u32]) -> Vec<u32> {
+        let layout = self.layout.as_ref();
+        layout.map_or_else(Vec::new, |layout| layout.absent(places))
     }
 
     /// Whether devices are cut by a layout.

@@ -62,9 +62,17 @@ pub fn run(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Writes how a job ended. Where the disk is full it waits for room: an end that nobody can read would
-/// be told as one that nobody saw, and the job be run again.
+/// Writes how a job ended, on a disk that is full in the room that was taken before it began. Where even that is
+/// too little it waits for room: an end that nobody can read would be told as one that nobody saw, and the job be
+/// run again.
 fn write_exit(folder: &RunFolder, exit: &Exit) -> io::Result<()> {
+    match folder.write_exit(exit) {
+        Err(error) if error.kind() == io::ErrorKind::StorageFull => {}
+        written => return written,
+    }
+    if folder.write_exit_in_its_room(exit).is_ok() {
+        return Ok(());
+    }
     for _ in 0..ROOM_WAITS_MAX {
         match folder.write_exit(exit) {
             Err(error) if error.kind() == io::ErrorKind::StorageFull => {
@@ -93,6 +101,9 @@ fn begin(folder: &RunFolder, orders: &Orders) -> Result<Run, Refusal> {
             ));
         }
     }
+    folder
+        .reserve_exit()
+        .map_err(|e| Refusal::here(format!("there is no room for how it ends: {e}")))?;
     let log = log::BoundedLog::open(&orders.log, orders.log_bytes_max)
         .map_err(|e| Refusal::here(format!("the log cannot be written: {e}")))?;
     let group = orders
