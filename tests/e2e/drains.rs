@@ -9,8 +9,8 @@ const NODE: &str = "l40s-1";
 const DEADLINE_SECONDS: i64 = 20;
 
 async fn deadline(scene: &Scene) -> chrono::DateTime<chrono::Utc> {
-    let node = scene.cluster.admin().get(&format!("/nodes/{NODE}"));
-    let node = node.await.unwrap();
+    let path = format!("/nodes/{NODE}");
+    let node = scene.cluster.admin().get(&path).await.unwrap();
     let by = node["drain_deadline_at"].as_str();
     by.and_then(|by| by.parse().ok()).expect("a deadline")
 }
