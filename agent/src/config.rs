@@ -202,6 +202,10 @@ impl Config {
         if let Some(root) = self.work_roots.iter().find(|root| !root.is_absolute()) {
             return refuse("work_roots", root.display().to_string(), "absolute paths");
         }
+        if let Some(address) = self.address.as_ref().filter(|text| !is_address(text)) {
+            let remedy = "an IP address or a host name, without a port";
+            return refuse("address", address.clone(), remedy);
+        }
         for (field, paths) in [
             ("device_files", self.device_files.as_slice()),
             ("dev_root", std::slice::from_ref(&self.dev_root)),
@@ -317,6 +321,24 @@ impl Config {
     }
 }
 
+/// Whether a text is an address by which other machines could reach this one: of IP, or a name as DNS has them.
+fn is_address(text: &str) -> bool {
+    const NAME_CHARS_MAX: usize = 253;
+    const LABEL_CHARS_MAX: usize = 63;
+    let label = |label: &str| {
+        (1..=LABEL_CHARS_MAX).contains(&label.len())
+            && label
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'-')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    // Digits and dots alone are an address of IP, or none.
+    let numbers = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    text.parse::<std::net::IpAddr>().is_ok()
+        || (!numbers && text.len() <= NAME_CHARS_MAX && text.split('.').all(label))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -335,6 +357,20 @@ mod tests {
     }
 
     #[test]
+    fn an_address_is_one_of_ip_or_a_name() {
+        for address in [
+            "10.0.0.7",
+            "fd00::7",
+            "gpu-07",
+            "gpu-07.rack3.example.org",
+            "7up",
+        ] {
+            let told = read(&format!("address = '{address}'")).expect(address);
+            assert_eq!(told.address.as_deref(), Some(address));
+        }
+    }
+
+    #[test]
     fn an_unknown_key_and_a_wrong_value_are_named() {
         let unknown = read("statedir = '/x'").expect_err("refused");
         let unknown = format!("{:#}", anyhow::Error::from(unknown));
@@ -345,6 +381,10 @@ mod tests {
         for (text, field) in [
             ("work_roots = ['data']", "work_roots"),
             (r#"work_roots = ["/a\nb"]"#, "work_roots"),
+            ("address = 'here, and there'", "address"),
+            ("address = 'gpu-07:8443'", "address"),
+            ("address = '10.0.0.300'", "address"),
+            ("address = ''", "address"),
             ("inventory_seconds = 0", "inventory_seconds"),
             ("sample_seconds = 61", "sample_seconds"),
             ("cgroup_parent = '../x'", "cgroup_parent"),

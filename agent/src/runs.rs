@@ -183,6 +183,11 @@ impl Refusal {
     }
 }
 
+/// Room that is taken for how a run ends: figures and a sentence, many times over.
+const EXIT_BYTES: u64 = 16 * 1024;
+/// The file that is that room.
+const EXIT_ROOM: &str = "exit.room";
+
 /// How a run ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
@@ -274,6 +279,17 @@ impl RunFolder {
         let pid = i32::try_from(std::process::id()).map_err(io::Error::other)?;
         let start_ticks = proc::start_ticks(pid).ok_or(io::ErrorKind::NotFound)?;
         files::claim_json(&self.path.join("claim.json"), &Claim { pid, start_ticks })
+    }
+
+    /// Takes room for how it ends: its job may fill the disk.
+    pub fn reserve_exit(&self) -> io::Result<()> {
+        files::reserve_new(&self.path.join(EXIT_ROOM), EXIT_BYTES)
+    }
+
+    /// Writes how it ended where room was taken for that.
+    pub fn write_exit_in_its_room(&self, exit: &Exit) -> io::Result<()> {
+        let [room, path] = [EXIT_ROOM, "exit.json"].map(|name| self.path.join(name));
+        files::write_json_in(&room, &path, exit)
     }
 
     /// Claims it so that nothing starts in it; false where a supervisor was earlier.

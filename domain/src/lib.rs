@@ -19,6 +19,7 @@ pub mod sharing;
 pub mod spec;
 pub mod state;
 pub mod time;
+pub mod wall;
 pub mod weekly;
 pub mod words;
 

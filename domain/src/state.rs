@@ -11,7 +11,7 @@ pub use array::{ArrayIntent, ElementCounts};
 pub use assignment::AssignmentPhase;
 pub use attempt::{AttemptEnd, AttemptState};
 pub use job::JobState;
-pub use node::{DeviceHealth, NodeIntent, Reachability};
+pub use node::{DRAIN_SECONDS_MAX, DeviceHealth, NodeIntent, Reachability};
 pub use period::{PeriodState, PriceBookState};
 
 /// A step that a state machine does not have.

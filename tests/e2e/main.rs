@@ -7,6 +7,7 @@
 mod arrays;
 mod command_line;
 mod containers;
+mod drains;
 mod elastic;
 mod evictions;
 mod faults;

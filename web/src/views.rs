@@ -57,7 +57,9 @@ pub use job::{
     AttemptRow, CostLine, JobActions, JobChange, JobView, LogChoice, LogPanel, PlacedWorker,
 };
 pub use jobs::{JobRow, JobsFilter, JobsView, Unfolding};
-pub use node::{Leaving, NodeAction, NodeDevice, NodeFinding, NodeNote, NodeView, NodeWork};
+pub use node::{
+    Laying, Leaving, NodeAction, NodeDevice, NodeFinding, NodeNote, NodeView, NodeWork,
+};
 pub use policies::{
     ChangeRow, ChangedKey, Changes, ChangesView, GoingBack, PolicySave, PolicyTab, PolicyTabs,
     PolicyWarning, policy_word,

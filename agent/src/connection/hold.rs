@@ -158,6 +158,7 @@ impl Connection<'_> {
         let mut disk = node.disk.changes();
         let mut clock_warning = node.clock_warning.subscribe();
         let mut containers = node.containers.subscribe();
+        let mut misfits = node.layout_changes();
         self.send_facts().await?;
         loop {
             tokio::select! {
@@ -201,6 +202,10 @@ impl Connection<'_> {
                 }
                 changed = clock_warning.changed() => {
                     changed.context("nobody looks at the clock any more")?;
+                    self.send_inventory().await?;
+                }
+                changed = misfits.changed() => {
+                    changed.context("nobody cuts devices any more")?;
                     self.send_inventory().await?;
                 }
             }

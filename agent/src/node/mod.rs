@@ -9,7 +9,7 @@ mod disk;
 mod environment;
 mod gate;
 mod launch;
-mod layout;
+pub mod layout;
 mod memory;
 mod probe;
 mod reconcile;
@@ -35,7 +35,7 @@ use crate::folders::Folders;
 use crate::gpus::Snapshot;
 use crate::gpus::cut::{Cutter, Rules};
 use crate::gpus::health::Health;
-use crate::gpus::layout::Layout;
+use crate::gpus::layout::{Layout, words_on_absent};
 use crate::gpus::permission;
 use crate::journal::{Journal, State};
 use crate::lease::Lease;
@@ -53,6 +53,7 @@ pub use reconcile::{Command, reconcile};
 pub use sampling::watch as watch_samples;
 pub use sweep::recover;
 
+use layout::Misfit;
 use walls::Walls;
 
 /// The ways in which any node can run work; see [`containers::runners`].
@@ -100,7 +101,7 @@ pub struct Node {
     claims: Mutex<claims::Claims>,
     phases: Mutex<BTreeMap<AssignmentId, AssignmentPhase>>,
     /// What keeps devices from being cut by the layout, by UUID.
-    misfits: Mutex<BTreeMap<String, String>>,
+    misfits: watch::Sender<BTreeMap<String, layout::Misfit>>,
     /// Held by who makes a job's checkpoint folder and by who puts an old one aside.
     checkpoints: Mutex<()>,
 }
@@ -177,7 +178,7 @@ impl Node {
             kill_grace_ms: std::sync::atomic::AtomicI64::new(KILL_GRACE_MS),
             claims: Mutex::default(),
             phases: Mutex::default(),
-            misfits: Mutex::default(),
+            misfits: watch::channel(BTreeMap::new()).0,
             checkpoints: Mutex::default(),
         }
     }
@@ -233,13 +234,23 @@ impl Node {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sentences on devices that are not cut by the layout.
+    /// Sentences on devices that are not cut by the layout, and on those that it names and that are not there.
     pub fn layout_warnings(&self) -> Vec<String> {
-        self.misfits().values().cloned().collect()
+        let absent = {
+            let gpus = self.gpus.borrow();
+            let places: Vec<u32> = gpus.devices.iter().map(|device| device.index).collect();
+            // Before anything was listed nobody knows what is there.
+            gpus.listed.then(|| self.cutter.absent(&places))
+        };
+        let absent = absent.and_then(|absent| words_on_absent(&absent));
+        let misfits = self.misfits.borrow();
+        let misfits = misfits.values().map(|misfit| misfit.words.clone());
+        absent.into_iter().chain(misfits).collect()
     }
 
-    fn misfits(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
-        self.misfits.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Sees each change of what keeps devices from being cut by the layout.
+    pub fn layout_changes(&self) -> watch::Receiver<BTreeMap<String, Misfit>> {
+        self.misfits.subscribe()
     }
 
     /// Gives up what an assignment has of the node's devices.

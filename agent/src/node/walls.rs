@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use domain::sharing::SharingMode;
+use domain::wall::Wall;
 use protocol::desired::Assignment;
 
 use super::Node;
@@ -44,6 +45,18 @@ impl Walls {
         private: false,
         processes_hidden: false,
     };
+
+    /// The walls that this node cannot have.
+    pub fn lacking(self, isolated: bool) -> Vec<Wall> {
+        let all = [
+            (Wall::Users, isolated),
+            (Wall::DeviceFiles, self.devices),
+            (Wall::TemporaryFiles, self.private),
+            (Wall::ProcessList, self.processes_hidden),
+        ];
+        let lacking = all.into_iter().filter(|(_, there)| !there);
+        lacking.map(|(wall, _)| wall).collect()
+    }
 
     /// Looks at what the machine lets us do; sentences for the node's page on what is missing.
     pub fn look(config: &Config, isolated: bool, cgroups: &Cgroups) -> (Self, Vec<String>) {

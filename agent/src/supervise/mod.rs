@@ -68,9 +68,17 @@ pub fn run(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Writes how a job ended. Where the disk is full it waits for room: an end that nobody can read would
-/// be told as one that nobody saw, and the job be run again.
+/// Writes how a job ended, on a disk that is full in the room that was taken before it began. Where even that is
+/// too little it waits for room: an end that nobody can read would be told as one that nobody saw, and the job be
+/// run again.
 pub fn write_exit(folder: &RunFolder, exit: &Exit) -> io::Result<()> {
+    match folder.write_exit(exit) {
+        Err(error) if error.kind() == io::ErrorKind::StorageFull => {}
+        written => return written,
+    }
+    if folder.write_exit_in_its_room(exit).is_ok() {
+        return Ok(());
+    }
     for _ in 0..ROOM_WAITS_MAX {
         match folder.write_exit(exit) {
             Err(error) if error.kind() == io::ErrorKind::StorageFull => {
@@ -112,6 +120,9 @@ pub fn open_log(orders: &Orders) -> Result<BoundedLog, Refusal> {
 
 fn begin(folder: &RunFolder, orders: &Orders) -> Result<Run, Refusal> {
     check_lease(orders)?;
+    folder
+        .reserve_exit()
+        .map_err(|e| Refusal::here(format!("there is no room for how it ends: {e}")))?;
     let log = open_log(orders)?;
     let group = orders
         .cgroups

@@ -3,6 +3,7 @@
 mod admit;
 pub mod authority;
 mod beats;
+mod clock;
 mod connection;
 mod connections;
 pub mod desired;

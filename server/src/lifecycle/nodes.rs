@@ -27,15 +27,9 @@ pub async fn set_reachability(
     if to == Reachability::Lost {
         tell_lost(tx, node).await?;
     }
-    note(
-        tx,
-        node,
-        node.reachability.as_str(),
-        to.as_str(),
-        reason,
-        actor,
-    )
-    .await
+    let from = node.reachability.as_str();
+    let data = json!({ "node": node.name });
+    note(tx, node, (from, to.as_str()), reason, data, actor).await
 }
 
 /// Tells who asked to hear of lost nodes.
@@ -61,7 +55,11 @@ pub async fn set_intent(
     wanted: Wanted<'_>,
     actor: &Actor,
 ) -> Result<i64, LifecycleError> {
-    let Wanted { intent, reason, .. } = wanted;
+    let Wanted {
+        intent,
+        reason,
+        deadline_at,
+    } = wanted;
     if node.intent != intent {
         node.intent.step(intent)?;
     }
@@ -69,19 +67,19 @@ pub async fn set_intent(
         .await?
         .ok_or_else(|| LifecycleError::Missed(format!("node {}", node.name)))?;
     let from = node.intent.as_str();
-    note(tx, node, from, intent.as_str(), reason, actor).await?;
+    let data = json!({ "node": node.name, "deadline_at": deadline_at });
+    note(tx, node, (from, intent.as_str()), reason, data, actor).await?;
     Ok(version)
 }
 
 async fn note(
     tx: &mut Tx,
     node: &NodeRow,
-    from: &'static str,
-    to: &'static str,
+    (from, to): (&'static str, &'static str),
     reason: &str,
+    data: Value,
     actor: &Actor,
 ) -> Result<(), LifecycleError> {
-    let data: Value = json!({ "node": node.name });
     let event = NewEvent {
         subject: Subject::Node(node.id),
         job: None,

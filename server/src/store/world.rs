@@ -240,6 +240,8 @@ pub struct DeviceRow {
     pub health: DeviceHealth,
     /// Its instances, while it is in MIG mode.
     pub mig: Option<Value>,
+    /// How its node is about to cut it by a layout, until it has.
+    pub layout: Option<Value>,
 }
 
 /// The devices of nodes, by node and index; of several that had the same index, the healthy and
@@ -248,7 +250,7 @@ pub async fn devices(tx: &mut Tx, nodes: Option<&[NodeId]>) -> Result<Vec<Device
     sqlx::query_as!(
         DeviceRow,
         r#"SELECT id AS "id: DeviceId", node_id AS "node_id: NodeId", index, model, memory_mib,
-                  health AS "health: DeviceHealth", mig
+                  health AS "health: DeviceHealth", mig, layout
            FROM devices
            WHERE ($1::uuid[] IS NULL OR node_id = ANY ($1))
            ORDER BY node_id, index, health <> 'healthy', first_seen_at DESC, id"#,
