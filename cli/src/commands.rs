@@ -16,6 +16,7 @@ pub mod pools;
 pub mod queue;
 pub mod quotas;
 pub mod remedies;
+pub mod results;
 mod said;
 pub mod spec;
 pub mod submit;

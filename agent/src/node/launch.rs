@@ -56,6 +56,7 @@ pub fn orders(
             None => &layout.temporary,
         },
         checkpoint: &layout.checkpoint,
+        output: &layout.output,
         workers: &layout.workers,
     };
     Orders {
@@ -155,8 +156,13 @@ impl Supervisor {
         if run.stop()?.as_ref() != Some(&wished) {
             run.write_stop(&wished)?;
         }
-        self.process.signal(Signal::SIGUSR1);
+        self.hint();
         Ok(())
+    }
+
+    /// Has it look at what its run folder says.
+    pub fn hint(&self) {
+        self.process.signal(Signal::SIGUSR1);
     }
 }
 

@@ -8,7 +8,6 @@ pub mod cgroup;
 mod descendants;
 mod device_program;
 pub mod devices;
-mod log;
 pub mod private;
 mod spawn;
 mod watch;
@@ -21,6 +20,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal};
 
+use crate::logs::writer::BoundedLog;
 use crate::points::Point;
 use crate::runs::{Exit, Orders, Refusal, RunFolder, Started};
 use crate::{clock, proc};
@@ -81,7 +81,7 @@ struct Run {
     pid: i32,
     group: cgroup::Group,
     output: std::os::fd::OwnedFd,
-    log: log::BoundedLog,
+    log: BoundedLog,
 }
 
 fn begin(folder: &RunFolder, orders: &Orders) -> Result<Run, Refusal> {
@@ -93,7 +93,7 @@ fn begin(folder: &RunFolder, orders: &Orders) -> Result<Run, Refusal> {
             ));
         }
     }
-    let log = log::BoundedLog::open(&orders.log, orders.log_bytes_max)
+    let log = BoundedLog::open(&orders.log, orders.log_bytes_max)
         .map_err(|e| Refusal::here(format!("the log cannot be written: {e}")))?;
     let group = orders
         .cgroups

@@ -32,6 +32,7 @@ pub mod pools;
 pub mod prices;
 pub mod problem;
 pub mod reply;
+pub mod results;
 pub mod teams;
 pub mod telemetry;
 pub mod usage;
@@ -57,6 +58,7 @@ fn operations() -> OpenApiRouter<App> {
         .merge(jobs::routes())
         .merge(evictions::routes())
         .merge(logs::routes())
+        .merge(results::routes())
         .merge(telemetry::routes())
         .merge(nodes::routes())
         .merge(usage::routes())
