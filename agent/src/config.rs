@@ -59,6 +59,12 @@ pub struct Config {
     pub logs_bytes_max: u64,
     /// For how many days logs are kept.
     pub logs_days_max: u32,
+    /// How much of what one job leaves in its output folder is kept, in bytes.
+    pub result_bytes_max: u64,
+    /// How much all results may take together; the oldest go first.
+    pub results_bytes_max: u64,
+    /// For how many days results are kept.
+    pub results_days_max: u32,
     /// How often GPUs are looked at, in seconds.
     pub inventory_seconds: u64,
     /// How often what devices do is sampled, in seconds.
@@ -130,6 +136,9 @@ impl Default for Config {
             log_bytes_max: 64 * 1024 * 1024,
             logs_bytes_max: 10 * 1024 * 1024 * 1024,
             logs_days_max: 14,
+            result_bytes_max: 1024 * 1024 * 1024,
+            results_bytes_max: 20 * 1024 * 1024 * 1024,
+            results_days_max: 14,
             inventory_seconds: 5,
             sample_seconds: 15,
             metrics_listen: None,

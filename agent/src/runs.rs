@@ -111,6 +111,13 @@ pub struct Stop {
     pub grace_ms: i64,
 }
 
+/// What the job's owner is to find in its log. The supervisor alone writes to that.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Warning {
+    /// The line.
+    pub line: String,
+}
+
 /// Why a run was stopped that held too much of a device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Over {
@@ -265,6 +272,13 @@ impl RunFolder {
         Durability::Buffered
     );
     part!(stop, write_stop, Stop, "stop.json", Durability::Buffered);
+    part!(
+        warning,
+        write_warning,
+        Warning,
+        "warning.json",
+        Durability::Buffered
+    );
     part!(over, write_over, Over, "over.json", Durability::Buffered);
     // Not synced: after a power loss the attempt is lost with its node in any case.
     part!(exit, write_exit, Exit, "exit.json", Durability::Buffered);

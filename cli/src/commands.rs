@@ -20,6 +20,7 @@ pub mod prices;
 pub mod queue;
 pub mod quotas;
 pub mod remedies;
+pub mod results;
 mod said;
 pub mod spec;
 pub mod submit;

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use commands::{
     billing, bookings, budgets, change, classes, explain, jobs, logs, nodes, notices, platform,
-    policy, pools, prices, queue, quotas, submit, telemetry, windows,
+    policy, pools, prices, queue, quotas, results, submit, telemetry, windows,
 };
 use failure::Failure;
 
@@ -38,6 +38,7 @@ enum Command {
     Jobs(jobs::Jobs),
     Job(jobs::Job),
     Logs(logs::Logs),
+    Results(results::Results),
     Cancel(jobs::Cancel),
     Change(change::Change),
     Explain(explain::Explain),
@@ -96,6 +97,7 @@ fn run(command: Command) -> Result<(), Failure> {
             Command::Jobs(c) => c.run().await,
             Command::Job(c) => c.run().await,
             Command::Logs(c) => c.run().await,
+            Command::Results(c) => c.run().await,
             Command::Cancel(c) => c.run().await,
             Command::Change(c) => c.run().await,
             Command::Explain(c) => c.run().await,

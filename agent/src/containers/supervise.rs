@@ -82,6 +82,9 @@ async fn to_end(
     (orders, container): (&Orders, &Container),
     wishes: &mut Wishes<'_>,
 ) -> Result<Exit, Refusal> {
+    folder
+        .reserve_exit()
+        .map_err(|e| Refusal::here(format!("there is no room for how it ends: {e}")))?;
     let mut output = Output::new(open_log(orders)?);
     let made = tokio::select! {
         made = make(orders, container, &mut output) => Some(made),

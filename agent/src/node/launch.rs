@@ -62,6 +62,7 @@ pub fn orders(
             _ => Path::new(walls::TEMPORARY),
         },
         checkpoint: &layout.checkpoint,
+        output: &layout.output,
         workers: &layout.workers,
     };
     Orders {
@@ -165,8 +166,13 @@ impl Supervisor {
         if run.stop()?.as_ref() != Some(&wished) {
             run.write_stop(&wished)?;
         }
-        self.process.signal(Signal::SIGUSR1);
+        self.hint();
         Ok(())
+    }
+
+    /// Has it look at what its run folder says.
+    pub fn hint(&self) {
+        self.process.signal(Signal::SIGUSR1);
     }
 }
 

@@ -13,11 +13,11 @@ use tokio::sync::watch;
 
 use super::launch::{self, Supervisor};
 use super::{Node, admission, clear, containers, devices, gate, walls, wipe, workdir};
-use crate::clock;
 use crate::journal::{Entry, FactKind, Kept, KeptDevice, Record};
 use crate::points::Point;
 use crate::runs::{Exit, Refusal};
 use crate::supervise::devices::DeviceFile;
+use crate::{clock, results};
 
 /// Wait before something is tried again that must not be given up: the disk is full, a folder
 /// cannot be removed, or a file cannot be read.
@@ -349,6 +349,8 @@ impl Worker {
         }
         group.remove();
         Point::GroupGone.reached();
+        self.keep_results(orders.as_ref().and_then(|orders| orders.uid))
+            .await;
         clear::clear(self.id, self.node.folders.job(self.id)).await;
         Point::FolderGone.reached();
         let kept = devices::leave(&self.node, self.id).await;
@@ -374,6 +376,19 @@ impl Worker {
     }
 
     /// Wipes what its team has left where users share, unless more of it runs here.
+    /// Keeps what the job left in its output folder, before its own is removed. Nothing of it runs any more.
+    async fn keep_results(&self, owner: Option<u32>) {
+        let (output, kept) = (
+            self.node.folders.output(self.id),
+            self.node.folders.results(self.id),
+        );
+        let bytes_max = self.node.config.result_bytes_max;
+        let keep = move || results::keep(&output, &kept, owner, bytes_max);
+        if let Err(error) = blocking(keep).await {
+            tracing::error!(assignment.id = %self.id, %error, "what a job left cannot be kept");
+        }
+    }
+
     async fn wipe(&self, uid: u32) {
         if let Err(error) = blocking(move || wipe::wipe(uid)).await {
             tracing::error!(assignment.id = %self.id, %error, "what a team left in shared memory is not wiped");

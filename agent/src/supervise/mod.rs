@@ -9,7 +9,6 @@ mod descendants;
 mod device_program;
 pub mod devices;
 pub mod ends;
-mod log;
 pub mod private;
 mod spawn;
 mod watch;
@@ -24,6 +23,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal};
 
+use crate::logs::writer::BoundedLog;
 use crate::points::Point;
 use crate::runs::{Exit, Orders, Refusal, RunFolder, Started};
 use crate::{clock, containers, proc};
@@ -95,7 +95,7 @@ struct Run {
     pid: i32,
     group: cgroup::Group,
     output: std::os::fd::OwnedFd,
-    log: log::BoundedLog,
+    log: BoundedLog,
 }
 
 /// Refuses to start what needs a lease where there is none any more.

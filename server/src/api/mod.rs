@@ -37,6 +37,7 @@ pub mod prices;
 pub mod problem;
 pub mod reconciliations;
 pub mod reply;
+pub mod results;
 pub mod schedules;
 pub mod teams;
 pub mod telemetry;
@@ -67,6 +68,7 @@ fn operations() -> OpenApiRouter<App> {
         .merge(jobs::routes())
         .merge(evictions::routes())
         .merge(logs::routes())
+        .merge(results::routes())
         .merge(telemetry::routes())
         .merge(nodes::routes())
         .merge(usage::routes())
