@@ -8,7 +8,7 @@ use bollard::errors::Error;
 use bollard::query_parameters::AttachContainerOptionsBuilder;
 use futures_util::{Stream, StreamExt as _};
 
-use crate::supervise::BoundedLog;
+use crate::logs::writer::BoundedLog;
 
 /// The log of a container with the stream that fills it.
 pub struct Output {

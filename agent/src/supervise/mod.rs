@@ -13,7 +13,6 @@ pub mod private;
 mod spawn;
 mod watch;
 
-pub use log::BoundedLog;
 pub use spawn::{open_folder, step_down};
 pub use watch::signals;
 

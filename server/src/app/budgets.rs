@@ -387,9 +387,9 @@ async fn check(tx: &mut Tx, row: &rows::Budget) -> Result<(), AppError> {
             ));
         }
         (BudgetUnit::Money, Some(currency)) => {
-            let other = store::prices::other_currency(tx, currency.as_str()).await?;
-            if let Some(other) = other {
-                let remedy = format!("{other}, as in the price book");
+            let own = store::prices::claim_currency(tx, currency.as_str()).await?;
+            if own != currency.as_str() {
+                let remedy = format!("{own}, as in the price book");
                 return Err(AppError::invalid("currency", currency, remedy));
             }
         }

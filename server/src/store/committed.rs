@@ -39,7 +39,7 @@ pub async fn running(
                   COALESCE(sum(h.gpus_milli * GREATEST(0, h.time_limit - trunc(EXTRACT(EPOCH FROM $2 - COALESCE(h.started_at, $2))))), 0)
                       AS "gpu_milli_seconds!",
                   count(DISTINCT h.job_id) FILTER (WHERE h.time_limit IS NULL) AS "open_ended!",
-                  (SELECT p.per_gpu_hour FROM allotment.price_at(h.pool_id, h.mode, $2) AS p) AS per_gpu_hour
+                  (SELECT p.per_gpu_hour FROM allotment.price_at(h.pool_id, 'gpu', h.mode, NULL, $2, NULL) AS p) AS per_gpu_hour
            FROM held AS h
            GROUP BY h.pool_id, h.mode
            ORDER BY h.pool_id, h.mode"#,
@@ -115,7 +115,7 @@ pub async fn prices(tx: &mut Tx, now: Timestamp) -> Result<Vec<InForce>, sqlx::E
         r#"SELECT p.name AS pool, m.mode AS "mode!: SharingMode", r.per_gpu_hour AS "per_gpu_hour!"
            FROM pools AS p
            CROSS JOIN unnest(ARRAY['exclusive', 'mig', 'mps', 'time_slice', 'vgpu']) AS m (mode)
-           CROSS JOIN LATERAL allotment.price_at(p.id, m.mode, $1) AS r
+           CROSS JOIN LATERAL allotment.price_at(p.id, 'gpu', m.mode, NULL, $1, NULL) AS r
            ORDER BY p.name, m.mode"#,
         now,
     )

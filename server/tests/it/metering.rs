@@ -59,7 +59,13 @@ async fn golden_month(owner: PgPool, rated: bool, again: bool) {
         fleet.turn().await;
         fleet.run(job.id).await;
         if again {
-            let told = [FactKind::Started { pid: 7 }, FactKind::Accepted];
+            let told = [
+                FactKind::Started {
+                    pid: 7,
+                    image_digest: None,
+                },
+                FactKind::Accepted,
+            ];
             fleet.report(job.id, &told).await;
         }
         assert_eq!(fleet.job(job.id).await.state, JobState::Running);
@@ -273,7 +279,10 @@ async fn tell_again(fleet: &Fleet, workers: &[(AssignmentId, AttemptId, NodeId)]
         lost: None,
         message: String::new(),
     });
-    let started = FactKind::Started { pid: 7 };
+    let started = FactKind::Started {
+        pid: 7,
+        image_digest: None,
+    };
     for kind in [FactKind::Released, exited, started, FactKind::Accepted] {
         for worker in workers {
             fleet.report_one(*worker, &kind).await;
