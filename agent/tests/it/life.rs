@@ -8,7 +8,7 @@ use protocol::wire;
 use serde_json::json;
 
 use crate::mig::Cut;
-use crate::rig::{Agent, alive, eventually, is_root, script, until};
+use crate::rig::{Agent, alive, eventually, is_root, job_log, script, until};
 
 /// A disk of its own for an agent's state; away with it at the end.
 struct Disk(std::path::PathBuf);
@@ -104,7 +104,7 @@ async fn a_disk_that_fills_keeps_new_jobs_away_and_running_ones_until_there_is_r
     assert!(alive(pid));
     fs::write(&again, "").expect("told");
     eventually("what its log lost is said", || {
-        let log = fs::read_to_string(disk.0.join(format!("logs/{}.log", talks.id))).ok();
+        let log = job_log(&disk.0, &talks.id);
         log.filter(|log| log.contains("bytes were lost: the disk was full"))
     })
     .await;

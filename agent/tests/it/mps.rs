@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use protocol::wire;
 
 use crate::mig::{Cut, THREE, on};
-use crate::rig::{AGENT, Agent, UID, eventually, is_root, script, stopped, until};
+use crate::rig::{AGENT, Agent, UID, eventually, is_root, job_log, script, stopped, until};
 
 struct Shared {
     agent: Agent,
@@ -77,16 +77,8 @@ impl Shared {
 
     /// What a job has said once it has said that it reached its daemon.
     async fn reached(&self, job: &wire::Assignment) -> String {
-        let log = self
-            .agent
-            .state()
-            .join("logs")
-            .join(format!("{}.log", job.id));
-        let said = || {
-            fs::read_to_string(&log)
-                .ok()
-                .filter(|told| told.ends_with("reached\n"))
-        };
+        let state = self.agent.state();
+        let said = || job_log(&state, &job.id).filter(|told| told.ends_with("reached\n"));
         eventually("a job reaches its daemon", said).await
     }
 

@@ -365,3 +365,17 @@ pub async fn content(path: &Path) -> String {
     .await;
     fs::read_to_string(path).expect("read")
 }
+
+/// What a worker wrote, as it lies on disk, while it is too little to be packed.
+pub fn job_log(state: &Path, id: &str) -> Option<String> {
+    let folder = state.join("logs").join(id);
+    let mut parts: Vec<PathBuf> = fs::read_dir(folder)
+        .ok()?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .collect();
+    parts.sort();
+    parts
+        .iter()
+        .map(|part| fs::read_to_string(part).ok())
+        .collect()
+}

@@ -1,9 +1,11 @@
 //! Versions of the price book: drafted, looked at, tried on what was used, and put in force or given up.
 
-use chrono::TimeDelta;
+mod preview;
+mod read;
+
 use domain::Timestamp;
 use domain::ids::PriceBookId;
-use domain::money::{Currency, Money, SHOWN_DECIMALS, round_lines};
+use domain::money::{Currency, Money};
 use domain::name::Name;
 use domain::sharing::SharingMode;
 use domain::state::PriceBookState;
@@ -20,9 +22,11 @@ use super::page::{self, Page, PageAsk};
 use super::prices::{checked, trimmed};
 use super::reason::check_reason;
 use super::{App, AppError, Asker, RefusalCode, audit, pools};
-use crate::accounting::usage::month_start;
 use crate::store::price_books::{Book, Factor, Line};
 use crate::store::{self, Tx};
+
+pub use preview::{PreviewItem, PricePreview, preview};
+use read::{check_frame, read_factor, read_price};
 
 /// Most lines of a draft: each pool in each mode with every profile there is, many times over.
 const LINES_MAX: usize = 1_000;
@@ -30,8 +34,6 @@ const LINES_MAX: usize = 1_000;
 const FACTOR_DECIMALS: u32 = 6;
 /// Highest factor: a hundred times a price is a mistake.
 const FACTOR_MAX: i64 = 100;
-/// Longest window of a preview: a quarter, every hour of which is rated twice.
-const PREVIEW_DAYS_MAX: i64 = 92;
 
 /// What a price is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -361,130 +363,6 @@ async fn record(
     audit::record(tx, asker, change).await
 }
 
-fn check_frame(new: &NewPriceBook) -> Result<(), AppError> {
-    if new.reason.trim().is_empty() {
-        let remedy = "a sentence that says why the prices change";
-        return Err(AppError::invalid("reason", &new.reason, remedy));
-    }
-    check_reason(&new.reason)?;
-    let lines = new.prices.len() + new.factors.len();
-    if lines == 0 || lines > LINES_MAX {
-        let remedy = format!("1 to {LINES_MAX} lines in prices and factors together");
-        return Err(AppError::invalid("prices", lines, remedy));
-    }
-    Ok(())
-}
-
-async fn read_price(tx: &mut Tx, line: &PriceLine) -> Result<Line, AppError> {
-    let pool = pool(tx, &line.pool).await?;
-    match (line.resource, line.mode) {
-        (Resource::Gpu, None) => {
-            return Err(AppError::invalid(
-                "mode",
-                "none",
-                "the sharing mode of the GPU",
-            ));
-        }
-        (Resource::Cpu | Resource::Memory, Some(mode)) => {
-            let remedy = "no mode: cores and memory have none";
-            return Err(AppError::invalid("mode", mode, remedy));
-        }
-        _ => {}
-    }
-    if let Some(profile) = &line.mig_profile {
-        let known = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || ".+".contains(c);
-        let written = !profile.is_empty() && profile.len() <= 32 && profile.chars().all(known);
-        if !written || line.mode != Some(SharingMode::Mig) {
-            let remedy = "a profile such as 1g.10gb, with the mode mig";
-            return Err(AppError::invalid("mig_profile", profile, remedy));
-        }
-    }
-    let currency = line.per_hour.currency.as_str();
-    let others = [&line.list_per_hour, &line.effective_per_hour];
-    for other in others.into_iter().flatten() {
-        if other.currency != line.per_hour.currency {
-            let remedy = format!("{currency}, as the contracted price");
-            return Err(AppError::invalid("list_per_hour", &other.currency, remedy));
-        }
-    }
-    let organisation = store::prices::claim_currency(tx, currency).await?;
-    if organisation != currency {
-        let remedy = format!("{organisation}, the organisation's currency");
-        return Err(AppError::invalid("per_hour.currency", currency, remedy));
-    }
-    let per_hour = checked("per_hour.amount", line.per_hour.amount)?;
-    let or_contracted = |field: &str, money: &Option<Money>| match money {
-        Some(money) => checked(field, money.amount),
-        None => Ok(per_hour),
-    };
-    Ok(Line {
-        pool_id: pool.id,
-        pool: line.pool.to_string(),
-        resource: line.resource.as_str().to_owned(),
-        mode: line.mode.map(|mode| mode.to_string()),
-        mig_profile: line.mig_profile.clone(),
-        per_hour,
-        list_per_hour: or_contracted("list_per_hour.amount", &line.list_per_hour)?,
-        effective_per_hour: or_contracted("effective_per_hour.amount", &line.effective_per_hour)?,
-        currency: currency.to_owned(),
-    })
-}
-
-async fn read_factor(tx: &mut Tx, line: &FactorLine) -> Result<Factor, AppError> {
-    let pool = pool(tx, &line.pool).await?;
-    let remedy =
-        || format!("0 to {FACTOR_MAX} with at most {FACTOR_DECIMALS} decimals, such as \"0.6\"");
-    let plain = line.factor.bytes().all(|b| b.is_ascii_digit() || b == b'.');
-    let factor: Option<Decimal> = plain.then(|| line.factor.parse().ok()).flatten();
-    let fits = |factor: &Decimal| {
-        factor.normalize().scale() <= FACTOR_DECIMALS && *factor <= Decimal::from(FACTOR_MAX)
-    };
-    let factor = factor
-        .filter(fits)
-        .ok_or_else(|| AppError::invalid("factor", &line.factor, remedy()))?;
-    let window = match (line.kind, &line.window) {
-        (FactorKind::Weekly, None) => {
-            let remedy = "the window in which a weekly factor holds";
-            return Err(AppError::invalid("window", "none", remedy));
-        }
-        (FactorKind::Preemptible | FactorKind::Borrowed, Some(window)) => {
-            let remedy = "no window: only a weekly factor has one";
-            return Err(AppError::invalid("window", &window.name, remedy));
-        }
-        (_, window) => window.as_ref(),
-    };
-    if window.is_some_and(|window| window.days.is_empty()) {
-        return Err(AppError::invalid("window.days", "none", "at least one day"));
-    }
-    let number = |day: &Day| {
-        Day::ALL
-            .iter()
-            .zip(1..)
-            .find(|(d, _)| *d == day)
-            .map(|(_, n)| n)
-    };
-    Ok(Factor {
-        pool_id: pool.id,
-        pool: line.pool.to_string(),
-        kind: line.kind.as_str().to_owned(),
-        name: window.map_or_else(String::new, |window| window.name.to_string()),
-        factor,
-        days: window.map(|window| window.days.iter().filter_map(number).collect()),
-        from_minute: window.map(|window| window.from.minutes().into()),
-        to_minute: window.map(|window| window.to.minutes().into()),
-        time_zone: window.map(|window| window.time_zone.to_string()),
-    })
-}
-
-async fn pool(tx: &mut Tx, name: &Name) -> Result<store::pools::Pool, AppError> {
-    pools::find(tx, name).await.map_err(|error| match error {
-        AppError::NotFound { .. } => {
-            AppError::invalid("pool", name, "a pool that is there: GET /pools")
-        }
-        other => other,
-    })
-}
-
 fn twice(error: sqlx::Error, field: &'static str) -> AppError {
     match store::violated(&error) {
         Some("price_taken" | "factor_taken") => {
@@ -547,142 +425,4 @@ async fn rate_anew(tx: &mut Tx, asker: &Asker, book: &PriceBook) -> Result<(), A
         store::reratings::ask(tx, pool.id, book.effective_from, asker.user_id).await?;
     }
     Ok(())
-}
-
-/// What a version would have charged.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct PricePreview {
-    /// From then on.
-    #[schema(value_type = String, format = DateTime)]
-    pub from: Timestamp,
-    /// Up to before then.
-    #[schema(value_type = String, format = DateTime)]
-    pub to: Timestamp,
-    /// By team and pool; they add up to the total.
-    pub items: Vec<PreviewItem>,
-    /// What the prices in force charge for it; null where nothing is priced.
-    pub now: Option<Money>,
-    /// What the version's would have.
-    pub then: Option<Money>,
-}
-
-/// What a version would have charged a team in a pool.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct PreviewItem {
-    /// The team.
-    pub team: String,
-    /// The pool.
-    pub pool: String,
-    /// What the prices in force charge for it.
-    pub now: Money,
-    /// What the version's would have.
-    pub then: Money,
-    /// Whether some of it has no price in force.
-    pub unpriced_now: bool,
-    /// Whether some of it would have had none.
-    pub unpriced_then: bool,
-}
-
-/// Tries a version on what was used: as if its lines had always been in force, beside the prices that are. Last month,
-/// in UTC, unless a window is given.
-pub async fn preview(
-    app: &App,
-    asker: &Asker,
-    number: i64,
-    from: Option<Timestamp>,
-    to: Option<Timestamp>,
-) -> Result<PricePreview, AppError> {
-    authorise(asker, Action::PreviewPriceBook, Target::Platform)?;
-    let mut tx = app.db.begin_person(&asker.scope()).await?;
-    let book = find(&mut tx, number).await?;
-    let now = store::clock(&mut tx).await?;
-    let this_month = month_start(now);
-    let to = to.unwrap_or(this_month).min(now);
-    let from = from.unwrap_or_else(|| last_month(to));
-    if from >= to || to - from > TimeDelta::days(PREVIEW_DAYS_MAX) {
-        let remedy = format!(
-            "a time before {}, by at most {PREVIEW_DAYS_MAX} days",
-            domain::time::format(to)
-        );
-        return Err(AppError::invalid(
-            "from",
-            domain::time::format(from),
-            remedy,
-        ));
-    }
-    let rows = store::price_books::compare(&mut tx, book.id, None, from, to).await?;
-    let code = store::prices::currency(&mut tx).await?;
-    tx.commit().await?;
-    let currency: Option<Currency> = code.and_then(|code| code.parse().ok());
-    let exact = |of: fn(&store::price_books::Compared) -> Decimal| -> Vec<Decimal> {
-        let amounts: Vec<Decimal> = rows.iter().map(of).collect();
-        round_lines(&amounts, SHOWN_DECIMALS)
-    };
-    let (befores, afters) = (exact(|row| row.now), exact(|row| row.then));
-    let money = |amount: Decimal| {
-        let currency = currency.clone()?;
-        Some(Money { amount, currency })
-    };
-    let items = rows
-        .iter()
-        .zip(&befores)
-        .zip(&afters)
-        .filter_map(|((row, now), then)| {
-            Some(PreviewItem {
-                team: row.team.clone(),
-                pool: row.pool.clone(),
-                now: money(*now)?,
-                then: money(*then)?,
-                unpriced_now: !row.unpriced_now.is_zero(),
-                unpriced_then: !row.unpriced_then.is_zero(),
-            })
-        });
-    Ok(PricePreview {
-        from,
-        to,
-        items: items.collect(),
-        now: money(befores.iter().sum()),
-        then: money(afters.iter().sum()),
-    })
-}
-
-/// The beginning of the last month that had begun before a time: of the first of one, the month before.
-fn last_month(to: Timestamp) -> Timestamp {
-    month_start(to - TimeDelta::microseconds(1))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use domain::FieldError;
-
-    #[test]
-    fn the_month_before_the_first_of_one_is_the_whole_month_before() {
-        let at = |text: &str| text.parse::<Timestamp>().expect("a time");
-        assert_eq!(
-            last_month(at("2026-03-01T00:00:00Z")),
-            at("2026-02-01T00:00:00Z")
-        );
-        assert_eq!(
-            last_month(at("2026-03-10T05:00:00Z")),
-            at("2026-03-01T00:00:00Z")
-        );
-    }
-
-    #[test]
-    fn a_draft_needs_a_reason_and_lines() {
-        let draft = |reason: &str| NewPriceBook {
-            reason: reason.to_owned(),
-            effective_from: Timestamp::default(),
-            prices: Vec::new(),
-            factors: Vec::new(),
-        };
-        for (reason, field) in [("", "reason"), ("dearer power", "prices")] {
-            let refused = check_frame(&draft(reason)).map_err(|error| match error {
-                AppError::Invalid(FieldError { field, .. }) => field,
-                other => other.to_string(),
-            });
-            assert_eq!(refused, Err(field.to_owned()));
-        }
-    }
 }

@@ -15,6 +15,8 @@ use super::authorise::{Action, Target, authorise};
 use super::jobs::rust_decimal_number;
 use super::lists::read_list;
 use super::{App, AppError, Asker, pools, teams};
+pub use crate::accounting::usage::month_start;
+
 use crate::accounting::capacity::{self, Shown};
 use crate::accounting::usage::{self, LINES_MAX, Report, ReportLine, Sum};
 use crate::store::ledger::{Grouping, Window};

@@ -22,11 +22,11 @@ use web::views::{
 use super::fault::encode;
 use super::visit::{Posted, Visit};
 use super::{Nothing, PageError, page, refusal};
-use crate::accounting::usage::month_start;
 use crate::app::authorise::{self, Action, Target, authorise};
 use crate::app::idempotency::Repeat;
 use crate::app::page::PageAsk;
 use crate::app::price_books::{self, FactorLine, NewPriceBook, PriceBook, PriceLine};
+use crate::app::usage::month_start;
 use crate::app::{App, AppError, billing_statements, periods, pools, reconciliations};
 use crate::front::fields::read_query;
 
