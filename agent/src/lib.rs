@@ -16,6 +16,7 @@ pub mod journal;
 pub mod points;
 pub mod run;
 pub mod supervise;
+pub mod terminal;
 
 mod checkpoints;
 mod checksum;

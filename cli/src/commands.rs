@@ -1,10 +1,13 @@
 //! The subcommands that speak to a server, one file per thing that people do.
 
+pub mod attach;
 pub mod bookings;
 pub mod change;
 pub mod classes;
 pub mod dry_run;
+pub mod exec;
 pub mod explain;
+pub mod forward;
 pub mod jobs;
 mod listed;
 pub mod login;
@@ -19,6 +22,7 @@ pub mod remedies;
 mod said;
 pub mod spec;
 pub mod submit;
+mod terminal;
 mod tried;
 mod versioned;
 pub mod windows;

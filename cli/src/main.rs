@@ -14,8 +14,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use commands::{
-    bookings, change, classes, explain, jobs, logs, nodes, platform, policy, pools, queue, quotas,
-    submit, windows,
+    attach, bookings, change, classes, exec, explain, forward, jobs, logs, nodes, platform, policy,
+    pools, queue, quotas, submit, windows,
 };
 use failure::Failure;
 
@@ -38,6 +38,9 @@ enum Command {
     Jobs(jobs::Jobs),
     Job(jobs::Job),
     Logs(logs::Logs),
+    Exec(exec::Exec),
+    Attach(attach::Attach),
+    Forward(forward::Forward),
     Cancel(jobs::Cancel),
     Change(change::Change),
     Explain(explain::Explain),
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match run(arguments.command) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Ended(status)) => ExitCode::from(status),
         Err(failure) => {
             eprintln!("allot: {}", foreign::plain_lines(&failure.to_string()));
             ExitCode::from(failure.status())
@@ -85,6 +89,9 @@ fn run(command: Command) -> Result<(), Failure> {
             Command::Jobs(c) => c.run().await,
             Command::Job(c) => c.run().await,
             Command::Logs(c) => c.run().await,
+            Command::Exec(c) => c.run().await,
+            Command::Attach(c) => c.run().await,
+            Command::Forward(c) => c.run().await,
             Command::Cancel(c) => c.run().await,
             Command::Change(c) => c.run().await,
             Command::Explain(c) => c.run().await,

@@ -20,6 +20,7 @@ mod models;
 mod refusals;
 mod replicas;
 mod samples;
+mod terminals;
 mod writer;
 
 use std::sync::Arc;

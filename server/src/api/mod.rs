@@ -34,6 +34,7 @@ pub mod problem;
 pub mod reply;
 pub mod teams;
 pub mod telemetry;
+pub mod terminals;
 pub mod usage;
 pub mod users;
 pub mod windows;
@@ -58,6 +59,7 @@ fn operations() -> OpenApiRouter<App> {
         .merge(evictions::routes())
         .merge(logs::routes())
         .merge(telemetry::routes())
+        .merge(terminals::routes())
         .merge(nodes::routes())
         .merge(usage::routes())
         .merge(planning::routes())

@@ -165,6 +165,9 @@ actions! {
     ListJobWaits "list_job_waits" Team(Viewer, SEE);
     ExplainJob "explain_job" Team(Viewer, SEE);
     GetJobLogs "get_job_logs" Team(Viewer, SEE_INSIDE);
+    ExecJob "exec_job" Work(ADMIN);
+    AttachJob "attach_job" Work(ADMIN);
+    ForwardJob "forward_job" Work(ADMIN);
     GetScenario "get_scenario" Platform(SEE_INSIDE);
     StreamEvents "stream_events" SignedIn;
 

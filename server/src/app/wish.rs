@@ -9,7 +9,7 @@ const VERBS: [(&str, &str); 4] = [
 ];
 
 /// Operations that are said in other words than their own.
-const OTHERWISE: [(&str, &str); 13] = [
+const OTHERWISE: [(&str, &str); 16] = [
     ("log_in", "sign in"),
     ("log_out", "sign out"),
     ("get_whoami", "read who you are"),
@@ -22,6 +22,9 @@ const OTHERWISE: [(&str, &str); 13] = [
     ("list_audit", "read the audit log"),
     ("diff_policy", "compare policies"),
     ("stream_events", "follow events"),
+    ("exec_job", "run a command beside a job"),
+    ("attach_job", "attach to a job"),
+    ("forward_job", "reach a port of a job"),
     ("send_form", "send this form"),
 ];
 
