@@ -76,6 +76,14 @@ bench_starts() {
     target/release/allotment-rig measure-fleet --agents "${AGENTS:-50}" --count "${COUNT:-200}" --burst "${BURST:-2000}"
 }
 
+# B11: samples of 4,000 devices, written and read over a durable database, beside plain COPY.
+bench_samples() {
+    need_postgres
+    cargo build --quiet --package rig
+    target/debug/allotment-rig with-postgres --durable \
+        env SQLX_OFFLINE=true cargo bench --quiet --package server --bench samples
+}
+
 # The idle agent with eight simulated devices: its memory, and its part of a core over SECONDS_LONG seconds.
 bench_agent() {
     need_postgres
@@ -93,9 +101,10 @@ bench() { # NAME
         b6) bench_day ;;
         b8) bench_submissions ;;
         b9) bench_starts ;;
+        b11) bench_samples ;;
         agent) bench_agent ;;
         engine) bench_engine ;;
-        all) bench_engine && bench_submissions && bench_starts && bench_agent ;;
-        *) fail "there is no benchmark $1; there are: b1 to b6, b8, b9, agent, engine (b1 to b6), all" ;;
+        all) bench_engine && bench_submissions && bench_starts && bench_samples && bench_agent ;;
+        *) fail "there is no benchmark $1; there are: b1 to b6, b8, b9, b11, agent, engine (b1 to b6), all" ;;
     esac
 }

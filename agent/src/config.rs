@@ -7,6 +7,7 @@ use std::time::Duration;
 use protocol::report::{TEXT_CHARS_MAX, WORK_ROOTS_MAX, kept_whole};
 use serde::Deserialize;
 
+use crate::containers::settings::Settings;
 use crate::gpus::cut::MigPolicy;
 use crate::gpus::policy::HealthPolicy;
 use crate::proc;
@@ -58,6 +59,12 @@ pub struct Config {
     pub logs_bytes_max: u64,
     /// For how many days logs are kept.
     pub logs_days_max: u32,
+    /// How much of what one job leaves in its output folder is kept, in bytes.
+    pub result_bytes_max: u64,
+    /// How much all results may take together; the oldest go first.
+    pub results_bytes_max: u64,
+    /// For how many days results are kept.
+    pub results_days_max: u32,
     /// How often GPUs are looked at, in seconds.
     pub inventory_seconds: u64,
     /// How often what devices do is sampled, in seconds.
@@ -107,6 +114,8 @@ pub struct Config {
     pub disk_bytes_min: u64,
     /// What is made of what devices show.
     pub health: HealthPolicy,
+    /// How jobs run as containers.
+    pub containers: Settings,
 }
 
 impl Default for Config {
@@ -127,6 +136,9 @@ impl Default for Config {
             log_bytes_max: 64 * 1024 * 1024,
             logs_bytes_max: 10 * 1024 * 1024 * 1024,
             logs_days_max: 14,
+            result_bytes_max: 1024 * 1024 * 1024,
+            results_bytes_max: 20 * 1024 * 1024 * 1024,
+            results_days_max: 14,
             inventory_seconds: 5,
             sample_seconds: 15,
             metrics_listen: None,
@@ -146,6 +158,7 @@ impl Default for Config {
             cgroup_parent: "allotment".to_owned(),
             disk_bytes_min: 256 * 1024 * 1024,
             health: HealthPolicy::default(),
+            containers: Settings::default(),
         }
     }
 }
@@ -198,6 +211,10 @@ impl Config {
         if let Some(root) = self.work_roots.iter().find(|root| !root.is_absolute()) {
             return refuse("work_roots", root.display().to_string(), "absolute paths");
         }
+        if let Some(address) = self.address.as_ref().filter(|text| !is_address(text)) {
+            let remedy = "an IP address or a host name, without a port";
+            return refuse("address", address.clone(), remedy);
+        }
         for (field, paths) in [
             ("device_files", self.device_files.as_slice()),
             ("dev_root", std::slice::from_ref(&self.dev_root)),
@@ -248,6 +265,7 @@ impl Config {
             return refuse("mps_memory_mib_max", mib, "0 or more");
         }
         self.health.check()?;
+        self.containers.check()?;
         match (&self.mig_layout, &self.mig_config) {
             (Some(path), None) => {
                 let remedy = "the name of a configuration in mig_config as well";
@@ -312,6 +330,24 @@ impl Config {
     }
 }
 
+/// Whether a text is an address by which other machines could reach this one: of IP, or a name as DNS has them.
+fn is_address(text: &str) -> bool {
+    const NAME_CHARS_MAX: usize = 253;
+    const LABEL_CHARS_MAX: usize = 63;
+    let label = |label: &str| {
+        (1..=LABEL_CHARS_MAX).contains(&label.len())
+            && label
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'-')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    // Digits and dots alone are an address of IP, or none.
+    let numbers = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    text.parse::<std::net::IpAddr>().is_ok()
+        || (!numbers && text.len() <= NAME_CHARS_MAX && text.split('.').all(label))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -330,6 +366,20 @@ mod tests {
     }
 
     #[test]
+    fn an_address_is_one_of_ip_or_a_name() {
+        for address in [
+            "10.0.0.7",
+            "fd00::7",
+            "gpu-07",
+            "gpu-07.rack3.example.org",
+            "7up",
+        ] {
+            let told = read(&format!("address = '{address}'")).expect(address);
+            assert_eq!(told.address.as_deref(), Some(address));
+        }
+    }
+
+    #[test]
     fn an_unknown_key_and_a_wrong_value_are_named() {
         let unknown = read("statedir = '/x'").expect_err("refused");
         let unknown = format!("{:#}", anyhow::Error::from(unknown));
@@ -340,6 +390,10 @@ mod tests {
         for (text, field) in [
             ("work_roots = ['data']", "work_roots"),
             (r#"work_roots = ["/a\nb"]"#, "work_roots"),
+            ("address = 'here, and there'", "address"),
+            ("address = 'gpu-07:8443'", "address"),
+            ("address = '10.0.0.300'", "address"),
+            ("address = ''", "address"),
             ("inventory_seconds = 0", "inventory_seconds"),
             ("sample_seconds = 61", "sample_seconds"),
             ("cgroup_parent = '../x'", "cgroup_parent"),

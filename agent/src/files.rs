@@ -5,6 +5,8 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, fallocate};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -41,6 +43,41 @@ pub fn claim_json<T: Serialize>(path: &Path, value: &T) -> io::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Takes room on the disk for what will be written to a file from `at` on, so that a disk that has filled since
+/// does not keep it from being written. The file looks as it is.
+pub fn reserve(file: &File, at: u64, bytes: u64) -> io::Result<()> {
+    let (at, bytes) = (offset(at)?, offset(bytes)?);
+    match fallocate(file, FallocateFlags::FALLOC_FL_KEEP_SIZE, at, bytes) {
+        // Some file systems take none ahead: what is written there finds room or does not.
+        Ok(()) | Err(Errno::EOPNOTSUPP) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn offset(bytes: u64) -> io::Result<i64> {
+    i64::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
+/// Makes a file of nothing but room for so many bytes.
+pub fn reserve_new(path: &Path, bytes: u64) -> io::Result<()> {
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)?;
+    reserve(&file, 0, bytes)
+}
+
+/// Replaces `path` by `value` as JSON, written where room was taken for it, which is gone then.
+pub fn write_json_in<T: Serialize>(room: &Path, path: &Path, value: &T) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).open(room)?;
+    file.write_all(&serde_json::to_vec(value)?)?;
+    file.sync_all()?;
+    fs::rename(room, path)?;
+    sync_parent(path)
 }
 
 fn write_aside<T: Serialize>(

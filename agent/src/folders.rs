@@ -81,6 +81,7 @@ impl Folders {
             ("journal", 0o700),
             ("runs", 0o700),
             ("logs", 0o700),
+            ("results", 0o700),
             ("jobs", 0o711),
         ] {
             let path = folders.state.join(name);
@@ -181,6 +182,11 @@ impl Folders {
         journal_of(&self.state)
     }
 
+    /// When jobs used images last.
+    pub fn images(&self) -> PathBuf {
+        self.state.join("images.json")
+    }
+
     /// The node's lease, as supervisors read it.
     pub fn lease(&self) -> PathBuf {
         self.state.join("runs/lease")
@@ -216,9 +222,24 @@ impl Folders {
         self.state.join("logs")
     }
 
-    /// The log of an assignment.
+    /// The folder of an assignment's log.
     pub fn log(&self, id: AssignmentId) -> PathBuf {
-        self.logs().join(format!("{id}.log"))
+        self.logs().join(id.to_string())
+    }
+
+    /// The folder into which a job puts what is to be kept of it.
+    pub fn output(&self, id: AssignmentId) -> PathBuf {
+        self.job(id).join("output")
+    }
+
+    /// The folder of all that jobs left.
+    pub fn all_results(&self) -> PathBuf {
+        self.state.join("results")
+    }
+
+    /// What an assignment left.
+    pub fn results(&self, id: AssignmentId) -> PathBuf {
+        self.all_results().join(id.to_string())
     }
 
     /// The folder of all checkpoints, without a link in its path.

@@ -11,7 +11,7 @@ use crate::gpus::Snapshot;
 use crate::gpus::cut::MigPolicy;
 use crate::mps;
 use crate::node::devices::sharing;
-use crate::node::{Node, RUNNERS};
+use crate::node::{self, Node, RUNNERS, containers};
 use crate::supervise::cgroup::Cgroups;
 
 /// Said on the node's page where jobs run as the agent's own user.
@@ -108,6 +108,7 @@ impl Machine {
             mps_across_teams: self.mps_across_teams,
             mig_static: self.mig_static,
             disk_full: None,
+            lacks: Vec::new(),
         }
     }
 }
@@ -119,7 +120,15 @@ pub fn inventory(node: &Node, machine: &Machine) -> wire::Inventory {
     let clock = node.clock_warning.borrow().clone();
     inventory.warnings.extend(clock);
     node.gate.tell(&mut inventory.devices);
+    node::layout::tell(node, &mut inventory.devices);
+    let lacking = node.walls.lacking(node.isolated);
+    inventory.lacks = lacking.iter().map(ToString::to_string).collect();
     inventory.disk_full = node.disk.full();
+    let runners = containers::runners(node).into_iter().map(str::to_owned);
+    inventory.runners = runners.collect();
+    inventory
+        .warnings
+        .extend(containers::warning(&node.containers));
     let gpus = node.gpus.borrow();
     let now = clock::boot_micros();
     for device in &mut inventory.devices {

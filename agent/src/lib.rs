@@ -7,6 +7,7 @@
 
 pub mod check;
 pub mod config;
+pub mod containers;
 pub mod enrol;
 pub mod folders;
 pub mod gpus;
@@ -25,10 +26,12 @@ mod connection;
 mod exporter;
 mod files;
 mod lease;
+mod logs;
 mod mps;
 mod node;
 mod proc;
 mod prune;
 mod removal;
+mod results;
 mod runs;
 mod telemetry;

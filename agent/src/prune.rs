@@ -1,4 +1,4 @@
-//! Keeps the logs within their bounds of age and size.
+//! Keeps what jobs wrote and left within its bounds of age and size.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,6 +8,7 @@ use domain::ids::AssignmentId;
 
 use crate::config::{Config, SECONDS_PER_DAY};
 use crate::folders::Folders;
+use crate::{logs, removal};
 
 /// How often logs are looked at.
 const LOOK: Duration = Duration::from_secs(600);
@@ -24,42 +25,63 @@ pub async fn run(config: Config, folders: Folders) {
     }
 }
 
-struct Log {
+/// What is left of a job: its log, or its results.
+struct Left {
     path: PathBuf,
     bytes: u64,
     written_at: SystemTime,
 }
 
-/// Removes logs that are too old, and the oldest of those that are too much. A log whose
-/// job is still here stays.
+/// Removes logs and results that are too old, and the oldest of those that are too much. What belongs to a
+/// job that is still here stays.
 fn prune(config: &Config, folders: &Folders) -> std::io::Result<()> {
-    let mut logs: Vec<Log> = fs::read_dir(folders.logs())?
-        .filter_map(|entry| log(&entry.ok()?.path(), folders))
+    prune_folder(
+        &folders.logs(),
+        folders,
+        config.logs_days_max,
+        config.logs_bytes_max,
+    )?;
+    prune_folder(
+        &folders.all_results(),
+        folders,
+        config.results_days_max,
+        config.results_bytes_max,
+    )
+}
+
+fn prune_folder(
+    folder: &Path,
+    folders: &Folders,
+    days_max: u32,
+    bytes_max: u64,
+) -> std::io::Result<()> {
+    let mut all: Vec<Left> = fs::read_dir(folder)?
+        .filter_map(|entry| left(&entry.ok()?.path(), folders))
         .collect();
-    logs.sort_by_key(|log| std::cmp::Reverse(log.written_at));
-    let age_max = Duration::from_secs(u64::from(config.logs_days_max) * SECONDS_PER_DAY);
+    all.sort_by_key(|left| std::cmp::Reverse(left.written_at));
+    let age_max = Duration::from_secs(u64::from(days_max) * SECONDS_PER_DAY);
     let mut kept_bytes: u64 = 0;
-    for log in logs {
-        let age = log.written_at.elapsed().unwrap_or_default();
-        if age > age_max || kept_bytes + log.bytes > config.logs_bytes_max {
-            fs::remove_file(&log.path)?;
+    for left in all {
+        let age = left.written_at.elapsed().unwrap_or_default();
+        if age > age_max || kept_bytes + left.bytes > bytes_max {
+            removal::remove(&left.path)?;
         } else {
-            kept_bytes += log.bytes;
+            kept_bytes += left.bytes;
         }
     }
     Ok(())
 }
 
-fn log(path: &Path, folders: &Folders) -> Option<Log> {
-    let id: AssignmentId = path.file_stem()?.to_str()?.parse().ok()?;
+fn left(path: &Path, folders: &Folders) -> Option<Left> {
+    let id: AssignmentId = path.file_name()?.to_str()?.parse().ok()?;
     if folders.run(id).exists() {
         return None;
     }
-    let found = path.metadata().ok()?;
-    Some(Log {
+    let (bytes, written_at) = logs::size(path).ok()?;
+    Some(Left {
         path: path.to_owned(),
-        bytes: found.len(),
-        written_at: found.modified().ok()?,
+        bytes,
+        written_at,
     })
 }
 
@@ -74,13 +96,14 @@ mod tests {
         let ids: Vec<AssignmentId> = (0..4).map(|_| AssignmentId::new()).collect();
         let now = SystemTime::now();
         for (at, id) in ids.iter().enumerate() {
-            fs::write(folders.log(*id), [0; 100]).expect("written");
-            let file = fs::File::options()
-                .write(true)
-                .open(folders.log(*id))
-                .expect("opened");
+            let segment = folders.log(*id).join("0.log");
+            fs::create_dir(folders.log(*id)).expect("made");
+            fs::write(&segment, [0; 100]).expect("written");
             let age = Duration::from_secs(3600 * (4 - at as u64));
-            file.set_modified(now - age).expect("dated");
+            for path in [segment, folders.log(*id)] {
+                let file = fs::File::open(path).expect("opened");
+                file.set_modified(now - age).expect("dated");
+            }
         }
         folders.run(ids[0]).create().expect("made");
         let config = Config {

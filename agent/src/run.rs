@@ -90,6 +90,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         let node = asked.upgrade();
         node.map_or_else(Vec::new, |node| node.teams_on(uuid))
     });
+    // Before anything is adopted or told: a job that waits here for its container is not to be refused.
+    let seen = node::containers::look(&config.containers, isolated).await;
+    node.containers.send_replace(seen);
     let adopted = node::recover(&node, rebooted).await?;
     tracing::info!(adopted = adopted.len(), rebooted, "agent started");
     tokio::spawn(node::devices::tidy(Arc::clone(&node), adopted.clone()));
@@ -97,6 +100,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     tokio::spawn(node::watch_memory(Arc::clone(&node)));
     tokio::spawn(node::watch_gate(Arc::clone(&node)));
     tokio::spawn(node::watch_disk(Arc::clone(&node)));
+    tokio::spawn(node::watch_containers(Arc::clone(&node)));
     tokio::spawn(node::watch_probes(Arc::clone(&node)));
     tokio::spawn(node::watch_samples(Arc::clone(&node)));
     if let Some(listener) = scraped {

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::containers::Container;
 use crate::files::{self, Durability};
 use crate::mps::control::Control;
 use crate::supervise::cgroup::{Cgroups, Limits};
@@ -48,6 +49,9 @@ pub struct Orders {
     /// How the daemon of MPS is spoken to by which it shares a device; `None` where it shares none so.
     #[serde(default)]
     pub sharing: Option<Control>,
+    /// Its container; `None` of a job that runs as a process.
+    #[serde(default)]
+    pub container: Option<Container>,
     /// Where its output goes.
     pub log: PathBuf,
     /// How much of its output is kept.
@@ -86,6 +90,18 @@ pub struct Started {
     pub start_ticks: u64,
     /// The same by the wall clock.
     pub at_micros: i64,
+    /// The image of its container; `None` of a process.
+    #[serde(default)]
+    pub image: Option<Image>,
+}
+
+/// The image that a container was made of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Image {
+    /// The runtime's id of it.
+    pub id: String,
+    /// What names it for good: its digest in a registry, or else its id.
+    pub digest: String,
 }
 
 /// A wish to end a run.
@@ -93,6 +109,13 @@ pub struct Started {
 pub struct Stop {
     /// Time between SIGTERM and SIGKILL, in milliseconds.
     pub grace_ms: i64,
+}
+
+/// What the job's owner is to find in its log. The supervisor alone writes to that.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Warning {
+    /// The line.
+    pub line: String,
 }
 
 /// Why a run was stopped that held too much of a device.
@@ -166,6 +189,11 @@ impl Refusal {
         }
     }
 }
+
+/// Room that is taken for how a run ends: figures and a sentence, many times over.
+const EXIT_BYTES: u64 = 16 * 1024;
+/// The file that is that room.
+const EXIT_ROOM: &str = "exit.room";
 
 /// How a run ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -244,6 +272,13 @@ impl RunFolder {
         Durability::Buffered
     );
     part!(stop, write_stop, Stop, "stop.json", Durability::Buffered);
+    part!(
+        warning,
+        write_warning,
+        Warning,
+        "warning.json",
+        Durability::Buffered
+    );
     part!(over, write_over, Over, "over.json", Durability::Buffered);
     // Not synced: after a power loss the attempt is lost with its node in any case.
     part!(exit, write_exit, Exit, "exit.json", Durability::Buffered);
@@ -258,6 +293,17 @@ impl RunFolder {
         let pid = i32::try_from(std::process::id()).map_err(io::Error::other)?;
         let start_ticks = proc::start_ticks(pid).ok_or(io::ErrorKind::NotFound)?;
         files::claim_json(&self.path.join("claim.json"), &Claim { pid, start_ticks })
+    }
+
+    /// Takes room for how it ends: its job may fill the disk.
+    pub fn reserve_exit(&self) -> io::Result<()> {
+        files::reserve_new(&self.path.join(EXIT_ROOM), EXIT_BYTES)
+    }
+
+    /// Writes how it ended where room was taken for that.
+    pub fn write_exit_in_its_room(&self, exit: &Exit) -> io::Result<()> {
+        let [room, path] = [EXIT_ROOM, "exit.json"].map(|name| self.path.join(name));
+        files::write_json_in(&room, &path, exit)
     }
 
     /// Claims it so that nothing starts in it; false where a supervisor was earlier.

@@ -1,7 +1,9 @@
 //! The subcommands that speak to a server, one file per thing that people do.
 
 pub mod attach;
+pub mod billing;
 pub mod bookings;
+pub mod budgets;
 pub mod change;
 pub mod classes;
 pub mod dry_run;
@@ -13,15 +15,19 @@ mod listed;
 pub mod login;
 pub mod logs;
 pub mod nodes;
+pub mod notices;
 pub mod platform;
 pub mod policy;
 pub mod pools;
+pub mod prices;
 pub mod queue;
 pub mod quotas;
 pub mod remedies;
+pub mod results;
 mod said;
 pub mod spec;
 pub mod submit;
+pub mod telemetry;
 mod terminal;
 mod tried;
 mod versioned;

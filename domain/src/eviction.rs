@@ -31,5 +31,7 @@ text_enum!(
         Drain = "drain",
         /// Its node was to be empty by now.
         DrainDeadline = "drain_deadline",
+        /// A budget of its team stops what is borrowed.
+        Budget = "budget",
     }
 );

@@ -79,6 +79,28 @@ id! {
     WindowId,
     /// A price of the price book.
     PriceId,
+    /// A budget.
+    BudgetId,
+    /// An address that notices are posted to.
+    WebhookId,
+    /// A key that a webhook's messages are signed with.
+    WebhookKeyId,
+    /// What somebody asked to hear of.
+    SubscriptionId,
+    /// A notice or report on its way to one address.
+    DeliveryId,
+    /// A report that is made by itself.
+    ScheduleId,
+    /// One report of a schedule, of one period.
+    ScheduleRunId,
+    /// A version of the price book.
+    PriceBookId,
+    /// A billing period.
+    BillingPeriodId,
+    /// What a closed period bills a team.
+    StatementId,
+    /// Capacity that a team pays for whether it uses it or not.
+    CommitmentId,
     /// A session or token.
     SessionId,
     /// A one-time token with which a machine enrols.

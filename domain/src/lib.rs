@@ -2,12 +2,14 @@
 
 mod text_enum;
 
+pub mod budget;
 pub mod elements;
 pub mod error;
 pub mod eviction;
 pub mod ids;
 pub mod money;
 pub mod name;
+pub mod notice;
 pub mod password;
 pub mod policy;
 pub mod quantity;
@@ -17,6 +19,7 @@ pub mod sharing;
 pub mod spec;
 pub mod state;
 pub mod time;
+pub mod wall;
 pub mod weekly;
 pub mod words;
 

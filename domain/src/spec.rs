@@ -1,6 +1,7 @@
 //! What a person asks for when submitting a job, and the checks that need no database.
 
 mod check;
+mod image;
 
 use std::collections::BTreeMap;
 

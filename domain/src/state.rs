@@ -5,12 +5,14 @@ mod assignment;
 mod attempt;
 mod job;
 mod node;
+mod period;
 
 pub use array::{ArrayIntent, ElementCounts};
 pub use assignment::AssignmentPhase;
 pub use attempt::{AttemptEnd, AttemptState};
 pub use job::JobState;
-pub use node::{DeviceHealth, NodeIntent, Reachability};
+pub use node::{DRAIN_SECONDS_MAX, DeviceHealth, NodeIntent, Reachability};
+pub use period::{PeriodState, PriceBookState};
 
 /// A step that a state machine does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

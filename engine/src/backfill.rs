@@ -12,7 +12,8 @@ mod kept;
 mod timeline;
 
 pub(crate) use beside::beside_slots;
-pub(crate) use ends::{NEVER, after, after_grace, end_from, end_of_running, soon};
+pub(crate) use ends::{NEVER, after, after_grace, end_from, end_of_running, once_left, soon};
+use ends::{OVERDUE, known_end, when};
 pub(crate) use kept::PausedTimeline;
 pub(crate) use timeline::{Reserved, Timeline};
 
@@ -26,15 +27,19 @@ pub(crate) struct Bounds {
     pub ends: usize,
     /// Placements that are tried one by one.
     pub probes: usize,
+    /// No start before this is asked for.
+    pub from: domain::Timestamp,
 }
 
 /// For a start that is kept: all ends, since a head that finds none holds nothing back.
 pub(crate) const KEPT: Bounds = Bounds {
     ends: usize::MAX,
     probes: 256,
+    from: OVERDUE,
 };
 /// For one that is only told, to each of many: who waits for more ends has other worries.
 pub(crate) const TOLD: Bounds = Bounds {
     ends: 200,
     probes: 16,
+    from: OVERDUE,
 };

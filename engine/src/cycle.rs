@@ -1,9 +1,11 @@
 //! One cycle, for each workload from harmless to harmful: kept room, starts, drains, room made by victims, growth, verdicts.
 
+mod again;
 mod begun;
 mod booked;
 mod coming;
 mod dead;
+mod even;
 mod firm;
 mod grow;
 mod higher;
@@ -13,6 +15,7 @@ mod reserve;
 mod slices;
 mod starts;
 mod stuck;
+mod told;
 mod trial;
 mod turn;
 mod victims;
@@ -58,8 +61,7 @@ pub(crate) fn starts(rows: Rows<'_>, workload: &str) -> bool {
     let index = Index::numbering(rows, 0);
     let mut cycle = Cycle::of(&index);
     cycle.cuts = true;
-    cycle.decide();
-    cycle.plan.start_of(workload).is_some()
+    cycle.decide().plan.start_of(workload).is_some()
 }
 
 /// All decisions from how things stand, without a word of what waits; and how things stood.
@@ -69,8 +71,7 @@ pub(crate) fn decided<'i, 'w>(
 ) -> (Plan, Ledger<'i, 'w>, Lasting<'i, 'w>) {
     let mut cycle = Cycle::over(ledger, lasting);
     cycle.cuts = true;
-    cycle.settle();
-    cycle.end()
+    cycle.settle().end()
 }
 
 /// Of a line so much of which was given room that looking it up one by one is dearer than looking at
@@ -95,6 +96,8 @@ pub(crate) struct Cycle<'i, 'w> {
     startless: FxHashSet<(usize, usize, usize, Option<i64>)>,
     /// Expected starts that are known, by pool, team, shape and length.
     told: FxHashMap<(usize, usize, usize, Option<i64>), Option<Timestamp>>,
+    /// The same of those in front, by pool, where no starts are kept.
+    told_in_line: Vec<told::ToldStarts>,
     /// The first ends of work in a pool, and which work ends then.
     pub ends: Vec<Option<Ends>>,
     /// When limits will let work start, by pool, team and shape.
@@ -123,6 +126,10 @@ pub(crate) struct Cycle<'i, 'w> {
     firm: FxHashSet<(usize, usize)>,
     /// Higher work of teams that had no room before lower work: while work only starts, it has none later.
     unserved: FxHashSet<usize>,
+    /// Work that started, and work that would take its room, had it none itself in the end.
+    met: Vec<again::Rivals>,
+    /// Work, and who is to be served before it: it would leave for that a cycle later.
+    first: FxHashSet<(usize, usize)>,
     /// Teams that lost something to others, of whom limits may let more start since.
     lost: Vec<usize>,
     /// Whether the rest of a line is passed over once nothing of it can start: nobody asks for
@@ -186,6 +193,11 @@ impl<'i, 'w> Cycle<'i, 'w> {
             bookings,
             startless: FxHashSet::default(),
             told: FxHashMap::default(),
+            told_in_line: index
+                .pools
+                .iter()
+                .map(|_| told::ToldStarts::default())
+                .collect(),
             ends: vec![None; index.pools.len()],
             limited: FxHashMap::default(),
             protected: FxHashMap::default(),
@@ -199,6 +211,8 @@ impl<'i, 'w> Cycle<'i, 'w> {
             engaged: Vec::new(),
             firm: FxHashSet::default(),
             unserved: FxHashSet::default(),
+            met: Vec::new(),
+            first: FxHashSet::default(),
             lost: Vec::new(),
             cuts: false,
             cut: vec![false; index.pools.len()],
@@ -222,10 +236,10 @@ impl<'i, 'w> Cycle<'i, 'w> {
         }
     }
 
-    pub fn run(mut self) -> Plan {
-        self.settle();
-        self.explain();
-        self.plan
+    pub fn run(self) -> Plan {
+        let mut settled = self.settle();
+        settled.explain();
+        settled.plan
     }
 
     /// Verdicts on what waits.
@@ -246,14 +260,15 @@ impl<'i, 'w> Cycle<'i, 'w> {
     }
 
     /// All decisions, with what follows from them.
-    pub fn settle(&mut self) {
-        self.decide();
-        self.plan.slice_changes = slices::of(self.index, &self.plan);
-        self.plan.shares = shares::all(self);
+    pub fn settle(self) -> Self {
+        let mut decided = self.decide();
+        decided.plan.slice_changes = slices::of(decided.index, &decided.plan);
+        decided.plan.shares = shares::all(&decided);
+        decided
     }
 
-    /// All decisions, without what is said about them.
-    pub fn decide(&mut self) {
+    /// All decisions by what is known of who is to be served first.
+    fn decide_once(&mut self) {
         self.keep_room();
         self.in_pools(Self::start_in);
         if !self.alone() {

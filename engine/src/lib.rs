@@ -33,7 +33,7 @@ pub mod world;
 pub use cycle::{decide, plan};
 pub use dry_run::{DryRun, dry_run, dry_runs};
 pub use explain::explain;
-pub use mig::slices_at;
+pub use mig::{alike, slices_at};
 pub use planner::{Left, Planner};
 pub use shares::fair_shares;
 pub use shelf::Shelf;

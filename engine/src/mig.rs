@@ -7,6 +7,7 @@ mod reach;
 #[cfg(test)]
 mod tests;
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::OnceLock;
@@ -330,6 +331,58 @@ pub(crate) fn lay_out(model: &str, instances: &[MigInstance]) -> Result<Vec<Slic
         placed.push(slice);
     }
     Ok(placed)
+}
+
+/// Places beside one another for one instance of each of these profiles, by whatever names a driver calls them, the
+/// largest first; none where they do not fit. At most eight lie on a device, so that this ends soon.
+pub(crate) fn arrange(model_name: &str, names: &[String]) -> Option<Vec<Slice>> {
+    if names.len() > SLICES_MAX {
+        return None;
+    }
+    let of_name = |name: &String| profile(model_name, alike(model_name, name, None)?);
+    let mut wanted: Vec<&'static Profile> = names.iter().map(of_name).collect::<Option<_>>()?;
+    wanted.sort_by_key(|profile| Reverse(profile.size));
+    let mut placed = Vec::with_capacity(wanted.len());
+    arrange_rest(&wanted, Cut::default(), &mut placed).then_some(placed)
+}
+
+fn arrange_rest(left: &[&'static Profile], cut: Cut, placed: &mut Vec<Slice>) -> bool {
+    let Some((first, rest)) = left.split_first() else {
+        return true;
+    };
+    for slice in first.places().filter(|slice| cut.admits(*slice)) {
+        placed.push(slice);
+        if arrange_rest(rest, cut.with(slice), placed) {
+            return true;
+        }
+        placed.pop();
+    }
+    false
+}
+
+/// The table's name of the profile that a driver may call otherwise, as boards of GB200 do: the one of that name,
+/// or else the one with as many compute slices, the same engines and the nearest memory, and of that size where
+/// it is known.
+pub fn alike(model_name: &str, name: &str, size: Option<u32>) -> Option<&'static str> {
+    let table = model(model_name)?;
+    let sized = |profile: &&Profile| size.is_none_or(|size| profile.size == size);
+    if let Some(same) = table.profiles.get(name).filter(sized) {
+        return Some(&same.name);
+    }
+    let (compute, memory, engines) = named(name)?;
+    let others = table.profiles.values().filter(sized).filter_map(|profile| {
+        let told = named(&profile.name)?;
+        (told.0 == compute && told.2 == engines).then_some((told.1.abs_diff(memory), profile))
+    });
+    let nearest = others.min_by_key(|(far, profile)| (*far, profile.size));
+    nearest.map(|(_, profile)| profile.name.as_str())
+}
+
+/// The compute slices, the GiB and the engines that a profile's name tells.
+fn named(name: &str) -> Option<(u32, u32, &str)> {
+    let (compute, rest) = name.split_once("g.")?;
+    let (memory, engines) = rest.split_once("gb")?;
+    Some((compute.parse().ok()?, memory.parse().ok()?, engines))
 }
 
 /// The memory slices from `start` on, as bits; no model has more than 64.

@@ -229,8 +229,7 @@ impl<'w> Planner<'w> {
     /// What [`plan`](crate::plan()) decides for the world as it is, verdicts and all.
     pub fn plan(&mut self) -> Plan {
         self.cycle(|ledger, lasting| {
-            let mut cycle = Cycle::over(ledger, lasting);
-            cycle.settle();
+            let mut cycle = Cycle::over(ledger, lasting).settle();
             cycle.explain();
             cycle.end()
         })

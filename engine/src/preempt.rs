@@ -21,7 +21,7 @@ use std::rc::Rc;
 
 use domain::Timestamp;
 
-use crate::index::{DEVICE, Index};
+use crate::index::{Amount, DEVICE, Index};
 use crate::ledger::{Ledger, Slot, Standing};
 use crate::plan::Reason;
 use crate::world::NodeState;
@@ -115,6 +115,16 @@ impl Stake {
     fn cost(&self, now: Timestamp) -> i128 {
         self.lost_milli(now) + i128::from(self.milli) * i128::from(self.restart_seconds)
     }
+}
+
+/// What a workload's team holds by running work that may be preempted and is of lower priority.
+pub(crate) fn lower_held(ledger: &mut Ledger<'_, '_>, work: usize, pool: usize) -> Amount {
+    let herd = Herd::of(ledger, pool);
+    let facts = &ledger.index.works[work];
+    let members = herd.team(facts.team).iter();
+    let lower = members.take_while(|member| member.priority < facts.priority);
+    let slots = lower.flat_map(|member| ledger.slots(member.work));
+    slots.map(|slot| slot.amount).sum()
 }
 
 /// Work that would be lost, in whole GPU-seconds.

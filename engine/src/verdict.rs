@@ -301,10 +301,23 @@ fn judge(cycle: &mut Cycle<'_, '_>, work: usize, pool: usize, head: bool) -> Ver
             code: Code::PreemptionNotAllowed,
         };
     }
-    if has_place(cycle, query.sight(Sight::Now)) {
+    if has_place(cycle, query.sight(Sight::Now)) && keeps_room(cycle, pool) {
         return here(Code::HeldForReservation);
     }
     here(Code::InsufficientCapacity)
+}
+
+/// Whether room in a pool is kept for work that waits: where a mover goes nothing is reserved.
+fn keeps_room(cycle: &Cycle<'_, '_>, pool: usize) -> bool {
+    let index = cycle.index;
+    let mut kept = cycle.plan.nominations.iter();
+    kept.any(|kept| {
+        let node = kept
+            .placement
+            .first()
+            .and_then(|place| index.node(&place.node));
+        node.is_some_and(|node| index.nodes[node].pool == pool)
+    })
 }
 
 /// A pool as what binds.

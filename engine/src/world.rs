@@ -13,7 +13,7 @@ pub use domain::policy::{
     Backfill, Charge, MigMode, PoolPolicy, PoolState, PreemptionPolicy, Reclaim, Strategy,
     WithinTeam,
 };
-pub use node::{MigInstance, Node, NodeState};
+pub use node::{Laid, MigInstance, Node, NodeState};
 pub use pool::Pool;
 pub use workload::{Nominated, Placed, PlacedDevice, Workload, WorkloadState};
 

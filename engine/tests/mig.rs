@@ -6,7 +6,7 @@ use domain::spec::WorkloadKind;
 use engine::plan::{Plan, SliceChange};
 use engine::rig::{Rig, before, cut, eager, running_on_slices, shared, slices};
 use engine::world::{
-    MigInstance, MigMode, Node, NodeState, Pool, Quota, Team, Workload, WorkloadState,
+    Laid, MigInstance, MigMode, Node, NodeState, Pool, Quota, Team, Workload, WorkloadState,
 };
 
 const ONE: &str = "1g.10gb";
@@ -433,4 +433,48 @@ fn a_node_whose_disk_is_full_takes_nothing_new_and_is_counted() {
         "{}",
         waiting.message
     );
+}
+
+#[test]
+fn a_device_that_a_layout_is_to_cut_is_given_out_as_it_will_be_and_not_before() {
+    let laid = |will: &[(u32, Laid)]| {
+        let mut node = cut(node(2), 1, &["3g.40gb@4"]);
+        node.mig_static = true;
+        node.mig_layout = will.iter().cloned().collect();
+        rig().node(node)
+    };
+    let into = |profiles: &[&str]| Laid::Into(profiles.iter().map(ToString::to_string).collect());
+    let whole = || Workload::waiting("new", "t", 1, before(10));
+    // The first device is whole, and will be cut.
+    let base = || laid(&[(0, into(&["2g.20gb", "1g.10gb", "4g.40gb"]))]);
+    assert_eq!(base().work(job(TWO)).plan().starts.len(), 0);
+    assert_eq!(
+        verdict(&base().work(job(TWO))).0,
+        "fragmented",
+        "it waits for that"
+    );
+    assert_eq!(
+        verdict(&base().work(whole())).0,
+        "never_fits",
+        "no device will be whole"
+    );
+    assert_eq!(
+        base().work(job(THREE)).plan().starts.len(),
+        1,
+        "what is cut is given out"
+    );
+    // The second is cut, and will be whole.
+    let base = || laid(&[(1, Laid::Whole)]);
+    assert_eq!(base().work(job(THREE)).plan().starts.len(), 0);
+    assert_eq!(verdict(&base().work(job(THREE))).0, "never_fits");
+    assert_eq!(base().work(whole()).place("new"), "n1:0");
+    let two = Workload::waiting("new", "t", 2, before(10));
+    assert_eq!(
+        verdict(&base().work(two)).0,
+        "insufficient_capacity",
+        "both will be whole"
+    );
+    // Three instances of four slices have no place on a device, as its agent finds too.
+    let unfit = laid(&[(0, into(&["3g.40gb", "3g.40gb", "2g.20gb"]))]).work(job(TWO));
+    assert_eq!(verdict(&unfit).0, "no_such_hardware");
 }

@@ -12,7 +12,10 @@ pub mod wire {
 /// The generated types of what replicas ask of one another.
 #[allow(missing_docs, clippy::all, clippy::pedantic, unused_qualifications)]
 pub mod replicas {
-    include!(concat!(env!("OUT_DIR"), "/between/allotment.replicas.v1.rs"));
+    include!(concat!(
+        env!("OUT_DIR"),
+        "/between/allotment.replicas.v1.rs"
+    ));
 }
 
 pub mod desired;

@@ -20,6 +20,33 @@ pub struct MigSlice {
     pub size: u32,
 }
 
+/// How a layout will have a device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layout {
+    /// Whether it will be cut; else it will be whole.
+    pub mig: bool,
+    /// The profile of each instance, as the layout names it.
+    pub profiles: Vec<String>,
+}
+
+impl Layout {
+    pub(crate) fn check(layout: wire::Layout) -> Result<Self, Malformed> {
+        let wire::Layout { mig, profiles } = layout;
+        if profiles.len() > SLICES_MAX as usize || (!mig && !profiles.is_empty()) {
+            return Err(Malformed::invalid("device.layout", profiles.len()));
+        }
+        match profiles.iter().find(|profile| !plain(profile)) {
+            Some(wrong) => Err(Malformed::invalid("device.layout", wrong)),
+            None => Ok(Self { mig, profiles }),
+        }
+    }
+}
+
+fn plain(profile: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'+' | b'-');
+    (1..=PROFILE_CHARS_MAX).contains(&profile.len()) && profile.bytes().all(plain)
+}
+
 impl MigSlice {
     /// Whether two instances share a memory slice.
     pub fn overlaps(&self, other: &Self) -> bool {
@@ -37,11 +64,7 @@ impl TryFrom<wire::MigSlice> for MigSlice {
     type Error = Malformed;
 
     fn try_from(wire: wire::MigSlice) -> Result<Self, Malformed> {
-        let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'+' | b'-');
-        if wire.profile.is_empty()
-            || wire.profile.len() > PROFILE_CHARS_MAX
-            || !wire.profile.bytes().all(plain)
-        {
+        if !plain(&wire.profile) {
             return Err(Malformed::invalid("mig.profile", &wire.profile));
         }
         let fits = wire.start < SLICES_MAX && (1..=SLICES_MAX - wire.start).contains(&wire.size);
@@ -116,5 +139,20 @@ mod tests {
         let read = |start, size| MigSlice::try_from(slice("x", start, size)).expect("a slice");
         assert!(read(0, 4).overlaps(&read(3, 1)));
         assert!(!read(0, 4).overlaps(&read(4, 4)));
+    }
+
+    #[test]
+    fn a_layout_has_as_many_profiles_as_a_device_has_slices_and_none_where_it_is_whole() {
+        let read = |mig: bool, profiles: &[&str]| {
+            Layout::check(wire::Layout {
+                mig,
+                profiles: profiles.iter().map(ToString::to_string).collect(),
+            })
+        };
+        assert!(read(true, &["3g.40gb", "4g.40gb"]).is_ok());
+        assert!(read(true, &[]).is_ok() && read(false, &[]).is_ok());
+        assert!(read(false, &["3g.40gb"]).is_err());
+        assert!(read(true, &["1g.10gb"; 9]).is_err());
+        assert!(read(true, &["1g 10gb"]).is_err() && read(true, &[""]).is_err());
     }
 }

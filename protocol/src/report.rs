@@ -9,10 +9,11 @@ use domain::ids::{AssignmentId, AttemptId, IncarnationId, JournalId};
 use domain::sharing::SharingMode;
 use domain::spec::Runner;
 use domain::state::{AssignmentPhase, DeviceHealth};
+use domain::wall::Wall;
 use serde::{Deserialize, Serialize};
 
 use crate::fields::{amount, bounded, count, known, parsed, text, uuid};
-use crate::mig::{self, MigSlice};
+use crate::mig::{self, Layout, MigSlice};
 use crate::samples::{self, DeviceSample};
 use crate::{Malformed, wire};
 
@@ -35,8 +36,8 @@ pub const WORK_ROOTS_MAX: usize = 32;
 pub enum Message {
     /// First, once.
     Hello(Box<Hello>),
-    /// A heartbeat with its number.
-    Heartbeat(u64),
+    /// A heartbeat.
+    Heartbeat(Heartbeat),
     /// The machine changed.
     Inventory(Box<Inventory>),
     /// Things that happened, in order.
@@ -45,6 +46,15 @@ pub enum Message {
     LogChunk(LogChunk),
     /// What devices did.
     Samples(Vec<DeviceSample>),
+}
+
+/// A sign of life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// Its number in its connection.
+    pub number: u64,
+    /// When it was sent by the node's wall clock; nothing where that is not told.
+    pub at_micros: Option<i64>,
 }
 
 /// What a node says when its stream begins.
@@ -130,6 +140,8 @@ pub struct Inventory {
     pub mig_static: bool,
     /// That its disk is full.
     pub disk_full: Option<DiskFull>,
+    /// The walls between jobs that it lacks, each once.
+    pub lacks: Vec<Wall>,
 }
 
 /// What is free on a disk that is full.
@@ -168,6 +180,8 @@ pub struct Device {
     pub failed_for_micros: Option<i64>,
     /// Its instances by start, while it is in MIG mode.
     pub mig: Option<Vec<MigSlice>>,
+    /// How its node is about to cut it by a layout, until it has.
+    pub layout: Option<Layout>,
 }
 
 /// Something that happened to a device.
@@ -228,7 +242,10 @@ impl Message {
         Ok(
             match received.message.ok_or(Malformed::Missing("message"))? {
                 Wire::Hello(hello) => Self::Hello(Box::new(Hello::check(hello)?)),
-                Wire::Heartbeat(heartbeat) => Self::Heartbeat(heartbeat.number),
+                Wire::Heartbeat(heartbeat) => Self::Heartbeat(Heartbeat {
+                    number: heartbeat.number,
+                    at_micros: Some(heartbeat.at_micros).filter(|at| *at > 0),
+                }),
                 Wire::Inventory(inventory) => {
                     Self::Inventory(Box::new(Inventory::check(inventory)?))
                 }
@@ -337,6 +354,7 @@ impl Inventory {
             mps_across_teams: inventory.mps_across_teams,
             mig_static: inventory.mig_static,
             disk_full: inventory.disk_full.map(DiskFull::check).transpose()?,
+            lacks: known(&inventory.lacks),
         })
     }
 }
@@ -377,6 +395,7 @@ impl Device {
                 micros => micros,
             },
             mig: device.mig.map(mig::check).transpose()?,
+            layout: device.layout.map(Layout::check).transpose()?,
         })
     }
 }

@@ -28,6 +28,8 @@ pub struct Reach {
     pub address: String,
     /// The network namespace that it runs in.
     pub namespace: Option<String>,
+    /// What stands at the end of its settings.
+    pub settings: String,
     /// The folder of checkpoints that it shares with other agents.
     pub shared_checkpoints: Option<PathBuf>,
 }
@@ -111,6 +113,7 @@ impl Agent {
                 agent.write_machine(&text)?;
             }
         }
+        lines.push(agent.reach.settings.clone());
         who::write_private(&agent.config, &(lines.join("\n") + "\n"))?;
         Ok(agent)
     }

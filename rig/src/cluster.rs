@@ -50,6 +50,8 @@ pub struct Options {
     pub proxied: bool,
     /// Whether all agents keep checkpoints in one folder, as on a shared file system.
     pub checkpoints_shared: bool,
+    /// What stands at the end of each agent's settings.
+    pub agent_settings: String,
     /// Whether the state folder is removed at the end.
     pub scratch: bool,
     /// Says what goes on.
@@ -88,6 +90,7 @@ impl Options {
             durable: false,
             proxied: false,
             checkpoints_shared: false,
+            agent_settings: String::new(),
             scratch: true,
             stages: Stages::quiet(),
         })

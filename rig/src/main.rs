@@ -32,6 +32,9 @@ enum Command {
     Down,
     /// Runs a command beside a private PostgreSQL, named to it by DATABASE_URL.
     WithPostgres {
+        /// Flush what is committed to the disk, as a product does.
+        #[arg(long)]
+        durable: bool,
         /// The command.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
@@ -142,7 +145,9 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Down => runtime
             .block_on(up::down(&checkout))
             .map(|()| ExitCode::SUCCESS),
-        Command::WithPostgres { command } => runtime.block_on(with_postgres(&command)),
+        Command::WithPostgres { durable, command } => {
+            runtime.block_on(with_postgres(durable, &command))
+        }
         Command::MeasureFleet {
             agents,
             count,
@@ -233,14 +238,14 @@ fn milliseconds(time: Duration) -> f64 {
 
 /// Tests make databases of their own and connect as every role without a password: the
 /// socket's folder keeps others out.
-async fn with_postgres(words: &[String]) -> anyhow::Result<ExitCode> {
+async fn with_postgres(durable: bool, words: &[String]) -> anyhow::Result<ExitCode> {
     let state = PathBuf::from(format!("/tmp/allotment-pg-{}", std::process::id()));
     let tools = rig::paths::checkout_of_build().join(".allotment/tools");
     let paths = Paths::at(&state, tools)?;
     who::make_folder(&paths.state, who::PASSABLE)?;
     who::make_folder(&paths.logs(), who::PRIVATE)?;
     let setup = Setup {
-        durable: false,
+        durable,
         passwords: false,
     };
     let mut postgres = Postgres::start(&paths, &Passwords::random(), setup).await?;

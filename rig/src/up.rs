@@ -79,6 +79,7 @@ pub async fn run(up: &Up, ready: impl FnOnce() -> anyhow::Result<()>) -> anyhow:
         durable: true,
         proxied: false,
         checkpoints_shared: false,
+        agent_settings: String::new(),
         scratch: false,
         stages,
     };

@@ -9,8 +9,10 @@ use domain::weekly::Zone;
 use serde::{Deserialize, Deserializer};
 
 mod check;
+pub mod outbound;
 mod proxies;
 
+pub use outbound::{Mail, MailSecurity, Webhooks};
 pub use proxies::{Network, Proxies, ProxyHeader};
 
 /// Everything that `allotment-server` can be told.
@@ -43,6 +45,12 @@ pub struct Config {
     /// What is the organisation's own.
     #[serde(default)]
     pub organisation: Organisation,
+    /// The server that takes e-mail.
+    #[serde(default)]
+    pub mail: Mail,
+    /// What webhooks may reach.
+    #[serde(default)]
+    pub webhooks: Webhooks,
     /// First Unix user id of the teams' ranges; a team's is this plus its slot times 1,000.
     #[serde(default = "default_unix_base")]
     pub unix_user_base: u32,

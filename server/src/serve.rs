@@ -42,6 +42,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let app = App::new(db, config);
     let over = CancellationToken::new();
     let mut loops = JoinSet::new();
+    let senders = background::outbox::Senders::new(&app)?;
 
     let http = listen(app.config.listen.http).await?;
     let scrape = listen(app.config.listen.metrics).await?;
@@ -58,6 +59,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     loops.spawn(feed::listen(app.clone(), over.clone()));
     loops.spawn(feed::relay(app.clone(), over.clone()));
     loops.spawn(background::run(app.clone(), over.clone()));
+    loops.spawn(background::outbox::run(app.clone(), senders, over.clone()));
 
     let limits = Limits::of(&app.config.timers);
     let scraped = metrics::router(app.clone(), recorder);

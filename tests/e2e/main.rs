@@ -6,9 +6,12 @@
 
 mod arrays;
 mod command_line;
+mod containers;
+mod drains;
 mod elastic;
 mod evictions;
 mod faults;
+mod golden_month;
 mod health;
 mod many_jobs;
 mod moments;

@@ -176,6 +176,7 @@ async fn a_second_machine_joins_and_recovers_from_a_partition_across_its_renewal
             scene.cluster.servers[0].addresses().agents.port()
         ),
         address: space.inner.clone(),
+        settings: String::new(),
         namespace: Some(space.name.clone()),
         shared_checkpoints: None,
     };

@@ -69,7 +69,7 @@ async fn gone(pid: &str) {
     .unwrap();
 }
 
-async fn port_of(member: &rig::Api, job: &str) -> String {
+async fn port_of(member: &rig::api::Api, job: &str) -> String {
     let path = format!("/jobs/{job}/logs");
     rig::wait::until("the job tells its port", START_BOUND, || async {
         let log = member.text(&path).await?;

@@ -60,6 +60,8 @@ pub enum Section {
     Teams,
     /// Quotas and the other policies.
     Policies,
+    /// The price book, billing periods and what they bill.
+    Billing,
     /// The users of the platform.
     Users,
     /// None, as for an error.

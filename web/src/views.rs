@@ -2,8 +2,11 @@
 
 mod array;
 mod beyond;
+mod billing;
 mod bookings;
+mod budgets;
 mod classes;
+mod device;
 mod effect;
 mod elements;
 mod ending;
@@ -33,10 +36,17 @@ mod windows;
 
 pub use array::ArrayView;
 pub use beyond::BeyondQuota;
+pub use billing::{
+    BillingView, DayRow, FactorRow, PeriodRow, PriceBookRow, PriceBooksView, PriceForm,
+    PricePreview, PriceRow, ReconciledRow, ReconciliationView, StatementLine, StatementRow,
+    StatementView, StatementsView,
+};
 pub use bookings::{
     BookingConflict, BookingForm, BookingRow, BookingsView, CalendarCell, CalendarDay, CalendarWeek,
 };
+pub use budgets::{BudgetRow, BudgetsView};
 pub use classes::{ClassForm, ClassRow, ClassesView};
+pub use device::{DeviceSums, DeviceView, DeviceWindow};
 pub use effect::{Effect, EffectConflicts, EffectCut, EffectJob, EffectShare, Fate};
 pub use elements::DryRunElements;
 pub use ending::Ending;
@@ -47,7 +57,9 @@ pub use job::{
     AttemptRow, CostLine, JobActions, JobChange, JobView, LogChoice, LogPanel, PlacedWorker,
 };
 pub use jobs::{JobRow, JobsFilter, JobsView, Unfolding};
-pub use node::{Leaving, NodeAction, NodeDevice, NodeFinding, NodeNote, NodeView, NodeWork};
+pub use node::{
+    Laying, Leaving, NodeAction, NodeDevice, NodeFinding, NodeNote, NodeView, NodeWork,
+};
 pub use policies::{
     ChangeRow, ChangedKey, Changes, ChangesView, GoingBack, PolicySave, PolicyTab, PolicyTabs,
     PolicyWarning, policy_word,

@@ -10,7 +10,7 @@ use super::devices::in_time;
 use super::{Finding, Need, State};
 use crate::config::Config;
 use crate::gpus::fit::{Fit, fit};
-use crate::gpus::layout::{Layout, Wish};
+use crate::gpus::layout::{Layout, Wish, words_on_absent};
 use crate::gpus::{Gpu, Reading, nvml};
 
 /// A line for each device that answers and that the layout cuts; none where no layout is named.
@@ -19,19 +19,23 @@ pub(super) fn layout(config: &Config, reading: &Reading) -> Vec<Finding> {
     let Ok(Some(layout)) = Layout::of(config) else {
         return Vec::new();
     };
+    let places: Vec<u32> = reading.gpus.iter().map(|gpu| gpu.index).collect();
+    let absent = words_on_absent(&layout.absent(&places)).map(|words| {
+        let remedy = "name devices that are there, or all: what is not there is not cut";
+        Finding::ok("layout", Need::Optional, words).but(State::Warning, remedy)
+    });
     let answering = reading.gpus.iter();
     let answering = answering.filter(|gpu| !reading.silent.contains(&gpu.index));
-    answering
-        .filter_map(|gpu| {
-            let cuttable = reading.mig.contains_key(&gpu.uuid);
-            let (library, layout, gpu) = (config.nvml_library.clone(), layout.clone(), gpu.clone());
-            let what = format!("layout {}", gpu.index);
-            in_time(move || of_device(library, &layout, &gpu, cuttable)).unwrap_or_else(|words| {
-                let remedy = "look for Xid errors in the kernel's log (`dmesg`)";
-                Some(Finding::ok(what, Need::Optional, words).but(State::Warning, remedy))
-            })
+    let each = answering.filter_map(|gpu| {
+        let cuttable = reading.mig.contains_key(&gpu.uuid);
+        let (library, layout, gpu) = (config.nvml_library.clone(), layout.clone(), gpu.clone());
+        let what = format!("layout {}", gpu.index);
+        in_time(move || of_device(library, &layout, &gpu, cuttable)).unwrap_or_else(|words| {
+            let remedy = "look for Xid errors in the kernel's log (`dmesg`)";
+            Some(Finding::ok(what, Need::Optional, words).but(State::Warning, remedy))
         })
-        .collect()
+    });
+    absent.into_iter().chain(each).collect()
 }
 
 fn of_device(

@@ -1,6 +1,5 @@
 //! The machine without its devices: rights, kernel, clock, folders, disk, control groups, runtimes.
 
-use std::env;
 use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -23,11 +22,6 @@ const KERNEL_KILLS_GROUPS: (u32, u32) = (5, 14);
 /// which no job starts.
 const ROOM_TIMES: u64 = 16;
 const BYTES_PER_MIB: u64 = 1024 * 1024;
-/// Programs that run images; the first that is there is told.
-const RUNTIMES: [&str; 4] = ["podman", "docker", "nerdctl", "apptainer"];
-/// Where programs lie when nobody says so.
-const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
 pub(super) fn look(config: &Config) -> Vec<Finding> {
     let root = nix::unistd::geteuid().is_root();
     let release = nix::sys::utsname::uname()
@@ -41,7 +35,7 @@ pub(super) fn look(config: &Config) -> Vec<Finding> {
         state_folder(&config.state_dir),
         disk(config),
         control_groups(config),
-        container_runtime(&env::var("PATH").unwrap_or_else(|_| SEARCH_PATH.to_owned())),
+        super::runtime::container_runtime(config, root),
     ]
 }
 
@@ -279,24 +273,6 @@ fn bounds(found: Finding, pids: bool, devices: bool) -> Finding {
         (true, false) => found.but(
             State::Warning,
             "run the agent as root and mount the devices controller (version 1), or use a kernel that asks programs about devices (version 2): without that a job is not kept from other jobs' device files",
-        ),
-    }
-}
-
-fn container_runtime(search: &str) -> Finding {
-    let found = |seen: String| Finding::ok("container runtime", Need::Optional, seen);
-    let there = RUNTIMES.iter().find_map(|name| {
-        let mut folders = search.split(':').map(Path::new);
-        folders.find_map(|folder| Some(folder.join(name)).filter(|path| path.is_file()))
-    });
-    match there {
-        Some(path) => found(format!(
-            "{}; this agent runs jobs as processes and starts no images by itself",
-            path.display()
-        )),
-        None => found("none; jobs run as processes, which need none".to_owned()).but(
-            State::Missing,
-            "install podman or docker where jobs are to call one themselves",
         ),
     }
 }

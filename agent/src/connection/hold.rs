@@ -160,6 +160,8 @@ impl Connection<'_> {
         let mut kept_out = node.gate.changes();
         let mut disk = node.disk.changes();
         let mut clock_warning = node.clock_warning.subscribe();
+        let mut containers = node.containers.subscribe();
+        let mut misfits = node.layout_changes();
         self.send_facts().await?;
         loop {
             tokio::select! {
@@ -197,8 +199,16 @@ impl Connection<'_> {
                     changed.context("nobody looks after the disk any more")?;
                     self.send_inventory().await?;
                 }
+                changed = containers.changed() => {
+                    changed.context("nobody looks at the container runtime any more")?;
+                    self.send_inventory().await?;
+                }
                 changed = clock_warning.changed() => {
                     changed.context("nobody looks at the clock any more")?;
+                    self.send_inventory().await?;
+                }
+                changed = misfits.changed() => {
+                    changed.context("nobody cuts devices any more")?;
                     self.send_inventory().await?;
                 }
             }

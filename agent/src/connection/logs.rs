@@ -1,8 +1,7 @@
 //! Streams jobs' logs to whoever asks, while they are written and long after.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read as _, Seek as _, SeekFrom};
-use std::path::Path;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,12 +10,14 @@ use protocol::wire::{FromAgent, LogChunk, LogRequest, from_agent};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
+use super::results;
+use crate::logs::cursor::{Cursor, Piece};
 use crate::node::Node;
 
 /// Bytes in one message.
-const CHUNK_BYTES: usize = 64 * 1024;
-/// Most logs that are streamed at once; more are told to come back.
-const STREAMS_MAX: usize = 64;
+pub(super) const CHUNK_BYTES: usize = 64 * 1024;
+/// Most logs that are streamed at once, as many as a server asks of a node; more are told to come back.
+const STREAMS_MAX: usize = 512;
 /// How often a log that is being written is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -90,14 +91,24 @@ async fn stream(
     let Ok(mut offset) = u64::try_from(request.offset) else {
         return Some("invalid_offset");
     };
-    let path = node.folders.log(id);
+    if let Some(result) = request.result {
+        let folder = node.folders.results(id);
+        return results::send(folder, request.request, result, offset, out).await;
+    }
+    let folder = node.folders.log(id);
     let run = node.folders.run(id);
+    let mut cursor = Cursor::new(folder, offset);
     loop {
         // Looked at before the log: what was written until then is read below.
         let over = !run.exists() || matches!(run.exit(), Ok(Some(_)));
-        let bytes = match read_chunk(path.clone(), offset).await {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !over => Vec::new(),
+        let (back, read) = read_chunk(cursor).await;
+        cursor = back;
+        let piece = match read {
+            Ok(piece) => piece,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !over => Piece {
+                offset,
+                bytes: Vec::new(),
+            },
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 // It never started, or its log was too old to keep.
                 return Some("not_found");
@@ -107,17 +118,17 @@ async fn stream(
                 return Some("unreadable");
             }
         };
-        let exhausted = bytes.len() < CHUNK_BYTES;
+        let exhausted = piece.bytes.is_empty();
         let end = exhausted && (over || !request.follow);
-        if !bytes.is_empty() || end {
+        if !exhausted || end {
+            offset = piece.offset + piece.bytes.len() as u64;
             let chunk = LogChunk {
                 request: request.request,
-                offset: i64::try_from(offset).unwrap_or(i64::MAX),
+                offset: i64::try_from(piece.offset).unwrap_or(i64::MAX),
                 end,
-                data: bytes,
+                data: piece.bytes,
                 error: String::new(),
             };
-            offset += chunk.data.len() as u64;
             if out.send(message(chunk)).await.is_err() || end {
                 return None;
             }
@@ -128,24 +139,17 @@ async fn stream(
     }
 }
 
-async fn read_chunk(path: std::path::PathBuf, offset: u64) -> io::Result<Vec<u8>> {
-    let read = tokio::task::spawn_blocking(move || read_at(&path, offset));
-    read.await.map_err(io::Error::other)?
+/// Reads on, apart from what else this agent does; the cursor comes back.
+async fn read_chunk(mut cursor: Cursor) -> (Cursor, io::Result<Piece>) {
+    let read = tokio::task::spawn_blocking(move || {
+        let piece = cursor.read(CHUNK_BYTES);
+        (cursor, piece)
+    });
+    read.await
+        .unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 
-/// Nothing beyond the end; what no file can be as long as is beyond it, too, and no place to seek to.
-fn read_at(path: &Path, offset: u64) -> io::Result<Vec<u8>> {
-    let mut file = std::fs::File::open(path)?;
-    if offset >= file.metadata()?.len() {
-        return Ok(Vec::new());
-    }
-    file.seek(SeekFrom::Start(offset))?;
-    let mut bytes = Vec::new();
-    file.take(CHUNK_BYTES as u64).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
-fn message(chunk: LogChunk) -> FromAgent {
+pub(super) fn message(chunk: LogChunk) -> FromAgent {
     FromAgent {
         message: Some(from_agent::Message::LogChunk(chunk)),
     }

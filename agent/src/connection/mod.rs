@@ -4,6 +4,7 @@ mod heartbeats;
 mod hold;
 mod logs;
 mod renewal;
+mod results;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

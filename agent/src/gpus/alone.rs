@@ -2,7 +2,7 @@
 //! whoever asks again meanwhile is told so at once, and nobody else waits.
 
 use std::collections::BTreeSet;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -48,6 +48,7 @@ impl Alone {
     ) -> Asked<T> {
         Asked {
             answer: self.begin(about, call),
+            begun: Instant::now(),
             deadline: Instant::now() + limit,
         }
     }
@@ -76,10 +77,46 @@ impl Alone {
 /// A call that was begun.
 pub struct Asked<T> {
     answer: Option<Receiver<T>>,
+    begun: Instant,
     deadline: Instant,
 }
 
+/// How a call stands that is not waited for to its end.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Standing<T> {
+    /// It has come back.
+    Answered(T),
+    /// It may yet come back.
+    UnderWay,
+    /// It hangs: its time is over, or it never began.
+    Hangs,
+}
+
 impl<T> Asked<T> {
+    /// How it stands after so long a wait at most.
+    pub fn look(&self, wait: Duration) -> Standing<T> {
+        let Some(answer) = &self.answer else {
+            return Standing::Hangs;
+        };
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        match answer.recv_timeout(wait.min(left)) {
+            Ok(answer) => Standing::Answered(answer),
+            Err(RecvTimeoutError::Timeout) if wait < left => Standing::UnderWay,
+            // The call has panicked, or its time is over.
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Standing::Hangs,
+        }
+    }
+
+    /// When it was begun.
+    pub fn begun(&self) -> Instant {
+        self.begun
+    }
+
+    /// For how much longer it may take.
+    pub fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
     /// Its answer; nothing where it hangs.
     pub fn answer(self) -> Option<T> {
         let left = self.deadline.saturating_duration_since(Instant::now());
@@ -106,6 +143,22 @@ mod tests {
         release.send(()).expect("it waits");
         assert_eq!(first.answer(), Some(true));
         assert_eq!(alone.ask("GPU-1", LIMIT, || 8).answer(), Some(8));
+    }
+
+    #[test]
+    fn a_call_that_takes_long_is_looked_at_until_its_time_is_over() {
+        const LIMIT: Duration = Duration::from_secs(60);
+        let alone = Alone::default();
+        let (release, hangs) = sync_channel::<()>(0);
+        let slow = alone.ask("GPU-1", LIMIT, move || hangs.recv().is_ok());
+        assert_eq!(slow.look(Duration::ZERO), Standing::UnderWay);
+        let again = alone.ask("GPU-1", LIMIT, || true);
+        assert_eq!(again.look(LIMIT), Standing::Hangs, "it was not begun");
+        release.send(()).expect("it waits");
+        assert_eq!(slow.look(LIMIT), Standing::Answered(true));
+        let (_release, hangs) = sync_channel::<()>(0);
+        let over = alone.ask("GPU-2", Duration::ZERO, move || hangs.recv().is_ok());
+        assert_eq!(over.look(LIMIT), Standing::Hangs);
     }
 
     #[tokio::test]

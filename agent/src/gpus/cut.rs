@@ -8,6 +8,7 @@
 
 mod laying;
 mod made;
+mod refusal;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,10 +24,11 @@ use serde::Deserialize;
 use tokio::sync::oneshot;
 
 use super::files::{Numbers, numbers};
-use super::layout::Layout;
+use super::layout::{Layout, Wish};
 use super::mig::{self, Instance, Mig};
 use super::{nvml, uses};
 use made::Made;
+pub use refusal::CutError;
 
 /// Longest wait for one change: a mode that needs the device to be reset takes some seconds, and
 /// the server gives a gang 60 s until all of it was taken.
@@ -54,70 +56,6 @@ impl MigPolicy {
             Self::Never => "never",
         }
     }
-}
-
-/// Why a device is not as it should be.
-#[derive(Debug, thiserror::Error)]
-pub enum CutError {
-    /// The model has no MIG, or the driver.
-    #[error("device {0} cannot be cut by MIG")]
-    NotCapable(String),
-    /// The settings do not let us.
-    #[error(
-        "device {uuid} would need {change}, which the setting mig of the node's agent does not allow (static, or never)"
-    )]
-    NotAllowed {
-        /// The device.
-        uuid: String,
-        /// What would have to be done.
-        change: String,
-    },
-    /// Somebody is on it.
-    #[error("device {uuid} is used by {by}, so that {change} cannot be done: end that first")]
-    Used {
-        /// The device.
-        uuid: String,
-        /// Who, in words.
-        by: String,
-        /// What would have to be done.
-        change: String,
-    },
-    /// The driver took a mode and has not changed to it.
-    #[error("the MIG mode of device {0} waits for a reset of the device or a restart of the node")]
-    Pending(String),
-    /// NVML refused.
-    #[error("device {uuid}: {change}: NVML says: {words}")]
-    Refused {
-        /// The device.
-        uuid: String,
-        /// What was tried.
-        change: String,
-        /// What it said.
-        words: String,
-    },
-    /// The layout asks for what the device cannot give.
-    #[error(
-        "device {uuid} cannot be cut as the layout asks: mig-devices: {wanted} is refused: {remedy}"
-    )]
-    Unfit {
-        /// The device.
-        uuid: String,
-        /// What the layout asks for.
-        wanted: String,
-        /// What could be asked for.
-        remedy: String,
-    },
-    /// Nothing came back.
-    #[error("device {0}: NVML has not answered for {secs} s", secs = CHANGE_TIMEOUT.as_secs())]
-    Hangs(String),
-    /// What we made cannot be written down.
-    #[error("what is made on device {uuid} cannot be kept: {words}")]
-    Unkept {
-        /// The device.
-        uuid: String,
-        /// What the kernel said.
-        words: String,
-    },
 }
 
 /// How a node's devices may be cut.
@@ -162,6 +100,17 @@ impl Cutter {
     /// Whether devices can be cut here: the settings let us, and so does the driver.
     pub fn drives(&self) -> bool {
         self.policy != MigPolicy::Never && self.permitted.load(Ordering::Relaxed)
+    }
+
+    /// How the layout wants the device at a place, by its identity on the bus.
+    pub fn wish(&self, index: u32, pci_device: u32) -> Option<Wish> {
+        self.layout.as_ref()?.wish(index, pci_device)
+    }
+
+    /// The devices that the layout names by their places and that are not among these.
+    pub fn absent(&self, places: &[u32]) -> Vec<u32> {
+        let layout = self.layout.as_ref();
+        layout.map_or_else(Vec::new, |layout| layout.absent(places))
     }
 
     /// Whether devices are cut by a layout.

@@ -238,11 +238,13 @@ impl Health {
     /// is what the snapshot was made of; without one nothing is known but what was found.
     pub fn judge(&self, snapshot: &mut Snapshot, reading: Option<&Reading>, now: Instant) {
         let mut inner = self.inner();
-        inner.judged += u64::from(reading.is_some());
+        // Who waits for readings waits for those of all devices.
+        inner.judged += u64::from(reading.is_some_and(|reading| reading.late.is_empty()));
         snapshot.unfit.clear();
         snapshot.failed_at.clear();
+        let late = |uuid: &String| reading.is_some_and(|reading| reading.late.contains(uuid));
         let answering = reading.iter().flat_map(|reading| reading.signs.keys());
-        snapshot.answering = answering.cloned().collect();
+        snapshot.answering = answering.filter(|uuid| !late(uuid)).cloned().collect();
         for device in &mut snapshot.devices {
             let told = (
                 device.health.parse().unwrap_or(DeviceHealth::Suspect),
@@ -250,6 +252,11 @@ impl Health {
             );
             let mut all: Vec<State> = Vec::new();
             match reading {
+                // Its reading is yet to come: it is as it was.
+                Some(_) if late(&device.uuid) => {
+                    let watched = inner.watched.get(&device.uuid);
+                    all.extend(watched.and_then(|watched| watched.ill.clone()));
+                }
                 Some(reading) => {
                     let signs = reading.signs.get(&device.uuid);
                     if let Some(signs) = signs {

@@ -176,6 +176,11 @@ impl Known {
                 })
                 .collect(),
             cuttable: self.mig.keys().cloned().collect(),
+            pci_devices: gpus
+                .iter()
+                .filter(|gpu| gpu.pci_device != 0)
+                .map(|gpu| (gpu.uuid.clone(), gpu.pci_device))
+                .collect(),
             answering: BTreeSet::new(),
             unfit: BTreeMap::new(),
             failed_at: BTreeMap::new(),
@@ -229,6 +234,7 @@ mod tests {
             memory_mib: 46068,
             pci_bus_id: format!("00000000:{name}:00.0"),
             numa: Some(0),
+            pci_device: 0x26B9_10DE,
         }
     }
 

@@ -1,9 +1,10 @@
 //! A static MIG layout: how each device is to be cut, from a file in the format of mig-parted, of
 //! which one named configuration is chosen.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use domain::quantity::DEVICES_PER_NODE_MAX;
 use protocol::mig::{MigSlice, SLICES_MAX};
 use serde::Deserialize;
 
@@ -132,6 +133,46 @@ impl Layout {
     }
 }
 
+impl Layout {
+    /// The devices that it names by their places and that are not among these.
+    pub fn absent(&self, places: &[u32]) -> Vec<u32> {
+        let named = self.entries.iter().flat_map(|entry| match &entry.devices {
+            Devices::Word(_) => &[][..],
+            Devices::Listed(listed) => listed,
+        });
+        let absent: BTreeSet<u32> = named.filter(|at| !places.contains(at)).copied().collect();
+        absent.into_iter().collect()
+    }
+}
+
+/// What is said of devices that a layout names and that are not there.
+pub fn words_on_absent(absent: &[u32]) -> Option<String> {
+    let named: Vec<String> = absent.iter().map(u32::to_string).collect();
+    (!absent.is_empty()).then(|| {
+        format!(
+            "mig_layout: its configuration names devices that this machine does not have: {}",
+            named.join(", ")
+        )
+    })
+}
+
+impl Wish {
+    /// Whether a device that is cut like this is as it is wanted; none is a device that is whole. Wherever the
+    /// instances lie, there are just those that are asked for.
+    pub fn met_by(&self, instances: Option<&[MigSlice]>) -> bool {
+        let Some(instances) = instances else {
+            return !self.on;
+        };
+        let mut left: Vec<&MigSlice> = instances.iter().collect();
+        let found = self.profiles.iter().all(|profile| {
+            let alike = |slice: &&MigSlice| mig::alike(&slice.profile, profile);
+            let at = left.iter().position(alike);
+            at.map(|at| left.swap_remove(at)).is_some()
+        });
+        self.on && found && left.is_empty()
+    }
+}
+
 impl Entry {
     fn check(&self, at: &str) -> Result<(), domain::FieldError> {
         if let Devices::Word(word) = &self.devices
@@ -140,6 +181,16 @@ impl Entry {
             let remedy = "all, or a list of places such as [0, 1]";
             return Err(refusal(&format!("{at}.devices"), word, remedy));
         }
+        if let Devices::Listed(places) = &self.devices
+            && let Some(beyond) = places.iter().find(|at| **at >= DEVICES_PER_NODE_MAX)
+        {
+            let remedy = format!("places from 0 to {}", DEVICES_PER_NODE_MAX - 1);
+            return Err(refusal(
+                &format!("{at}.devices"),
+                &beyond.to_string(),
+                &remedy,
+            ));
+        }
         if let Some(wrong) = self.filters().find(|filter| identity(filter).is_none()) {
             let remedy = "a PCI device and vendor such as 0x20B210DE, or a list of them";
             return Err(refusal(&format!("{at}.device-filter"), wrong, remedy));
@@ -147,8 +198,7 @@ impl Entry {
         for (profile, count) in &self.mig_devices {
             let field = format!("{at}.mig-devices.{profile}");
             if !mig::named(profile) {
-                let remedy = "a profile of whole instances such as 1g.10gb or 1g.10gb+me";
-                return Err(refusal(&field, profile, remedy));
+                return Err(refusal(&field, profile, &instead_of(profile)));
             }
             if !(1..=SLICES_MAX).contains(count) {
                 let remedy = format!("1 to {SLICES_MAX}");
@@ -179,6 +229,21 @@ impl Entry {
         let mut filters = self.filters().peekable();
         let kind = filters.peek().is_none() || filters.any(|f| identity(f) == Some(pci_device));
         listed && kind
+    }
+}
+
+/// What could stand in the place of what is no profile of whole instances. Parts of an instance are refused:
+/// compute instances share the memory of their instance and its engines with nothing in between, so that two jobs
+/// in it would read and starve each other, and no request could name one.
+fn instead_of(profile: &str) -> String {
+    let part = profile.split_once("c.").filter(|(slices, whole)| {
+        slices.bytes().all(|b| b.is_ascii_digit()) && !slices.is_empty() && mig::named(whole)
+    });
+    match part {
+        Some((_, whole)) => format!(
+            "{whole}, which gets one compute instance of its full size: several in one instance would share its memory and engines without a wall; for more jobs name more, smaller instances"
+        ),
+        None => "a profile of whole instances such as 1g.10gb or 1g.10gb+me".to_owned(),
     }
 }
 
@@ -294,6 +359,10 @@ mig-configs:
         assert_eq!(mixed.wish(1, 0x26B9_10DE), Some(on));
         let cut = mixed.wish(1, 0x2330_10DE).expect("a wish");
         assert_eq!(cut.profiles, ["1g.10gb", "1g.10gb", "3g.40gb"]);
+        assert_eq!(mixed.absent(&[0, 2]), [1]);
+        let told = words_on_absent(&mixed.absent(&[])).expect("told");
+        assert!(told.ends_with("does not have: 0, 1"), "{told}");
+        assert_eq!(words_on_absent(&mixed.absent(&[0, 1])), None);
         let only_first = FILE.replace("devices: all", "devices: [0]");
         let only_first = layout(&only_first, "all-disabled").expect("read");
         assert_eq!(only_first.wish(1, 0), None, "left as it is");
@@ -315,9 +384,23 @@ mig-configs:
                 "1c.1g.10gb: 2",
                 "mig-devices.1c.1g.10gb",
                 "1c.1g",
-                "whole",
+                "1g.10gb, which gets one compute instance of its full size",
+            ),
+            (
+                "1g.10gb: 2",
+                "all: 2",
+                "mig-devices.all",
+                "all",
+                "whole instances",
             ),
             ("0x20B210DE", "20B2", "device-filter", "20B2", "0x20B210DE"),
+            (
+                "devices: [0, 1]",
+                "devices: [64]",
+                "[1].devices",
+                "64",
+                "0 to 63",
+            ),
             (
                 "devices: [0, 1]",
                 "devices: some",

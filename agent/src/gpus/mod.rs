@@ -60,6 +60,9 @@ pub struct Gpu {
     pub pci_bus_id: String,
     /// The memory node of the host that it hangs on.
     pub numa: Option<u32>,
+    /// Its identity on the bus, device and vendor in one word, by which layouts tell models apart.
+    #[serde(default)]
+    pub pci_device: u32,
 }
 
 /// Everything read from NVML at one moment.
@@ -71,6 +74,9 @@ pub struct Reading {
     pub failures: Vec<(u32, String)>,
     /// Those on which a call hangs, by index.
     pub silent: Vec<u32>,
+    /// The UUIDs of those that had not answered yet and may still: they are told as they were.
+    #[serde(skip)]
+    pub late: BTreeSet<String>,
     /// What those that answered show of how they do, by UUID.
     pub signs: BTreeMap<String, signs::Signs>,
     /// What processes hold of them; read for people who look, and not with each reading.
@@ -92,6 +98,8 @@ pub struct Snapshot {
     pub devices: Vec<wire::Device>,
     /// The UUIDs of those that MIG can cut.
     pub cuttable: BTreeSet<String>,
+    /// The identities on the bus of those that have been read, by UUID.
+    pub pci_devices: BTreeMap<String, u32>,
     /// The UUIDs of those that have answered the last reading.
     pub answering: BTreeSet<String>,
     /// Those that get no work for what was seen of them, with the reason.
@@ -186,7 +194,8 @@ fn read_for_ever(
         if sender.is_closed() {
             return;
         }
-        health.wait(pace);
+        // When the time is over of a call that was not waited for, that is told at once.
+        health.wait(reader.patience().map_or(pace, |left| pace.min(left)));
     }
 }
 

@@ -1,5 +1,6 @@
 //! Reads GPUs, their links and their memory nodes through NVML.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_SUCCESS,
 };
 
-use super::alone::Alone;
+use super::alone::{Alone, Asked, Standing};
 use super::mig::{self, Mig};
 use super::signs::{self, Signs};
 use super::topology::{self, Link};
@@ -23,6 +24,9 @@ use super::{Gpu, Reading, uses, vgpus};
 const LINKS_MAX: u32 = 36;
 /// Longest wait for what one device tells: it takes milliseconds, seconds while a driver is busy.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest wait for one that is known, once all others have told: what is found of those does not wait for it, and
+/// it is told as it was until its own time is over.
+const LAGGARD_TIMEOUT: Duration = Duration::from_secs(1);
 /// Where libraries are looked for when no path is configured.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 const BYTES_PER_MIB: u64 = 1024 * 1024;
@@ -75,7 +79,11 @@ pub struct Reader {
     nvml: Option<Arc<Nvml>>,
     last: Reading,
     alone: Alone,
+    /// Calls that the last readings did not wait for to their end, by index.
+    under_way: UnderWay,
 }
+
+type UnderWay = BTreeMap<u32, Asked<Result<Told, NvmlError>>>;
 
 impl Reader {
     /// A reader that opens the library when it first reads.
@@ -85,7 +93,13 @@ impl Reader {
             nvml: None,
             last: Reading::default(),
             alone: Alone::default(),
+            under_way: UnderWay::new(),
         }
+    }
+
+    /// How long it takes at most until a call is over that the last reading did not wait for.
+    pub fn patience(&self) -> Option<Duration> {
+        self.under_way.values().map(Asked::left).min()
     }
 
     /// Reads the devices. After a failure of the whole, the next call opens NVML anew.
@@ -94,7 +108,8 @@ impl Reader {
             Some(nvml) => nvml,
             None => Arc::new(open(self.library.as_deref())?),
         };
-        let reading = read(&nvml, &self.last, &self.alone).map_err(|error| ReadError::Listing {
+        let reading = read(&nvml, &self.last, &self.alone, &mut self.under_way);
+        let reading = reading.map_err(|error| ReadError::Listing {
             words: error.to_string(),
         })?;
         self.nvml = Some(nvml);
@@ -122,23 +137,50 @@ struct Told {
     signs: Signs,
 }
 
-fn read(nvml: &Arc<Nvml>, last: &Reading, alone: &Alone) -> Result<Reading, NvmlError> {
+fn read(
+    nvml: &Arc<Nvml>,
+    last: &Reading,
+    alone: &Alone,
+    under_way: &mut UnderWay,
+) -> Result<Reading, NvmlError> {
     let count = nvml.device_count()?.min(DEVICES_PER_NODE_MAX);
     let seen = |index: u32| last.gpus.iter().find(|gpu| gpu.index == index).cloned();
     let begun: Vec<_> = (0..count)
         .map(|index| {
             let (nvml, seen) = (Arc::clone(nvml), seen(index));
             let ask = move || ask(&nvml, index, seen);
-            (index, alone.ask(&index.to_string(), ANSWER_TIMEOUT, ask))
+            let begin = || alone.ask(&index.to_string(), ANSWER_TIMEOUT, ask);
+            (index, under_way.remove(&index).unwrap_or_else(begin))
         })
         .collect();
     let mut reading = Reading::default();
     for (index, asked) in begun {
-        match asked.answer() {
+        let before = seen(index);
+        let signs = before.as_ref().and_then(|gpu| last.signs.get(&gpu.uuid));
+        // One that is not known, or that was silent before, is as nobody knows until it has answered.
+        let wait = match signs {
+            Some(_) => LAGGARD_TIMEOUT.saturating_sub(asked.begun().elapsed()),
+            None => ANSWER_TIMEOUT,
+        };
+        let standing = asked.look(wait);
+        if let (Standing::UnderWay, Some(gpu), Some(signs)) = (&standing, &before, signs) {
+            let cut = last.mig.get(&gpu.uuid).cloned();
+            reading.mig.extend(cut.map(|cut| (gpu.uuid.clone(), cut)));
+            reading.signs.insert(gpu.uuid.clone(), signs.clone());
+            reading.gpus.push(gpu.clone());
+            reading.late.insert(gpu.uuid.clone());
+            under_way.insert(index, asked);
+            continue;
+        }
+        let answered = match standing {
+            Standing::Answered(answer) => Some(answer),
+            Standing::UnderWay | Standing::Hangs => None,
+        };
+        match answered {
             Some(Ok(told)) => {
                 // A device that is cut meanwhile may have lost what it had just listed.
-                let before = || last.mig.get(&told.gpu.uuid).cloned();
-                if let Some(mig) = told.mig.unwrap_or_else(|_| before()) {
+                let kept = || last.mig.get(&told.gpu.uuid).cloned();
+                if let Some(mig) = told.mig.unwrap_or_else(|_| kept()) {
                     reading.mig.insert(told.gpu.uuid.clone(), mig);
                 }
                 reading.signs.insert(told.gpu.uuid.clone(), told.signs);
@@ -147,7 +189,7 @@ fn read(nvml: &Arc<Nvml>, last: &Reading, alone: &Alone) -> Result<Reading, Nvml
             Some(Err(error)) => reading.failures.push((index, error.to_string())),
             None => {
                 reading.silent.push(index);
-                if let Some(gpu) = seen(index) {
+                if let Some(gpu) = before {
                     let cut = last.mig.get(&gpu.uuid).cloned();
                     reading.mig.extend(cut.map(|cut| (gpu.uuid.clone(), cut)));
                     reading.gpus.push(gpu);
@@ -156,14 +198,15 @@ fn read(nvml: &Arc<Nvml>, last: &Reading, alone: &Alone) -> Result<Reading, Nvml
         }
     }
     let same = reading.gpus == last.gpus && !last.driver_version.is_empty();
-    if same || !reading.silent.is_empty() {
+    let stuck = !reading.late.is_empty() || !reading.silent.is_empty();
+    if same || stuck {
         // Hundreds of calls that would give the same answer, or hang.
         reading.nvlink.clone_from(&last.nvlink);
     } else {
         reading.nvlink = read_links(nvml, &reading.gpus);
     }
     // Devices stay when their driver is replaced. Where one hangs this call might as well.
-    reading.driver_version = match same && !reading.silent.is_empty() {
+    reading.driver_version = match same && stuck {
         true => last.driver_version.clone(),
         false => nvml.sys_driver_version()?,
     };
@@ -186,7 +229,8 @@ fn read_gpu(device: &Device<'_>, index: u32, seen: Option<Gpu>) -> Result<Gpu, N
     if let Some(seen) = seen.filter(|gpu| gpu.uuid == uuid) {
         return Ok(seen);
     }
-    let pci_bus_id = device.pci_info()?.bus_id;
+    let pci = device.pci_info()?;
+    let (pci_bus_id, pci_device) = (pci.bus_id, pci.pci_device_id);
     Ok(Gpu {
         index,
         product_name: device.name()?,
@@ -196,6 +240,7 @@ fn read_gpu(device: &Device<'_>, index: u32, seen: Option<Gpu>) -> Result<Gpu, N
             .ok()
             .or_else(|| numa_by_sysfs(&pci_bus_id)),
         pci_bus_id,
+        pci_device,
         uuid,
     })
 }

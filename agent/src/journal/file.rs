@@ -16,11 +16,17 @@ const REWRITE_BYTES_MIN: u64 = 8 * 1024 * 1024;
 /// A file is rewritten when it has grown to so many times what was left the last time.
 const REWRITE_FACTOR: u64 = 4;
 
+/// Room that is taken on the disk ahead of the file's end: jobs may fill the disk, and their ends are to be kept all
+/// the same. An end and a release are some hundred bytes, so that this is for the jobs of the largest node.
+const ROOM_BYTES: u64 = 512 * 1024;
+
 /// The open file.
 pub struct JournalFile {
     path: PathBuf,
     file: File,
     bytes: u64,
+    /// Up to where room is taken for it.
+    room_until: u64,
     bytes_after_rewrite: u64,
     /// The file was replaced, and its folder is yet to be synced: a power loss might bring the
     /// former one back.
@@ -58,15 +64,29 @@ impl JournalFile {
             file.set_len(good as u64).map_err(failed)?;
         }
         file.seek(SeekFrom::Start(good as u64)).map_err(failed)?;
-        let opened = Self {
+        let mut opened = Self {
             path: path.to_owned(),
             file,
             bytes: good as u64,
+            room_until: 0,
             bytes_after_rewrite: 0,
             unsettled: false,
             sync_folder: files::sync_parent,
         };
+        opened.take_room();
         Ok((opened, records))
+    }
+
+    /// Takes room ahead once half of it is used. Where there is none it goes on without: what then finds no room is
+    /// told by the write that does not.
+    fn take_room(&mut self) {
+        if self.bytes + ROOM_BYTES / 2 < self.room_until {
+            return;
+        }
+        match files::reserve(&self.file, self.bytes, ROOM_BYTES) {
+            Ok(()) => self.room_until = self.bytes + ROOM_BYTES,
+            Err(error) => tracing::debug!(%error, "no room can be taken for the journal"),
+        }
     }
 
     /// Appends records, all or none. Nothing is synced in a file whose name might not survive.
@@ -86,9 +106,12 @@ impl JournalFile {
             // Half a line in the middle would spoil all that follows.
             self.file.set_len(self.bytes)?;
             self.file.seek(SeekFrom::Start(self.bytes))?;
+            // What was cut off took the room with it.
+            self.room_until = 0;
             return Err(error);
         }
         self.bytes += lines.len() as u64;
+        self.take_room();
         Ok(())
     }
 
@@ -120,6 +143,8 @@ impl JournalFile {
         self.file = file;
         self.bytes = lines.len() as u64;
         self.bytes_after_rewrite = self.bytes;
+        self.room_until = 0;
+        self.take_room();
         self.unsettled = true;
         self.settle()
     }

@@ -162,6 +162,9 @@ pub enum FactKind {
     Started {
         /// The process.
         pid: i64,
+        /// What names the image of its container for good; empty of a process.
+        #[serde(default)]
+        image_digest: String,
     },
     /// Its process has ended.
     Exited {
@@ -196,7 +199,9 @@ impl From<&Fact> for wire::Fact {
                 message,
                 exit_code,
             }),
-            FactKind::Started { pid } => Kind::Started(wire::Started { pid }),
+            FactKind::Started { pid, image_digest } => {
+                Kind::Started(wire::Started { pid, image_digest })
+            }
             FactKind::Exited {
                 code,
                 signal,

@@ -51,7 +51,14 @@ async fn facts_are_numbered_without_gaps_and_kept_over_a_restart_until_acknowled
             .await
             .expect("written");
         journal
-            .append(vec![Entry::fact(id, attempt, FactKind::Started { pid: 7 })])
+            .append(vec![Entry::fact(
+                id,
+                attempt,
+                FactKind::Started {
+                    pid: 7,
+                    image_digest: String::new(),
+                },
+            )])
             .await
             .expect("written");
         journal.acknowledge(1);

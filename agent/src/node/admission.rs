@@ -4,7 +4,7 @@ use domain::state::DeviceHealth;
 use protocol::desired::Assignment;
 
 use super::devices::sharing;
-use super::{Node, RUNNERS};
+use super::{Node, containers};
 use crate::runs::Refusal;
 
 /// Users below are the machine's own; a job never becomes one, whatever a server says.
@@ -12,11 +12,12 @@ const UID_MIN: u32 = 1000;
 
 /// Checks an assignment against what the node is and has.
 pub fn check(node: &Node, assignment: &Assignment) -> Result<(), Refusal> {
-    if !RUNNERS.contains(&assignment.runner.as_str()) {
+    let runners = containers::runners(node);
+    if !runners.contains(&assignment.runner.as_str()) {
         return Err(Refusal::here(format!(
             "runner: this node cannot run {}; it can run {}",
             domain::error::quote(&assignment.runner),
-            RUNNERS.join(", ")
+            runners.join(", ")
         )));
     }
     if node.isolated && assignment.uid < UID_MIN {
@@ -26,6 +27,9 @@ pub fn check(node: &Node, assignment: &Assignment) -> Result<(), Refusal> {
         )));
     }
     check_devices(node, assignment)?;
+    if assignment.runner == containers::CONTAINER {
+        containers::check(assignment)?;
+    }
     match node.disk.look() {
         Ok(None) => Ok(()),
         Ok(Some(full)) => Err(Refusal::here(format!(

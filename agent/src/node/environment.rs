@@ -21,6 +21,8 @@ pub struct Places<'a> {
     pub temporary: &'a Path,
     /// What it keeps between attempts.
     pub checkpoint: &'a Path,
+    /// Where it puts what is to be kept of it.
+    pub output: &'a Path,
     /// The file that tells who works with it.
     pub workers: &'a Path,
 }
@@ -55,6 +57,7 @@ pub fn build(
         ("ALLOTMENT_WORKER", rank.clone()),
         ("ALLOTMENT_WORKERS", workers.clone()),
         ("ALLOTMENT_CHECKPOINT_DIR", path(places.checkpoint)),
+        ("ALLOTMENT_OUTPUT_DIR", path(places.output)),
         ("ALLOTMENT_WORKERS_FILE", path(places.workers)),
         ("MASTER_ADDR", assignment.master_addr.clone()),
         ("MASTER_PORT", assignment.master_port.to_string()),

@@ -17,8 +17,9 @@ use tokio::io::unix::AsyncFd;
 use super::devices::View;
 use super::walls;
 use super::workdir::Layout;
-use super::{Node, environment};
+use super::{Node, containers, environment};
 use crate::checksum;
+use crate::containers::Container;
 use crate::points::{self, Point};
 use crate::proc::{self, Process};
 use crate::runs::{Orders, RunFolder, Stop};
@@ -47,21 +48,30 @@ pub fn orders(
     layout: &Layout,
     devices: &View,
     open: Option<Vec<DeviceFile>>,
+    container: Option<Container>,
 ) -> Orders {
-    let private = walls::private(node, assignment, layout);
+    // A container has its own of all that.
+    let private = match container {
+        Some(_) => None,
+        None => walls::private(node, assignment, layout),
+    };
     let places = environment::Places {
         home: &layout.work,
-        temporary: match private {
-            Some(_) => Path::new(walls::TEMPORARY),
-            None => &layout.temporary,
+        temporary: match (&private, &container) {
+            (None, None) => &layout.temporary,
+            _ => Path::new(walls::TEMPORARY),
         },
         checkpoint: &layout.checkpoint,
+        output: &layout.output,
         workers: &layout.workers,
     };
     Orders {
         assignment_id: assignment.id.to_string(),
         command: assignment.command.clone(),
-        environment: environment::build(assignment, &places, devices),
+        environment: match container {
+            Some(_) => containers::environment(assignment, &places, devices),
+            None => environment::build(assignment, &places, devices),
+        },
         directory: layout.directory.clone(),
         uid: node.isolated.then_some(assignment.uid),
         mark: node.isolated.then(|| free_mark(&assignment.id.to_string())),
@@ -73,6 +83,7 @@ pub fn orders(
         devices: open,
         private,
         sharing: devices.control.clone(),
+        container,
         log: node.folders.log(assignment.id),
         log_bytes_max: node.config.log_bytes_max,
         lease: (!assignment.keep_on_partition).then(|| node.folders.lease()),
@@ -155,8 +166,13 @@ impl Supervisor {
         if run.stop()?.as_ref() != Some(&wished) {
             run.write_stop(&wished)?;
         }
-        self.process.signal(Signal::SIGUSR1);
+        self.hint();
         Ok(())
+    }
+
+    /// Has it look at what its run folder says.
+    pub fn hint(&self) {
+        self.process.signal(Signal::SIGUSR1);
     }
 }
 

@@ -2,7 +2,6 @@
 //! driver bounds none. Who holds more than his share is warned, and stopped when that lasts.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -14,7 +13,7 @@ use super::{Node, gate};
 use crate::gpus::uses::Use;
 use crate::journal::KeptDevice;
 use crate::proc;
-use crate::runs::{Over, RunFolder};
+use crate::runs::{Over, RunFolder, Warning};
 
 /// Since when an assignment holds more than its share, and whether it was stopped for that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,16 +107,18 @@ fn words(share: &KeptDevice, held_mib: i64) -> String {
 /// Tells the job's owner in its log, which is where he looks.
 fn warn(node: &Node, id: AssignmentId, words: &str, grace: Duration) {
     tracing::warn!(assignment.id = %id, "{words}");
-    let log = std::fs::File::options()
-        .append(true)
-        .open(node.folders.log(id));
+    let run = node.folders.run(id);
     let secs = grace.as_secs();
-    let told = log.and_then(|mut log| {
-        writeln!(
-            log,
-            "allotment: {words}; it is stopped if it still does in {secs} s"
-        )
-    });
+    let line = format!("allotment: {words}; it is stopped if it still does in {secs} s");
+    let told = run
+        .write_warning(&Warning { line })
+        .and_then(|()| match Supervisor::find(&run)? {
+            Some(supervisor) => {
+                supervisor.hint();
+                Ok(())
+            }
+            None => Ok(()),
+        });
     if let Err(error) = told {
         tracing::warn!(assignment.id = %id, %error, "a job cannot be warned in its log");
     }

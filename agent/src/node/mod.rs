@@ -3,12 +3,13 @@
 mod admission;
 mod claims;
 mod clear;
+pub mod containers;
 pub mod devices;
 mod disk;
 mod environment;
 mod gate;
 mod launch;
-mod layout;
+pub mod layout;
 mod memory;
 mod probe;
 mod reconcile;
@@ -34,7 +35,7 @@ use crate::folders::Folders;
 use crate::gpus::Snapshot;
 use crate::gpus::cut::{Cutter, Rules};
 use crate::gpus::health::Health;
-use crate::gpus::layout::Layout;
+use crate::gpus::layout::{Layout, words_on_absent};
 use crate::gpus::permission;
 use crate::journal::{Journal, State};
 use crate::lease::Lease;
@@ -42,6 +43,7 @@ use crate::mps::{self, Mps};
 use crate::supervise::cgroup::Cgroups;
 use crate::telemetry::buffer::Buffer;
 
+pub use containers::watch as watch_containers;
 pub use disk::watch as watch_disk;
 pub use gate::watch as watch_gate;
 pub use layout::keep as keep_layout;
@@ -51,9 +53,10 @@ pub use reconcile::{Command, reconcile};
 pub use sampling::watch as watch_samples;
 pub use sweep::recover;
 
+use layout::Misfit;
 use walls::Walls;
 
-/// The ways in which it can run work.
+/// The ways in which any node can run work; see [`containers::runners`].
 pub const RUNNERS: [&str; 1] = ["process"];
 
 /// What all parts of a running agent share.
@@ -74,6 +77,8 @@ pub struct Node {
     pub disk: disk::Disk,
     /// What is to be said of the machine's clock.
     pub clock_warning: watch::Sender<Option<String>>,
+    /// What is known of the container runtime.
+    pub containers: watch::Sender<containers::Seen>,
     /// What they did, until it is sent.
     pub samples: Buffer,
     /// What was read of them last, for scrapers.
@@ -96,7 +101,7 @@ pub struct Node {
     claims: Mutex<claims::Claims>,
     phases: Mutex<BTreeMap<AssignmentId, AssignmentPhase>>,
     /// What keeps devices from being cut by the layout, by UUID.
-    misfits: Mutex<BTreeMap<String, String>>,
+    misfits: watch::Sender<BTreeMap<String, layout::Misfit>>,
     /// Held by who makes a job's checkpoint folder and by who puts an old one aside.
     checkpoints: Mutex<()>,
 }
@@ -157,6 +162,7 @@ impl Node {
             mps,
             disk,
             clock_warning: watch::channel(None).0,
+            containers: watch::channel(containers::Seen::Unset).0,
             config: parts.config,
             folders: parts.folders,
             journal: parts.journal,
@@ -172,7 +178,7 @@ impl Node {
             kill_grace_ms: std::sync::atomic::AtomicI64::new(KILL_GRACE_MS),
             claims: Mutex::default(),
             phases: Mutex::default(),
-            misfits: Mutex::default(),
+            misfits: watch::channel(BTreeMap::new()).0,
             checkpoints: Mutex::default(),
         }
     }
@@ -228,13 +234,23 @@ impl Node {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sentences on devices that are not cut by the layout.
+    /// Sentences on devices that are not cut by the layout, and on those that it names and that are not there.
     pub fn layout_warnings(&self) -> Vec<String> {
-        self.misfits().values().cloned().collect()
+        let absent = {
+            let gpus = self.gpus.borrow();
+            let places: Vec<u32> = gpus.devices.iter().map(|device| device.index).collect();
+            // Before anything was listed nobody knows what is there.
+            gpus.listed.then(|| self.cutter.absent(&places))
+        };
+        let absent = absent.and_then(|absent| words_on_absent(&absent));
+        let misfits = self.misfits.borrow();
+        let misfits = misfits.values().map(|misfit| misfit.words.clone());
+        absent.into_iter().chain(misfits).collect()
     }
 
-    fn misfits(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
-        self.misfits.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Sees each change of what keeps devices from being cut by the layout.
+    pub fn layout_changes(&self) -> watch::Receiver<BTreeMap<String, Misfit>> {
+        self.misfits.subscribe()
     }
 
     /// Gives up what an assignment has of the node's devices.

@@ -3,8 +3,7 @@
 //! findings are cleared; where it does not, what it said last stands beside them.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,6 +21,7 @@ use crate::journal::KeptDevice;
 use crate::runs::{Directory, Orders, RunFolder};
 use crate::supervise::cgroup::Limits;
 use crate::supervise::private::SharedMemory;
+use crate::{logs, removal};
 
 /// Wait before a device is probed again whose probe did not pass, and of which nothing new was found.
 const AGAIN: Duration = Duration::from_secs(600);
@@ -95,9 +95,7 @@ async fn probe(node: &Arc<Node>, uuid: &str) -> Result<(), String> {
     for left in [node.folders.job(id), run.path().to_owned()] {
         clear::clear(id, left).await;
     }
-    if let Err(error) = std::fs::remove_file(node.folders.log(id))
-        && error.kind() != io::ErrorKind::NotFound
-    {
+    if let Err(error) = removal::remove(&node.folders.log(id)) {
         tracing::warn!(%error, "the output of a probe is left behind");
     }
     passed
@@ -156,13 +154,7 @@ fn ended(run: &RunFolder) -> Result<Option<String>, String> {
 /// The end of what a probe said, on one line.
 fn tail(log: &Path) -> Option<String> {
     // A character has four bytes at the most.
-    let bytes = u64::try_from(TAIL_CHARS_MAX * 4).ok()?;
-    let mut file = File::open(log).ok()?;
-    let length = file.metadata().ok()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(bytes)))
-        .ok()?;
-    let mut end = Vec::new();
-    file.take(bytes).read_to_end(&mut end).ok()?;
+    let end = logs::cursor::tail(log, TAIL_CHARS_MAX * 4).ok()?;
     let text = String::from_utf8_lossy(&end);
     let words: Vec<&str> = text.split_whitespace().collect();
     let line: Vec<char> = words.join(" ").chars().filter(|c| printable(*c)).collect();
@@ -232,6 +224,7 @@ async fn orders(node: &Arc<Node>, id: AssignmentId, uuid: &str) -> Result<Orders
         },
         cgroups: node.cgroups.clone(),
         devices,
+        container: None,
         sharing: None,
         private,
         log: node.folders.log(id),

@@ -111,7 +111,8 @@ fn told(node: &Node, uuid: &str, reading: &Reading, work: &[(&Holder, wire::Work
         let kept = kept.map(|kept| {
             [
                 own("team", &kept.team),
-                ("job", kept.job_id.to_string()),
+                // Not `job`: that label is the scraper's own.
+                ("job_id", kept.job_id.to_string()),
                 own("job_name", &kept.job_name),
             ]
         });

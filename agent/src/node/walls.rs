@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use domain::sharing::SharingMode;
+use domain::wall::Wall;
 use protocol::desired::Assignment;
 
 use super::Node;
@@ -21,7 +22,7 @@ use crate::supervise::private::{self, InPlace, Private, SharedMemory};
 /// Where programs put temporary files.
 pub const TEMPORARY: &str = "/tmp";
 /// Where they put those that are to outlive a restart.
-const LASTING: &str = "/var/tmp";
+pub const LASTING: &str = "/var/tmp";
 /// Most device files of one job and of all jobs: those in `/dev` of a machine with hundreds of disks
 /// are fewer, and a program of the kernel's that compares each at each opening stays short.
 const FILES_MAX: usize = 4096;
@@ -44,6 +45,18 @@ impl Walls {
         private: false,
         processes_hidden: false,
     };
+
+    /// The walls that this node cannot have.
+    pub fn lacking(self, isolated: bool) -> Vec<Wall> {
+        let all = [
+            (Wall::Users, isolated),
+            (Wall::DeviceFiles, self.devices),
+            (Wall::TemporaryFiles, self.private),
+            (Wall::ProcessList, self.processes_hidden),
+        ];
+        let lacking = all.into_iter().filter(|(_, there)| !there);
+        lacking.map(|(wall, _)| wall).collect()
+    }
 
     /// Looks at what the machine lets us do; sentences for the node's page on what is missing.
     pub fn look(config: &Config, isolated: bool, cgroups: &Cgroups) -> (Self, Vec<String>) {
@@ -87,6 +100,44 @@ impl Walls {
     }
 }
 
+/// The paths of device files, there or not.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Files {
+    /// Those of a job's devices.
+    pub of_devices: Vec<PathBuf>,
+    /// Those that all jobs may open by the settings.
+    pub of_settings: Vec<PathBuf>,
+}
+
+/// The paths of the device files that a job may open, beside those that every program needs.
+pub async fn device_paths(
+    node: &Node,
+    shares: &[KeptDevice],
+    view: &View,
+) -> Result<Files, Refusal> {
+    let mut devices = Vec::new();
+    for (share, name) in shares.iter().zip(&view.names) {
+        let numbers = node.cutter.numbers(&share.uuid, name.clone()).await;
+        devices.push(numbers.map_err(|error| Refusal::here(error.to_string()))?);
+    }
+    let config = &node.config;
+    let mut of_settings = Vec::new();
+    for path in &config.device_files {
+        within(path, &mut of_settings).map_err(|error| unseen(path, &error))?;
+    }
+    let files = Files {
+        of_devices: files::paths(&config.dev_root, &config.driver_root, &devices),
+        of_settings,
+    };
+    let count = files.of_devices.len() + files.of_settings.len();
+    if count > FILES_MAX {
+        return Err(Refusal::here(format!(
+            "device_files: {count} device files are too many: name folders with at most {FILES_MAX} in all"
+        )));
+    }
+    Ok(files)
+}
+
 /// The device files that a job may open, beside those that every program needs; none where it is
 /// barred from none.
 pub async fn device_files(
@@ -97,41 +148,34 @@ pub async fn device_files(
     if !node.walls.devices {
         return Ok(None);
     }
-    let mut devices = Vec::new();
-    for (share, name) in shares.iter().zip(&view.names) {
-        let numbers = node.cutter.numbers(&share.uuid, name.clone()).await;
-        devices.push(numbers.map_err(|error| Refusal::here(error.to_string()))?);
-    }
-    let config = &node.config;
+    let paths = device_paths(node, shares, view).await?;
     let mut open = Vec::new();
-    let own = files::paths(&config.dev_root, &config.driver_root, &devices);
-    for path in own.iter().chain(&config.device_files) {
-        add(path, &mut open).map_err(|error| {
-            Refusal::here(format!(
-                "device file {} cannot be looked at: {error}",
-                path.display()
-            ))
-        })?;
+    for path in paths.of_devices.iter().chain(&paths.of_settings) {
+        // What is not there cannot be opened either.
+        open.extend(DeviceFile::at(path).map_err(|error| unseen(path, &error))?);
     }
     open.sort_unstable();
     open.dedup();
-    if open.len() > FILES_MAX {
-        return Err(Refusal::here(format!(
-            "device_files: {} device files are too many: name folders with at most {FILES_MAX} in all",
-            open.len()
-        )));
-    }
     Ok(Some(open))
 }
 
-/// Adds a device file, or those that lie in a folder. What is not there cannot be opened either.
-fn add(path: &Path, open: &mut Vec<DeviceFile>) -> io::Result<()> {
-    if !path.is_dir() {
-        open.extend(DeviceFile::at(path)?);
-        return Ok(());
-    }
-    for entry in path.read_dir()? {
-        open.extend(DeviceFile::at(&entry?.path())?);
+fn unseen(path: &Path, error: &io::Error) -> Refusal {
+    Refusal::here(format!(
+        "device file {} cannot be looked at: {error}",
+        path.display()
+    ))
+}
+
+/// Adds a path, or what lies in a folder, where that is a device file.
+fn within(path: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
+    let inside = match path.is_dir() {
+        true => path.read_dir()?.map(|entry| Ok(entry?.path())).collect(),
+        false => io::Result::Ok(vec![path.to_owned()]),
+    };
+    for path in inside? {
+        if DeviceFile::at(&path)?.is_some() {
+            found.push(path);
+        }
     }
     Ok(())
 }

@@ -37,6 +37,8 @@ pub struct Layout {
     pub lasting: PathBuf,
     /// What it keeps between attempts.
     pub checkpoint: PathBuf,
+    /// Where it puts what is to be kept of it.
+    pub output: PathBuf,
     /// The file that tells who works with it.
     pub workers: PathBuf,
     /// Where its process starts.
@@ -56,6 +58,7 @@ pub fn lay_out(node: &Node, assignment: &Assignment) -> Result<Layout, Refusal> 
         work: folder.join("work"),
         temporary: folder.join("tmp"),
         lasting: folder.join("var-tmp"),
+        output: node.folders.output(assignment.id),
         checkpoint: node
             .folders
             .checkpoint(assignment.team_id, assignment.job_id),
@@ -67,7 +70,13 @@ pub fn lay_out(node: &Node, assignment: &Assignment) -> Result<Layout, Refusal> 
             owner,
         )?,
     };
-    for path in [&layout.work, &layout.temporary, &layout.lasting] {
+    let own = [
+        &layout.work,
+        &layout.temporary,
+        &layout.lasting,
+        &layout.output,
+    ];
+    for path in own {
         ensure_folder(path, 0o700).map_err(|e| failed(path, e))?;
     }
     let work = open_folder(&layout.work).map_err(|e| failed(&layout.work, e.into()))?;
@@ -83,7 +92,7 @@ pub fn lay_out(node: &Node, assignment: &Assignment) -> Result<Layout, Refusal> 
         })?;
     }
     // Given away last: until here nobody else could touch them.
-    for path in [&layout.work, &layout.temporary, &layout.lasting] {
+    for path in own {
         give(path, owner).map_err(|e| failed(path, e))?;
     }
     let _settled = node.checkpoints_settled();

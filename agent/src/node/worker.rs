@@ -12,12 +12,12 @@ use protocol::desired::Assignment;
 use tokio::sync::watch;
 
 use super::launch::{self, Supervisor};
-use super::{Node, admission, clear, devices, gate, walls, wipe, workdir};
-use crate::clock;
+use super::{Node, admission, clear, containers, devices, gate, walls, wipe, workdir};
 use crate::journal::{Entry, FactKind, Kept, KeptDevice, Record};
 use crate::points::Point;
 use crate::runs::{Exit, Refusal};
 use crate::supervise::devices::DeviceFile;
+use crate::{clock, results};
 
 /// Wait before something is tried again that must not be given up: the disk is full, a folder
 /// cannot be removed, or a file cannot be read.
@@ -203,9 +203,14 @@ impl Worker {
     ) -> Result<(), Refusal> {
         let view = devices::take(&self.node, self.id, assignment.uid, shares).await?;
         Point::DevicesTaken.reached();
-        let open = walls::device_files(&self.node, shares, &view).await?;
         let (node, laid_out) = (Arc::clone(&self.node), Arc::clone(assignment));
-        blocking(move || prepare(&node, &laid_out, &view, open)).await
+        if assignment.runner == containers::CONTAINER {
+            let files = walls::device_paths(&self.node, shares, &view).await?;
+            return blocking(move || prepare(&node, &laid_out, &view, Open::Container(files)))
+                .await;
+        }
+        let open = walls::device_files(&self.node, shares, &view).await?;
+        blocking(move || prepare(&node, &laid_out, &view, Open::Process(open))).await
     }
 
     /// Tells the job's process who works with it now.
@@ -232,12 +237,19 @@ impl Worker {
                 .await;
             if !started_told && let Ok(Some(started)) = run.started() {
                 let pid = i64::from(started.pid);
+                if let Some(image) = &started.image {
+                    containers::note(&self.node, &image.id);
+                }
+                let image_digest = started.image.map(|image| image.digest);
                 self.record(vec![Entry::Fact {
                     assignment_id: self.id,
                     attempt_id: self.attempt,
                     at_micros: started.at_micros,
                     kept_micros: 0,
-                    kind: FactKind::Started { pid },
+                    kind: FactKind::Started {
+                        pid,
+                        image_digest: image_digest.unwrap_or_default(),
+                    },
                 }])
                 .await;
                 started_told = true;
@@ -332,8 +344,13 @@ impl Worker {
             group.kill();
             tokio::time::sleep(EMPTY_CHECK).await;
         }
+        if let Some(container) = orders.as_ref().and_then(|orders| orders.container.as_ref()) {
+            containers::clear(self.id, &container.socket).await;
+        }
         group.remove();
         Point::GroupGone.reached();
+        self.keep_results(orders.as_ref().and_then(|orders| orders.uid))
+            .await;
         clear::clear(self.id, self.node.folders.job(self.id)).await;
         Point::FolderGone.reached();
         let kept = devices::leave(&self.node, self.id).await;
@@ -359,6 +376,19 @@ impl Worker {
     }
 
     /// Wipes what its team has left where users share, unless more of it runs here.
+    /// Keeps what the job left in its output folder, before its own is removed. Nothing of it runs any more.
+    async fn keep_results(&self, owner: Option<u32>) {
+        let (output, kept) = (
+            self.node.folders.output(self.id),
+            self.node.folders.results(self.id),
+        );
+        let bytes_max = self.node.config.result_bytes_max;
+        let keep = move || results::keep(&output, &kept, owner, bytes_max);
+        if let Err(error) = blocking(keep).await {
+            tracing::error!(assignment.id = %self.id, %error, "what a job left cannot be kept");
+        }
+    }
+
     async fn wipe(&self, uid: u32) {
         if let Err(error) = blocking(move || wipe::wipe(uid)).await {
             tracing::error!(assignment.id = %self.id, %error, "what a team left in shared memory is not wiped");
@@ -453,17 +483,31 @@ fn exit_without_word(reason: &str, message: &str) -> FactKind {
     }
 }
 
+/// The device files that a job may open.
+enum Open {
+    /// As a process: none where it is barred from none.
+    Process(Option<Vec<DeviceFile>>),
+    /// As a container, which finds no others.
+    Container(walls::Files),
+}
+
 /// Lays out an assignment and writes its orders.
 fn prepare(
     node: &Node,
     assignment: &Assignment,
     view: &devices::View,
-    open: Option<Vec<DeviceFile>>,
+    open: Open,
 ) -> Result<(), Refusal> {
     let layout = workdir::lay_out(node, assignment)?;
     Point::LaidOut.reached();
     let run = node.folders.run(assignment.id);
-    let orders = launch::orders(node, assignment, &layout, view, open);
+    let orders = match open {
+        Open::Process(open) => launch::orders(node, assignment, &layout, view, open, None),
+        Open::Container(files) => {
+            let container = containers::container(node, assignment, &layout, view, &files)?;
+            launch::orders(node, assignment, &layout, view, None, container)
+        }
+    };
     let failed = |e| Refusal::here(format!("its run folder cannot be written: {e}"));
     run.create().map_err(failed)?;
     Point::RunFolderMade.reached();

@@ -1,6 +1,7 @@
 //! Control groups: how CPU and memory limits of a job are enforced and device files barred, by
 //! version 2 or 1 of the kernel's interface, or not at all.
 
+mod nested;
 mod together;
 
 use std::collections::BTreeSet;
@@ -17,6 +18,7 @@ use super::device_program;
 use super::devices::{self, DeviceFile};
 use crate::proc::Process;
 
+pub use nested::OutOfMemory;
 pub use together::share_mib;
 
 /// Most processes and threads of one job: a fork bomb ends here and a job that starts a
@@ -204,15 +206,18 @@ impl Group {
             if self.v2 && fs::write(folder.join("cgroup.kill"), "1").is_ok() {
                 continue;
             }
-            for some in processes_in(folder).chunks(HELD_MAX) {
-                kill_held(folder, some);
+            for folder in nested::all(folder) {
+                for some in processes_in(&folder).chunks(HELD_MAX) {
+                    kill_held(&folder, some);
+                }
             }
         }
     }
 
     /// Whether no process is in it.
     pub fn empty(&self) -> bool {
-        self.folders.iter().all(|folder| {
+        let all = self.folders.iter().flat_map(|folder| nested::all(folder));
+        all.collect::<Vec<_>>().iter().all(|folder| {
             fs::read_to_string(folder.join("cgroup.procs")).is_ok_and(|text| text.is_empty())
                 || !folder.exists()
         })
@@ -234,7 +239,9 @@ impl Group {
 
     /// Removes it. One that cannot be removed is left: it is empty and costs nothing.
     pub fn remove(&self) {
-        for folder in &self.folders {
+        // A container runtime makes groups below, and leaves some: the deepest go first.
+        let all = self.folders.iter().flat_map(|folder| nested::all(folder));
+        for folder in all.collect::<Vec<_>>().iter().rev() {
             for _ in 0..REMOVE_TRIES {
                 match fs::remove_dir(folder) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => {

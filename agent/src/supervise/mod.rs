@@ -8,12 +8,13 @@ pub mod cgroup;
 mod descendants;
 mod device_program;
 pub mod devices;
-mod log;
+pub mod ends;
 pub mod private;
 mod spawn;
 mod watch;
 
 pub use spawn::{entry_beside, open_folder, step_down};
+pub use watch::signals;
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -21,9 +22,10 @@ use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal};
 
+use crate::logs::writer::BoundedLog;
 use crate::points::Point;
 use crate::runs::{Exit, Orders, Refusal, RunFolder, Started};
-use crate::{clock, proc};
+use crate::{clock, containers, proc};
 
 /// Wait before the end of a job is written again for which the disk had no room.
 const ROOM_WAIT: Duration = Duration::from_secs(1);
@@ -45,6 +47,9 @@ pub fn run(path: &Path) -> io::Result<()> {
         return Ok(());
     }
     Point::RunClaimed.reached();
+    if let Some(container) = &orders.container {
+        return containers::run(&folder, &orders, container);
+    }
     match begin(&folder, &orders) {
         Ok(run) => {
             report_readiness();
@@ -62,9 +67,17 @@ pub fn run(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Writes how a job ended. Where the disk is full it waits for room: an end that nobody can read would
-/// be told as one that nobody saw, and the job be run again.
-fn write_exit(folder: &RunFolder, exit: &Exit) -> io::Result<()> {
+/// Writes how a job ended, on a disk that is full in the room that was taken before it began. Where even that is
+/// too little it waits for room: an end that nobody can read would be told as one that nobody saw, and the job be
+/// run again.
+pub fn write_exit(folder: &RunFolder, exit: &Exit) -> io::Result<()> {
+    match folder.write_exit(exit) {
+        Err(error) if error.kind() == io::ErrorKind::StorageFull => {}
+        written => return written,
+    }
+    if folder.write_exit_in_its_room(exit).is_ok() {
+        return Ok(());
+    }
     for _ in 0..ROOM_WAITS_MAX {
         match folder.write_exit(exit) {
             Err(error) if error.kind() == io::ErrorKind::StorageFull => {
@@ -81,20 +94,35 @@ struct Run {
     pid: i32,
     group: cgroup::Group,
     output: std::os::fd::OwnedFd,
-    log: log::BoundedLog,
+    log: BoundedLog,
+}
+
+/// Refuses to start what needs a lease where there is none any more.
+pub fn check_lease(orders: &Orders) -> Result<(), Refusal> {
+    let Some(lease) = &orders.lease else {
+        return Ok(());
+    };
+    let boot_id = proc::boot_id().map_err(|e| Refusal::here(format!("boot id: {e}")))?;
+    if crate::lease::end(lease, &boot_id) <= clock::boot_ms() {
+        return Err(Refusal::here(
+            "the node's lease ended before the job started",
+        ));
+    }
+    Ok(())
+}
+
+/// Opens the job's log.
+pub fn open_log(orders: &Orders) -> Result<BoundedLog, Refusal> {
+    BoundedLog::open(&orders.log, orders.log_bytes_max)
+        .map_err(|e| Refusal::here(format!("the log cannot be written: {e}")))
 }
 
 fn begin(folder: &RunFolder, orders: &Orders) -> Result<Run, Refusal> {
-    if let Some(lease) = &orders.lease {
-        let boot_id = proc::boot_id().map_err(|e| Refusal::here(format!("boot id: {e}")))?;
-        if crate::lease::end(lease, &boot_id) <= clock::boot_ms() {
-            return Err(Refusal::here(
-                "the node's lease ended before the job started",
-            ));
-        }
-    }
-    let log = log::BoundedLog::open(&orders.log, orders.log_bytes_max)
-        .map_err(|e| Refusal::here(format!("the log cannot be written: {e}")))?;
+    check_lease(orders)?;
+    folder
+        .reserve_exit()
+        .map_err(|e| Refusal::here(format!("there is no room for how it ends: {e}")))?;
+    let log = open_log(orders)?;
     let group = orders
         .cgroups
         .create(
@@ -116,6 +144,7 @@ fn begin(folder: &RunFolder, orders: &Orders) -> Result<Run, Refusal> {
         pid: child.pid,
         start_ticks: proc::start_ticks(child.pid).unwrap_or_default(),
         at_micros: clock::wall_micros(),
+        image: None,
     };
     if let Err(error) = folder.write_started(&started) {
         // Nobody could find it again: better no job than one that nobody knows.
@@ -137,7 +166,7 @@ fn begin(folder: &RunFolder, orders: &Orders) -> Result<Run, Refusal> {
 
 /// Tells the agent that the run folder says how the start went, if it still listens, and
 /// lets go of its pipe.
-fn report_readiness() {
+pub fn report_readiness() {
     // An agent that is gone reads the folder when it is back.
     let _ = io::stdout().write_all(b".");
     let _ = io::stdout().flush();
@@ -158,7 +187,7 @@ fn no_signals() -> SigSet {
 }
 
 /// An end that the supervisor dates itself.
-fn dated(exit: Exit) -> Exit {
+pub fn dated(exit: Exit) -> Exit {
     Exit {
         at_micros: clock::wall_micros(),
         ..exit

@@ -11,9 +11,10 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
+use super::ends::{self, End};
 use super::{Run, dated, descendants};
 use crate::points::Point;
-use crate::runs::{Exit, Orders, RunFolder};
+use crate::runs::{Exit, Orders, RunFolder, Warning};
 use crate::{clock, lease, proc};
 
 /// Bytes of output taken at once; a pipe holds no more by default.
@@ -60,6 +61,8 @@ struct Watch<'a> {
     lease_over: bool,
     status: Option<(Option<i32>, Option<i32>)>,
     output_open: bool,
+    /// The warning that stands in the log.
+    warned: Option<Warning>,
     /// What it does on a shared device has been ended.
     terminated: bool,
 }
@@ -76,6 +79,7 @@ pub fn to_end(folder: &RunFolder, orders: &Orders, run: Run) -> io::Result<Exit>
         lease_over: false,
         status: None,
         output_open: true,
+        warned: None,
         terminated: false,
     };
     // A stop may have been written, and a child may have ended, before signals were read.
@@ -116,12 +120,27 @@ impl Watch<'_> {
         while let Ok(Some(received)) = signals.read_signal() {
             match i32::try_from(received.ssi_signo).ok().map(Signal::try_from) {
                 Some(Ok(Signal::SIGCHLD)) => {}
-                Some(Ok(Signal::SIGUSR1)) => self.read_stop(),
+                Some(Ok(Signal::SIGUSR1)) => {
+                    self.read_warning();
+                    self.read_stop();
+                }
                 _ => self.stop(self.orders.grace_ms, false),
             }
         }
         // Signals of one kind melt into one: always look for ended children.
         self.reap();
+    }
+
+    /// Writes a warning to the log that is not there yet.
+    fn read_warning(&mut self) {
+        let warning = self.folder.warning().ok().flatten();
+        if warning.is_some() && warning != self.warned {
+            let line = warning.as_ref().map(|warning| warning.line.as_str());
+            self.run
+                .log
+                .append(format!("{}\n", line.unwrap_or_default()).as_bytes());
+            self.warned = warning;
+        }
     }
 
     fn read_stop(&mut self) {
@@ -246,34 +265,14 @@ impl Watch<'_> {
         self.run.log.close();
         self.run.group.remove();
         let (code, signal) = self.status.unwrap_or_default();
-        let failed = code != Some(0);
-        let lease_over = self.stopping.as_ref().is_some_and(|s| s.lease_over);
-        dated(Exit {
+        let end = End {
             code,
             signal,
-            out_of_memory: out_of_memory && failed,
+            out_of_memory,
             asked: self.stopping.is_some(),
-            lease_over,
-            message: match (lease_over, out_of_memory, failed) {
-                (true, ..) => {
-                    "the node could not reach the server until its lease ended".to_owned()
-                }
-                (_, true, true) if self.orders.limits.memory_mib == 0 => {
-                    "killed for want of memory: it has no limit of its own, and the jobs of the node had together all that they may have"
-                        .to_owned()
-                }
-                (_, true, true) => format!(
-                    "killed for using more than its {} MiB of memory",
-                    self.orders.limits.memory_mib
-                ),
-                (_, true, false) => {
-                    "one of its processes was killed for want of memory, yet it ended well"
-                        .to_owned()
-                }
-                _ => String::new(),
-            },
-            ..Exit::default()
-        })
+            lease_over: self.stopping.as_ref().is_some_and(|s| s.lease_over),
+        };
+        dated(ends::told(self.orders, end))
     }
 }
 

@@ -103,6 +103,13 @@ fn perform(folder: &RunFolder, ask: Ask, control: &UnixStream) -> Result<Told, S
     ) else {
         return Err("the job does not run any more".to_owned());
     };
+    if orders.container.is_some() && matches!(ask, Ask::Command { .. }) {
+        return Err(
+            "the job runs in a container, in which no command can be begun yet: \
+            have the job's own command begin it"
+                .to_owned(),
+        );
+    }
     let job = Process::find(started.pid, started.start_ticks)
         .map_err(|error| words("the job's first process cannot be found", error))?
         .ok_or("the job does not run any more")?;

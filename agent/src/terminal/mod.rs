@@ -17,8 +17,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use domain::ids::AssignmentId;
-use nix::pty::{Winsize, openpty};
-use nix::sys::termios::Termios;
+use nix::fcntl::{OFlag, open};
+use nix::pty::{Winsize, grantpt, posix_openpt, ptsname_r, unlockpt};
+use nix::sys::stat::Mode;
 use protocol::wire::agents_client::AgentsClient;
 use protocol::wire::{
     TerminalBegin, TerminalBegun, TerminalDown, TerminalEnd, TerminalSize, TerminalUp,
@@ -168,17 +169,16 @@ struct Ours {
 
 impl Ends {
     fn terminal(size: &TerminalSize) -> anyhow::Result<Self> {
-        let pair = openpty(&window(size), None::<&Termios>).context("no terminal can be opened")?;
-        close_on_exec(&pair.master)?;
-        close_on_exec(&pair.slave)?;
-        let master = Arc::new(Way::new(pair.master)?);
+        let (master, slave) = open_pair().context("no terminal can be opened")?;
+        let master = Arc::new(Way::new(master)?);
+        master.resize(&window(size))?;
         let ours = Ours {
             input: Some(Arc::clone(&master)),
             output: master,
             errors: None,
             terminal: true,
         };
-        let theirs = [pair.slave.try_clone()?, pair.slave.try_clone()?, pair.slave];
+        let theirs = [slave.try_clone()?, slave.try_clone()?, slave];
         Ok(Self { ours, theirs })
     }
 
@@ -197,9 +197,15 @@ impl Ends {
     }
 }
 
-fn close_on_exec(fd: &OwnedFd) -> nix::Result<()> {
-    use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-    fcntl(fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).map(drop)
+/// Both ends of a new terminal. Never without close-on-exec: supervisors are started on other threads, and
+/// one that had inherited an end would keep the terminal open.
+fn open_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    let master = posix_openpt(flags)?;
+    grantpt(&master)?;
+    unlockpt(&master)?;
+    let slave = open(ptsname_r(&master)?.as_str(), flags, Mode::empty())?;
+    Ok((master.into(), slave))
 }
 
 fn window(size: &TerminalSize) -> Winsize {

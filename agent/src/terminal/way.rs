@@ -25,7 +25,10 @@ impl Way {
         } else {
             Interest::READABLE | Interest::WRITABLE
         };
-        Ok(Self(AsyncFd::with_interest(fd, interest)?))
+        // SAFETY: the descriptor is owned by what watches it, and names the same file until it is dropped.
+        #[allow(unsafe_code)]
+        let watched = unsafe { AsyncFd::register_with_interest(fd, interest)? };
+        Ok(Self(watched))
     }
 
     /// Reads what is there; 0 at the end.

@@ -209,6 +209,35 @@ async fn a_call_that_hangs_costs_one_device_and_keeps_nobody_from_the_others() {
 }
 
 #[tokio::test]
+async fn while_a_device_begins_to_hang_what_is_found_of_the_others_is_told_at_once() {
+    let ward = Ward::start("").await;
+    ward.change(|machine| {
+        machine["devices"][1]["fault"] = json!("hangs");
+        machine["devices"][0]["telemetry"]["remapped_rows"] = json!({"pending": true});
+    });
+    ward.is(0, "suspect").await;
+    // Had its call been waited for, both would have been told by one inventory.
+    let uuid = ward.uuid(1);
+    let server = ward.agent.server.inner();
+    let told = server.inventories.iter().find_map(|told| {
+        let of = |uuid: &str| told.devices.iter().find(|device| device.uuid == uuid);
+        let ill = told
+            .devices
+            .iter()
+            .any(|d| d.health_reason.contains("waits for a reset"));
+        ill.then(|| of(&uuid).map(|device| device.health.clone()))
+    });
+    drop(server);
+    assert_eq!(told, Some(Some("healthy".to_owned())), "it may yet answer");
+    assert_eq!(
+        ward.is(1, "suspect").await.health_reason,
+        "NVML does not answer"
+    );
+    ward.change(|machine| machine["devices"][1]["fault"] = Value::Null);
+    ward.is(1, "healthy").await;
+}
+
+#[tokio::test]
 async fn memory_errors_rows_heat_and_lanes_are_seen() {
     let ward = Ward::start("[health]\nthrottle_seconds = 1").await;
     ward.change(|machine| {

@@ -65,6 +65,18 @@ impl Cut {
         all
     }
 
+    /// What the first device is said to be about to become, once that is as it is wanted.
+    async fn laying(&self, wanted: fn(&Option<wire::Layout>) -> bool) -> Option<wire::Layout> {
+        let told = |inner: &crate::fake_server::Inner| {
+            let layout = inner.inventories.last()?.devices.first()?.layout.clone();
+            wanted(&layout).then_some(layout)
+        };
+        self.agent
+            .server
+            .wait("what the device will be", told)
+            .await
+    }
+
     async fn is_laid_out(&self) {
         let wanted = ["1g.10gb", "2g.20gb", "3g.40gb"];
         until("the layout is made", || self.profiles() == wanted).await;
@@ -142,9 +154,14 @@ async fn a_layout_waits_until_those_have_left_who_are_on_the_device() {
     .await;
     assert!(crate::rig::alive(pid));
     assert_eq!(cut.cuts()["on"], false);
+    // The server is told, so that nobody else gets the device meanwhile.
+    let laying = cut.laying(Option::is_some).await.expect("it is told");
+    assert!(laying.mig);
+    assert_eq!(laying.profiles, ["1g.10gb", "2g.20gb", "3g.40gb"]);
     cut.agent.server.desire(&[stopped(&job, 0)]).await;
     cut.agent.server.released(&job.id).await;
     cut.is_laid_out().await;
+    cut.laying(Option::is_none).await;
 }
 
 #[tokio::test]
@@ -168,6 +185,16 @@ async fn a_layout_that_does_not_fit_is_told_with_what_it_asks_for_and_nothing_is
     until("it is refused", || cut.agent.log().contains(words)).await;
     assert!(cut.instances().is_empty());
     assert_eq!(cut.cuts()["on"], false, "nothing was begun for it");
+    let warned = |inner: &crate::fake_server::Inner| {
+        let told = inner.inventories.last()?;
+        let warned = told.warnings.iter().any(|warning| warning.contains(words));
+        warned.then(|| told.devices[0].layout.clone())
+    };
+    let layout = cut.agent.server.wait("it is told", warned).await;
+    assert_eq!(
+        layout, None,
+        "what cannot be made keeps nobody from the device"
+    );
     cut.agent.kill();
 
     cut.agent

@@ -10,6 +10,7 @@ mod health;
 mod layouts;
 mod lease;
 mod life;
+mod logs;
 mod mig;
 mod mps;
 mod remains;

@@ -200,7 +200,14 @@ async fn nothing_is_run_again_after_the_machine_restarted() {
             .append(vec![
                 Entry::Record(Record::Accepted(kept)),
                 Entry::fact(id, attempt, FactKind::Accepted),
-                Entry::fact(id, attempt, FactKind::Started { pid: 1 }),
+                Entry::fact(
+                    id,
+                    attempt,
+                    FactKind::Started {
+                        pid: 1,
+                        image_digest: String::new(),
+                    },
+                ),
             ])
             .await
             .expect("written");

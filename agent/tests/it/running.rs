@@ -249,10 +249,14 @@ async fn a_log_has_a_bound_and_says_so() {
     assert_eq!(agent.server.exited(&job.id).await.code, Some(0));
     let log = agent.server.read_log(&job.id, false).await.expect("a log");
     assert!(
-        log.starts_with("line 0\nline 1\n") && log.contains("reached its bound of 1000 bytes"),
+        log.starts_with("\n[allotment: the bytes before ") && log.ends_with("line 4999\n"),
         "{log}"
     );
-    assert!(log.len() < 1200, "{} bytes", log.len());
+    let held: u64 = std::fs::read_dir(agent.state().join("logs").join(&job.id))
+        .expect("listed")
+        .map(|file| file.expect("a file").metadata().expect("its size").len())
+        .sum();
+    assert!(held < 1300, "{held} bytes");
 }
 
 #[tokio::test]

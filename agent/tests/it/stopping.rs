@@ -30,6 +30,7 @@ async fn a_job_is_asked_first_and_may_leave_in_its_own_way() {
         assignment_id: job.id.clone(),
         offset: 0,
         follow: true,
+        result: None,
     });
     agent.server.send(chunk).await;
     agent

@@ -342,6 +342,10 @@ async fn without_private_tmp_teams_share_what_all_may_write_to_and_the_node_says
     agent.start().await;
     let warnings = agent.server.inner().inventories[0].warnings.concat();
     assert!(warnings.contains("private_tmp = false"), "{warnings}");
+    let lacks = agent.server.inner().inventories[0].lacks.clone();
+    let has = |word: &str| lacks.iter().any(|lacking| lacking == word);
+    assert!(has("temporary_files") && has("process_list"), "{lacks:?}");
+    assert!(!has("users"), "jobs run as their team's user: {lacks:?}");
     let (told, place) = (agent.open_folder().join("told"), Place::of(&agent));
     let keeper = wire::Assignment {
         uid: LONE_UID,

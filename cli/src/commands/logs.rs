@@ -3,9 +3,9 @@
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-use anyhow::Context;
 use clap::Args;
 use futures_util::StreamExt;
+use reqwest::Response;
 use serde_json::json;
 
 use crate::client::{Client, part};
@@ -16,9 +16,20 @@ use crate::table;
 /// How often a job that is followed is looked at between its attempts.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
+/// Times in a row that a log may break off without having given anything.
+const TRIES_MAX: u32 = 20;
+/// Wait before it is asked for again: a server that is replaced is back within some seconds.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// Lines that are asked for at once, the most that a server gives.
+const SEARCH_LINES: u32 = 500;
+/// Lines that are kept to be printed as JSON in the end.
+const FOUND_MAX: usize = 100_000;
+
 /// Print what a job wrote.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  allot logs -f 0190b6f2-5c1e-7cc3-98c4-dc0c0c07398f")]
+#[command(
+    after_help = "Example:\n  allot logs -f 0190b6f2-5c1e-7cc3-98c4-dc0c0c07398f\n  allot logs --search 'loss: nan' 0190b6f2-5c1e-7cc3-98c4-dc0c0c07398f"
+)]
 pub struct Logs {
     /// The job's id
     id: String,
@@ -37,6 +48,12 @@ pub struct Logs {
     /// Begin at this byte
     #[arg(long, default_value_t = 0)]
     offset: u64,
+    /// Print the lines alone that have this, each after the byte at which it begins
+    #[arg(long, value_name = "TEXT", conflicts_with = "follow")]
+    search: Option<String>,
+    /// What is searched for is a regular expression
+    #[arg(long, requires = "search")]
+    regex: bool,
     /// Print one JSON object with the text
     #[arg(long)]
     json: bool,
@@ -46,6 +63,9 @@ impl Logs {
     /// Runs the command.
     pub async fn run(self) -> Result<(), Failure> {
         let client = Client::found()?;
+        if let Some(text) = &self.search {
+            return self.search(&client, text).await;
+        }
         let mut printed = Printed::new(self.json);
         if self.follow && self.attempt.is_none() {
             self.follow_all(&client, &mut printed).await?;
@@ -105,28 +125,115 @@ impl Logs {
         offset: u64,
         printed: &mut Printed,
     ) -> Result<(), Failure> {
-        let mut query = vec![
-            ("worker", self.worker.to_string()),
-            ("offset", offset.to_string()),
-            ("follow", self.follow.to_string()),
-        ];
+        let path = format!("/jobs/{}/logs", part(&self.id));
+        let (mut offset, mut fruitless) = (offset, 0);
+        loop {
+            let mut query = self.which(attempt);
+            query.push(("offset", offset.to_string()));
+            query.push(("follow", self.follow.to_string()));
+            let opened = if self.follow {
+                client.follow(&path, &query).await
+            } else {
+                client.open(&path, &query).await
+            };
+            let broken = match opened {
+                Ok(response) => match print(response, &mut offset, printed).await? {
+                    None => return Ok(()),
+                    Some(broken) => broken,
+                },
+                // It was there a moment ago.
+                Err(Failure::Away(why)) if fruitless > 0 => anyhow::Error::msg(why),
+                Err(failure) => return Err(failure),
+            };
+            fruitless = if broken.is::<Progress>() {
+                1
+            } else {
+                fruitless + 1
+            };
+            if fruitless > TRIES_MAX {
+                return Err(broken.context("the log broke off").into());
+            }
+            tokio::time::sleep(AGAIN_AFTER).await;
+        }
+    }
+
+    /// The parameters that say which log.
+    fn which(&self, attempt: Option<u32>) -> Vec<(&'static str, String)> {
+        let mut query = vec![("worker", self.worker.to_string())];
         query.extend(attempt.map(|attempt| ("attempt", attempt.to_string())));
         query.extend(self.filling.map(|filling| ("filling", filling.to_string())));
-        let path = format!("/jobs/{}/logs", part(&self.id));
-        let response = if self.follow {
-            client.follow(&path, &query).await?
-        } else {
-            client.open(&path, &query).await?
-        };
-        let mut stream = response.bytes_stream();
-        while let Some(chunk) = stream.next().await {
-            printed.take(&chunk.context("the log broke off")?)?;
-            if printed.closed {
-                break;
+        query
+    }
+
+    /// Prints the lines of an attempt's log that have what is searched for, each after where it begins.
+    async fn search(&self, client: &Client, text: &str) -> Result<(), Failure> {
+        let path = format!("/jobs/{}/logs/search", part(&self.id));
+        let (mut offset, mut found) = (Some(self.offset), Vec::new());
+        while let Some(from) = offset {
+            let mut query = self.which(self.attempt);
+            query.push(("offset", from.to_string()));
+            query.push(("query", text.to_owned()));
+            query.push(("regex", self.regex.to_string()));
+            query.push(("limit", SEARCH_LINES.to_string()));
+            let page = client.get(&path, &query).await?;
+            let next = page["next_offset"].as_u64();
+            for line in page["items"].as_array().into_iter().flatten() {
+                if self.json {
+                    found.push(line.clone());
+                } else {
+                    let words = table::text(&line["text"]);
+                    table::print_line(&format!("{}: {words}", line["offset"]))?;
+                }
             }
+            offset = next.filter(|next| *next > from && found.len() < FOUND_MAX);
+            if let (Some(next), None) = (next, offset) {
+                eprintln!("note: the search ended early; `--offset {next}` goes on");
+            }
+        }
+        if self.json {
+            table::print_json(&json!({"job": self.id, "worker": self.worker, "lines": found}))?;
         }
         Ok(())
     }
+}
+
+/// A log that broke off after it had given something.
+#[derive(Debug)]
+struct Progress(reqwest::Error);
+
+impl std::fmt::Display for Progress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Progress {}
+
+/// Prints an answer; where it broke off, why, with `offset` where it goes on.
+async fn print(
+    response: Response,
+    offset: &mut u64,
+    printed: &mut Printed,
+) -> Result<Option<anyhow::Error>, Failure> {
+    let begins = response.headers().get("allotment-log-offset");
+    let begins = begins.and_then(|value| value.to_str().ok()?.parse().ok());
+    *offset = begins.unwrap_or(*offset);
+    let from = *offset;
+    let mut stream = response.bytes_stream();
+    while let Some(chunk) = stream.next().await {
+        match chunk {
+            Ok(chunk) => {
+                *offset += chunk.len() as u64;
+                printed.take(&chunk)?;
+            }
+            Err(error) if *offset > from => return Ok(Some(Progress(error).into())),
+            Err(error) => return Ok(Some(error.into())),
+        }
+        if printed.closed {
+            break;
+        }
+    }
+    Ok(None)
 }
 
 /// Where a log goes to.

@@ -2,6 +2,7 @@
 //! wrong with it, what is wanted of a node, and a device returned to service.
 
 use clap::Args;
+use domain::state::DRAIN_SECONDS_MAX;
 use serde_json::{Value, json};
 
 use super::spec::seconds;
@@ -71,7 +72,30 @@ fn out_of_use(node: &Value) -> Vec<String> {
             "{name} takes no work: its disk is full since {since}, {free} MiB were free and {needed} are needed"
         ));
     }
+    if let Some(ahead_ms) = node["clock_ahead_ms"].as_i64() {
+        let (seconds, way) = (
+            ahead_ms.unsigned_abs() / 1000,
+            if ahead_ms < 0 { "behind" } else { "ahead" },
+        );
+        lines.push(format!(
+            "{name}: its clock is {seconds} s {way}; look at its time service"
+        ));
+    }
     let devices = node["devices"].as_array().into_iter().flatten();
+    lines.extend(devices.clone().filter_map(|device| {
+        let layout = device["layout"].as_object()?;
+        let index = text(&device["index"]);
+        let profiles = layout["profiles"].as_array().into_iter().flatten();
+        let profiles: Vec<String> = profiles.map(text).collect();
+        let will = match (&layout["mig"], profiles.is_empty()) {
+            (Value::Bool(true), false) => format!("cut into {}", profiles.join(", ")),
+            (Value::Bool(true), true) => "put into MIG mode".to_owned(),
+            _ => "made whole".to_owned(),
+        };
+        Some(format!(
+            "{name} device {index} is about to be {will}; nothing new is placed on it until then"
+        ))
+    }));
     lines.extend(devices.filter(|d| d["health"] != "healthy").map(|device| {
         let [index, health] = ["index", "health"].map(|key| text(&device[key]));
         let since = table::shown(device, "health_at");
@@ -163,10 +187,22 @@ pub struct Drain {
 impl Drain {
     /// Runs the command.
     pub async fn run(self) -> Result<(), Failure> {
-        let seconds = self.deadline.map(|text| seconds("--deadline", &text));
+        let seconds = self.deadline.map(|text| deadline(&text));
         let body = json!({ "deadline_seconds": seconds.transpose()? });
         self.steered.post("drain", body).await
     }
+}
+
+/// Seconds of a deadline; one that is too long is refused in the words in which it was typed.
+fn deadline(text: &str) -> Result<i64, Failure> {
+    let seconds = seconds("--deadline", text)?;
+    if seconds > DRAIN_SECONDS_MAX {
+        let days = DRAIN_SECONDS_MAX / (24 * 3600);
+        return Err(Failure::Words(format!(
+            "--deadline: {text} is too long: at most {days}d"
+        )));
+    }
+    Ok(seconds)
 }
 
 /// What is said of a node that is steered.
@@ -236,5 +272,17 @@ impl Clear {
         }
         let said = "what was found of it is cleared; it is healthy when its node says so";
         table::print_line(&format!("device {} of {}: {said}", self.device, self.node))
+    }
+}
+
+#[cfg(test)]
+mod deadlines {
+    use super::*;
+
+    #[test]
+    fn a_deadline_that_is_too_long_is_refused_in_the_words_in_which_it_was_typed() {
+        assert_eq!(deadline("30d").expect("the longest"), DRAIN_SECONDS_MAX);
+        let told = deadline("31d").expect_err("refused").to_string();
+        assert_eq!(told, "--deadline: 31d is too long: at most 30d");
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
-use super::{JobSpec, PerWorker, Runner};
+use super::{JobSpec, PerWorker, Runner, image};
 use crate::error::printable;
 use crate::quantity::{DEVICES_PER_NODE_MAX, MILLI};
 use crate::sharing::SharingMode;
@@ -138,8 +138,15 @@ impl JobSpec {
                 let remedy = "the image that runner container starts, such as python:3.13";
                 faults.add("image", "null", remedy);
             }
+            (Runner::Container, Some(image)) if !image::well_formed(image) => {
+                faults.add("image", image, image::IMAGE_NAME);
+            }
             (_, Some(image)) => faults.keep(check_label("image", image)),
             (_, None) => {}
+        }
+        if self.runner == Runner::Container && self.per_worker.sharing.contains(&SharingMode::Mps) {
+            let remedy = "modes without mps where runner is container: its clients meet in the machine's shared memory, which a container does not have";
+            faults.add("per_worker.sharing", SharingMode::Mps, remedy);
         }
         if let Some(path) = &self.working_directory {
             faults.keep(check_folder("working_directory", path));

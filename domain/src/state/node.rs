@@ -3,6 +3,9 @@
 use super::steps;
 use crate::text_enum::text_enum;
 
+/// Most seconds until a drain's deadline, thirty days: what may stay for longer is not waited for.
+pub const DRAIN_SECONDS_MAX: i64 = 30 * 24 * 3600;
+
 text_enum!(
     /// What people want of a node.
     NodeIntent, "intent" {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use domain::Timestamp;
 
 use super::timeline::{Key, Reserved, Timeline, devices};
-use super::{Bounds, NEVER, beside_slots, end_from};
+use super::{Bounds, NEVER, beside_slots, end_from, when};
 use crate::index::Need;
 use crate::ledger::{Sight, Slot};
 use crate::place::{Query, place};
@@ -47,15 +47,19 @@ impl Timeline<'_, '_> {
             steps.extend(more.iter().map(|&at| (at, usize::MAX)));
             steps.sort_unstable();
             steps.dedup();
+            let early = |step: &Key| when(self.index, step.0) < bounds.from;
+            steps.retain(|step| !early(step));
             self.walk(&asked, &steps, bounds.probes)
         };
+        let start = |at: Key| when(self.index, at.0);
         found.map(|(at, slots)| Reserved {
             work,
             at,
+            start: start(at),
             end: if at.0 == NEVER {
                 NEVER
             } else {
-                end_from(self.index, work, at.0)
+                end_from(self.index, work, start(at))
             },
             slots,
             only,
@@ -150,8 +154,9 @@ impl Timeline<'_, '_> {
     /// A place at a moment that is free until the workload ends.
     fn probe(&mut self, asked: &Asked<'_>, at: Key) -> Option<Vec<Rc<Slot>>> {
         let (index, work) = (self.index, asked.work);
-        let end = end_from(index, work, at.0);
-        if !(asked.clear)(at.0, end) {
+        let begin = when(index, at.0);
+        let end = end_from(index, work, begin);
+        if !(asked.clear)(begin, end) {
             return None;
         }
         let query = Query {

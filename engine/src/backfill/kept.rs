@@ -8,7 +8,7 @@ use domain::sharing::SharingMode;
 use rustc_hash::FxHashMap;
 
 use super::timeline::{Claim, Key, Keys, Slots, Timeline};
-use super::{NEVER, soon};
+use super::{NEVER, OVERDUE, soon};
 use crate::index::{Index, Need};
 use crate::ledger::{Ledger, Paused, Slot, View};
 use crate::order::Kin;
@@ -125,7 +125,9 @@ impl<'i, 'w> Timeline<'i, 'w> {
         if self.kept.now.replace(now).is_none_or(|before| before > now) {
             return false;
         }
-        let due = self.claims.range(..=(soon(self.index), usize::MAX));
+        let due = self
+            .claims
+            .range((OVERDUE, usize::MAX)..=(soon(self.index), usize::MAX));
         let mut works: Vec<usize> = due.map(|(_, claim)| claim.work).collect();
         works.extend_from_slice(touched);
         works.sort_unstable();

@@ -11,7 +11,7 @@ use domain::Timestamp;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::kept::{Kept, Undo};
-use super::{NEVER, after_grace, end_from, end_of_running, soon};
+use super::{NEVER, after_grace, end_from, known_end, once_left, soon};
 use crate::index::{Index, Need};
 use crate::ledger::{Ledger, Sight, Slot, Standing, View};
 use crate::place::{devices_free, stands_free};
@@ -152,9 +152,17 @@ impl<'i, 'w> Timeline<'i, 'w> {
     /// When what a workload holds in the cycle's state is free again.
     fn end(&self, ledger: &Ledger<'_, '_>, work: usize) -> Timestamp {
         match ledger.standing(work) {
-            Standing::Running => end_of_running(self.index, work),
-            Standing::Nominated => end_from(self.index, work, after_grace(self.index, self.pool)),
+            Standing::Running => known_end(self.index, work),
+            Standing::Nominated => end_from(self.index, work, self.begin(ledger, work)),
             _ => end_from(self.index, work, self.index.world.now),
+        }
+    }
+
+    /// When a workload begins for which room is kept: an earlier plan knows who leaves when.
+    fn begin(&self, ledger: &Ledger<'_, '_>, work: usize) -> Timestamp {
+        match self.index.works[work].row.nominated {
+            Some(_) => once_left(ledger, ledger.slots(work)),
+            None => after_grace(self.index, self.pool),
         }
     }
 

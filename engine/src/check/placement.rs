@@ -161,6 +161,9 @@ fn devices(facts: &Facts<'_>, work: &Workload, node: &Node, placed: &Placed) -> 
         if device.index >= node.gpus || node.failed.contains(&device.index) {
             faults.push(format!("device {} is not there or out", device.index));
         }
+        if node.mig_layout.contains_key(&device.index) {
+            faults.push(format!("device {} is about to be cut", device.index));
+        }
         let driven = node
             .drives
             .as_ref()

@@ -42,8 +42,11 @@ pub(super) fn stays<'w>(facts: &Facts<'w>) -> Vec<Stay<'w>> {
     let mut stays: Vec<Stay<'w>> = Vec::new();
     for (work, workers) in &facts.running {
         let stay = facts.remaining.iter().find(|(w, _)| w.name == work.name);
+        // Workers that share a device look alike: each that stays is one of them.
+        let mut left: Vec<&Placed> = stay.iter().flat_map(|(_, left)| left).collect();
         for worker in workers {
-            let stands = stay.is_some_and(|(_, left)| left.contains(worker));
+            let stands = left.iter().position(|stays| *stays == worker);
+            let stands = stands.map(|at| left.swap_remove(at)).is_some();
             let end = if stands {
                 end_of_running(facts, work)
             } else {

@@ -77,11 +77,7 @@ impl Cycle<'_, '_> {
             1
         };
         let whole = index.pools[pool].row.whole_node_guarantees || facts.service.is_some();
-        if slots.len() <= fewest
-            || whole
-            || self.is_strict(pool)
-            || !Rules::of(index, pool).allow(Right::Share)
-        {
+        if slots.len() <= fewest || whole || !Rules::of(index, pool).allow(Right::Share) {
             return (slots, Vec::new());
         }
         let others = slots.split_off(fewest);

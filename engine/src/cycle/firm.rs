@@ -58,7 +58,10 @@ impl Cycle<'_, '_> {
 
     /// Says that a workload stands on devices once those that make way have left.
     pub(super) fn stands_later(&mut self, work: usize, pool: usize, slots: &[Rc<Slot>]) {
-        let begin = backfill::after_grace(self.index, pool);
+        let begin = match self.index.works[work].row.nominated {
+            Some(_) => backfill::once_left(&self.ledger, slots),
+            None => backfill::after_grace(self.index, pool),
+        };
         let end = backfill::end_from(self.index, work, begin);
         self.stands(work, pool, slots, end);
     }

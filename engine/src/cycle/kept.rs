@@ -88,7 +88,7 @@ impl Cycle<'_, '_> {
                     && slot.parts.iter().all(|part| match part.slice {
                         Some(slice) => {
                             node.failed & crate::index::bit(part.index) == 0
-                                && node.can_have(part.index, slice)
+                                && node.can_have(part.index, slice, false)
                         }
                         None => node.shut(false) & crate::index::bit(part.index) == 0,
                     })

@@ -241,7 +241,7 @@ impl<'i, 'w> Cycle<'i, 'w> {
         timeline.earliest(work, Some(nodes.into()), inside, &edges, &clear, bounds)
     }
 
-    fn timeline(&mut self, pool: usize) -> &mut Timeline<'i, 'w> {
+    pub(super) fn timeline(&mut self, pool: usize) -> &mut Timeline<'i, 'w> {
         let ledger = &self.ledger;
         let kept = &mut self.lasting.futures[pool];
         self.timelines[pool].get_or_insert_with(|| {
@@ -273,25 +273,6 @@ impl<'i, 'w> Cycle<'i, 'w> {
             .as_ref()
             .and_then(|t| t.reserved().iter().find(|r| r.work == work));
         kept.is_some_and(|r| r.start() != NEVER) && !Rules::of(self.index, pool).any()
-    }
-
-    /// When a workload that has no start of its own would start behind those that have.
-    pub fn told_start(&mut self, work: usize, pool: usize) -> Option<Timestamp> {
-        let row = self.index.works[work].row;
-        let key = (
-            pool,
-            self.index.works[work].team,
-            self.index.works[work].shape,
-            row.length_seconds(),
-        );
-        if let Some(known) = self.told.get(&key) {
-            return *known;
-        }
-        let found = self.earliest(work, pool, backfill::TOLD);
-        let start = found.map(|found| found.start());
-        let start = start.filter(|start| *start != NEVER);
-        self.told.insert(key, start);
-        start
     }
 
     /// For what room in a pool is kept from a workload.

@@ -44,6 +44,7 @@ impl Cycle<'_, '_> {
         let asks = !picker.goes_on();
         let (mut failures, mut starts, mut asks_at) = (0_usize, 0_usize, (0, 0));
         let mut drained = false;
+        let mut aside: Vec<usize> = Vec::new();
         loop {
             // Asked at first, and after one failure or start, two, four: it costs a look for each
             // kind of work.
@@ -53,6 +54,9 @@ impl Cycle<'_, '_> {
                     (starts + 1).next_power_of_two(),
                 );
                 self.look_for_places(pool, &mut dead);
+            }
+            if dead.all() {
+                self.turn_to(&mut aside, &mut picker);
             }
             if before_head.is_none() && self.may_cut(pool, &picker, dead.all()) {
                 self.cut[pool] = true;
@@ -72,6 +76,14 @@ impl Cycle<'_, '_> {
                 break;
             }
             let inside = picker.next_inside(&self.ledger);
+            if inside.is_none() && !aside.is_empty() {
+                self.turn_to(&mut aside, &mut picker);
+                continue;
+            }
+            if let Some(work) = inside.filter(|&work| self.stands_back(work, &picker)) {
+                aside.push(work);
+                continue;
+            }
             if inside.is_none() && !std::mem::replace(&mut drained, true) {
                 for (team, slots) in self.move_drained(pool, false) {
                     self.age(&mut hints, &mut dead, (team, pool), &slots);
@@ -104,12 +116,15 @@ impl Cycle<'_, '_> {
                 self.find_start_of(work, pool, bucket, &mut dead)
             } {
                 Some(slots) => {
-                    if makes_room
-                        && inside.is_some()
-                        && let Some(higher) = self.serve_higher(work, pool, &slots, &mut picker)
-                    {
-                        hints.taken(team, higher);
-                        let slots = self.ledger.slots(higher).to_vec();
+                    let served = match inside {
+                        _ if !makes_room => None,
+                        Some(_) => self.serve_higher(work, pool, &slots, &mut picker),
+                        None => self.serve_other(work, pool, &slots, &mut picker),
+                    };
+                    if let Some(served) = served {
+                        let team = self.index.works[served].team;
+                        hints.taken(team, served);
+                        let slots = self.ledger.slots(served).to_vec();
                         self.age(&mut hints, &mut dead, (team, pool), &slots);
                         hints.start_anew();
                         self.ease(pool, &mut dead);

@@ -1,12 +1,17 @@
 //! Room made by victims, in the order of a pool.
 
+use std::rc::Rc;
+
 use super::Cycle;
 use super::coming::Coming;
 use super::turn::Making;
+use crate::backfill;
 use crate::bookings;
+use crate::ledger::Slot;
 use crate::order::Picker;
 use crate::plan::{Nomination, Preemption, Reason};
 use crate::preempt;
+use crate::start;
 use crate::world::Booking;
 
 impl Cycle<'_, '_> {
@@ -107,9 +112,14 @@ impl Cycle<'_, '_> {
         if waits_for.is_empty() {
             waits_for = self.leavers_on(&room.slots, work);
         }
-        let placement = self.places(&room.slots);
         let pool = self.index.nodes[room.slots[0].node].pool;
-        self.keep_for(work, pool, room.slots);
+        let idle = match room.victims.is_empty() {
+            true => None,
+            false => self.idle_by_now(work, pool, room.slots.len()),
+        };
+        let slots = idle.unwrap_or(room.slots);
+        let placement = self.places(&slots);
+        self.keep_for(work, pool, slots);
         if std::mem::take(&mut self.met_behind[pool]) {
             self.mend(pool);
         }
@@ -118,6 +128,15 @@ impl Cycle<'_, '_> {
             placement,
             waits_for,
         });
+    }
+
+    /// Idle devices for so many workers of work whose victims count in no quota any more: where it was a limit that kept it
+    /// from these, it need not wait until the others are free.
+    fn idle_by_now(&mut self, work: usize, pool: usize, workers: usize) -> Option<Vec<Rc<Slot>>> {
+        let workers = u32::try_from(workers).ok()?;
+        let slots = start::room_of(&mut self.ledger, work, pool, workers)?;
+        let end = backfill::end_from(self.index, work, self.index.world.now);
+        self.let_pass(work, pool, slots, end)
     }
 
     /// A victim gives way; what gave way to another in this plan already gives way further.

@@ -3,7 +3,7 @@
 use domain::sharing::SharingMode;
 
 use crate::mig::{self, Model, Slice};
-use crate::world::{MigMode, Node, NodeState, Pool};
+use crate::world::{Laid, MigMode, Node, NodeState, Pool};
 
 /// A node with its pool.
 pub(crate) struct NodeFacts<'w> {
@@ -18,8 +18,14 @@ pub(crate) struct NodeFacts<'w> {
     pub recut: bool,
     /// The model's table, where it can be cut.
     pub model: Option<&'static Model>,
+    /// Devices that are about to be cut, or made whole, by a layout: nothing new is on them until then.
+    pub pending: u64,
+    /// Those of them that will not be whole.
+    pending_cut: u64,
     /// The instances by device when the cycle begins; empty where no device has any.
     layout: Vec<Vec<Slice>>,
+    /// The instances that pending devices will have, likewise.
+    laid: Vec<Vec<Slice>>,
 }
 
 impl<'w> NodeFacts<'w> {
@@ -42,6 +48,18 @@ impl<'w> NodeFacts<'w> {
                 }
             }
         }
+        let mut laid = Vec::new();
+        let mut pending_cut = 0;
+        for (&device, will) in &row.mig_layout {
+            let Laid::Into(profiles) = will else {
+                continue;
+            };
+            pending_cut |= bit(device);
+            laid.resize(row.gpus as usize, Vec::new());
+            if let Some(place) = laid.get_mut(device as usize) {
+                *place = mig::arrange(model, profiles).unwrap_or_default();
+            }
+        }
         Self {
             row,
             pool,
@@ -50,7 +68,10 @@ impl<'w> NodeFacts<'w> {
             fixed: if recut { 0 } else { mig },
             recut,
             model: mig::model(model),
+            pending: bits(&mut row.mig_layout.keys().copied()),
+            pending_cut,
             layout,
+            laid,
         }
     }
 
@@ -87,12 +108,13 @@ impl<'w> NodeFacts<'w> {
             .is_none_or(|modes| modes.contains(&mode))
     }
 
-    /// Devices that are not given out but as MIG instances; `bare` has the failed ones too.
+    /// Devices that are not given out but as MIG instances, and those that are not given out at all. On a
+    /// `bare` node all that is out is back, and each device is cut as its layout asks.
     pub fn shut(&self, bare: bool) -> u64 {
         if bare {
-            self.fixed
+            self.fixed & !self.pending | self.pending_cut
         } else {
-            self.failed | self.fixed
+            self.failed | self.fixed | self.pending
         }
     }
 
@@ -101,9 +123,20 @@ impl<'w> NodeFacts<'w> {
         self.layout.get(device as usize).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether an instance is on a device when the cycle begins, or may be made.
-    pub fn can_have(&self, device: u32, slice: Slice) -> bool {
-        self.recut || self.instances(device).contains(&slice)
+    /// The instances that a device will have once it is cut as its layout asks.
+    pub fn laid(&self, device: u32) -> &[Slice] {
+        self.laid.get(device as usize).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether an instance is on a device when the cycle begins, or may be made; on a `bare` node
+    /// whether it will be once its layout is made.
+    pub fn can_have(&self, device: u32, slice: Slice, bare: bool) -> bool {
+        let instances = match self.pending & bit(device) != 0 {
+            false => self.instances(device),
+            true if bare => self.laid(device),
+            true => return false,
+        };
+        self.recut || instances.contains(&slice)
     }
 }
 

@@ -253,3 +253,27 @@ fn what_is_tried_on_top_of_what_is_held_is_taken_away_without_a_trace() {
     assert_eq!(held.with(small).without(large), Cut::default().with(small));
     assert_eq!(held.without(large), Cut::default());
 }
+
+#[test]
+fn a_profile_that_a_driver_calls_otherwise_is_known_by_slices_engines_and_memory() {
+    let named = |name: &str, size| alike("GB200-186GB", name, size);
+    assert_eq!(named("1g.23gb", None), Some("1g.23gb"));
+    assert_eq!(named("1g.24gb", Some(1)), Some("1g.23gb"));
+    assert_eq!(named("1g.24gb+me", Some(1)), Some("1g.23gb+me"));
+    assert_eq!(
+        named("1g.48gb", Some(2)),
+        Some("1g.47gb"),
+        "as many slices, twice the memory"
+    );
+    assert_eq!(
+        named("1g.48gb", None),
+        Some("1g.47gb"),
+        "the nearest memory"
+    );
+    assert_eq!(named("7g.189gb", Some(8)), Some("7g.186gb"));
+    for none in ["5g.100gb", "1g.24gb+gfx", "whole", "g.gb", ""] {
+        assert_eq!(named(none, None), None, "{none}");
+    }
+    assert_eq!(named("1g.24gb", Some(4)), None, "no such size");
+    assert_eq!(alike("L40S", "1g.24gb", None), None, "it cannot be cut");
+}

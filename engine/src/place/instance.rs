@@ -32,7 +32,7 @@ pub(crate) fn could_have(index: &Index<'_>, node: usize, profile: usize) -> bool
     index.profile(profile, node).is_some_and(|profile| {
         machine.recut
             || (0..machine.row.gpus)
-                .flat_map(|device| machine.instances(device))
+                .flat_map(|device| machine.instances(device).iter().chain(machine.laid(device)))
                 .any(|slice| std::ptr::eq(slice.profile, profile))
     })
 }
@@ -40,8 +40,9 @@ pub(crate) fn could_have(index: &Index<'_>, node: usize, profile: usize) -> bool
 /// What is held of a device in all views of a sight; `None` when it is out or in another mode.
 fn held(ledger: &Ledger<'_, '_>, node: usize, device: u32, sight: Sight) -> Option<Cut> {
     let machine = &ledger.index.nodes[node];
-    let out = machine.failed & bit(device) != 0 && !ledger.is_bare();
-    let whole = machine.mig & bit(device) == 0 && !machine.recut;
+    let out = (machine.failed | machine.pending) & bit(device) != 0 && !ledger.is_bare();
+    let laid = machine.pending & bit(device) != 0;
+    let whole = machine.mig & bit(device) == 0 && !machine.recut && !laid;
     if out || whole {
         return None;
     }
@@ -76,7 +77,7 @@ pub(crate) fn instances_free(
             if count >= most {
                 return count;
             }
-            if cut.admits(slice) && machine.can_have(device, slice) {
+            if cut.admits(slice) && machine.can_have(device, slice, ledger.is_bare()) {
                 cut = cut.with(slice);
                 count += 1;
             }
@@ -131,6 +132,7 @@ pub(super) fn choose(
 ) -> Option<Chosen> {
     let machine = &ledger.index.nodes[node];
     let model = machine.model?;
+    let bare = ledger.is_bare();
     let whole = devices_free(ledger, node, query.sight) & !machine.mig;
     let tight = tightest(&machine.row.nvlink, whole, 1).unwrap_or(whole);
     // What this worker takes itself, beside what is held already.
@@ -145,7 +147,7 @@ pub(super) fn choose(
             let idle = machine.instances(device);
             let best = profile
                 .places()
-                .filter(|slice| cut.admits(*slice) && machine.can_have(device, *slice));
+                .filter(|slice| cut.admits(*slice) && machine.can_have(device, *slice, bare));
             best.map(|slice| {
                 let unmade = unmade(idle, cut, slice);
                 let ease = match (idle.contains(&slice), uncut) {

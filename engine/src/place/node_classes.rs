@@ -360,7 +360,7 @@ fn makes_of(index: &Index<'_>) -> Vec<usize> {
         let host = (row.cpus, row.memory_mib, row.state as u8, node.pool);
         let devices = (row.gpus, &row.gpu_model, row.gpu_memory_mib, node.failed);
         let layout = (&row.nvlink, &row.numa, &row.mig);
-        let driven = (&row.drives, row.mps_across_teams);
+        let driven = (&row.drives, row.mps_across_teams, &row.mig_layout);
         let fresh = found.len();
         let make = (host, devices, layout, driven);
         makes.push(*found.entry(make).or_insert(fresh));

@@ -114,6 +114,27 @@ impl Rules {
         }
     }
 
+    /// Whether what a team's own lower work leaves may bring work into the guarantee, from where it takes back more.
+    pub fn mixes(&self) -> bool {
+        self.allow(Right::Priority) && self.allow(Right::Reclaim)
+    }
+
+    /// Whether work that started a moment ago may not be taken yet.
+    pub fn protects(&self) -> bool {
+        self.min_runtime > 0
+    }
+
+    /// Whether work may take back what another borrows, as far as their priorities tell.
+    pub fn takes_back(&self, index: &Index<'_>, newcomer: usize, victim: usize) -> bool {
+        let lower = index.works[victim].priority < index.works[newcomer].priority;
+        let by_right = match self.reclaim {
+            Reclaim::Never => false,
+            Reclaim::LowerPriority => lower,
+            Reclaim::Any => true,
+        };
+        by_right && self.least_before_reclaim() <= 0
+    }
+
     /// Whether running work may be moved to make room.
     pub fn consolidates(&self) -> bool {
         self.consolidate

@@ -80,6 +80,7 @@ fn node(field: Field<'_>) -> Read<Node> {
         drives: None,
         mps_across_teams: true,
         mig_static: false,
+        mig_layout: Default::default(),
     };
     debug_assert!(
         node.cpus <= MilliCpu::whole(CPUS_MAX),

@@ -29,6 +29,15 @@ pub struct MigInstance {
     pub start: Option<u32>,
 }
 
+/// What a device will be once its node has cut it by a layout, which it does when nobody has a part of it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Laid {
+    /// Whole, and given out as such.
+    Whole,
+    /// Cut into one instance of each of these profiles, as its driver calls them.
+    Into(Vec<String>),
+}
+
 /// A machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
@@ -67,6 +76,9 @@ pub struct Node {
     /// Whether its agent leaves devices cut as they are: what is there is all that there is, whatever
     /// the pool's mode. Not part of scenario files either.
     pub mig_static: bool,
+    /// Devices that its agent is about to cut, or to make whole, by a layout: nothing of them is given out until
+    /// that is done. Not part of scenario files either: there it is done.
+    pub mig_layout: BTreeMap<u32, Laid>,
 }
 
 impl Node {
@@ -89,6 +101,7 @@ impl Node {
             drives: None,
             mps_across_teams: true,
             mig_static: false,
+            mig_layout: BTreeMap::new(),
         }
     }
 

@@ -25,6 +25,9 @@ pub struct Fact {
     pub kind: FactKind,
 }
 
+/// Longest name of an image's content that is kept: `sha512:` with its digits is half of that.
+const IMAGE_DIGEST_CHARS_MAX: usize = 255;
+
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FactKind {
@@ -43,6 +46,8 @@ pub enum FactKind {
     Started {
         /// The process.
         pid: i64,
+        /// What names the image of its container for good.
+        image_digest: Option<String>,
     },
     /// Its process ended.
     Exited(Exited),
@@ -97,7 +102,11 @@ pub(super) fn check_one(fact: wire::Fact) -> Result<Fact, Malformed> {
             message: text(refused.message),
             exit_code: refused.exit_code,
         },
-        Kind::Started(started) => FactKind::Started { pid: started.pid },
+        Kind::Started(started) => FactKind::Started {
+            pid: started.pid,
+            image_digest: Some(text(started.image_digest))
+                .filter(|digest| (1..=IMAGE_DIGEST_CHARS_MAX).contains(&digest.chars().count())),
+        },
         Kind::Exited(exited) => FactKind::Exited(Exited {
             code: exited.code,
             signal: exited.signal,

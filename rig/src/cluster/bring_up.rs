@@ -194,6 +194,7 @@ impl Cluster {
             server_url: format!("https://127.0.0.1:{}", address.port()),
             address: "127.0.0.1".to_owned(),
             namespace: None,
+            settings: self.options.agent_settings.clone(),
             shared_checkpoints: self
                 .options
                 .checkpoints_shared

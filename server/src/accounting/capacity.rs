@@ -17,7 +17,7 @@ const PER_GPU_HOUR: i64 = 3_600 * PER_GPU_SECOND;
 pub struct Part {
     /// Thousandths of a GPU times microseconds.
     pub milli_micros: Decimal,
-    /// Its value: of what teams hold at the price of its mode, of the rest at that of whole devices.
+    /// Its value: of what teams hold as it is billed, of the rest at the price of whole devices.
     pub value: Decimal,
 }
 
@@ -91,16 +91,17 @@ fn sum(spans: &[Span]) -> Balance {
     };
     for span in spans {
         let price = span.per_gpu_hour.unwrap_or_default();
-        let add_priced = |part: &mut Part, milli_micros: Decimal, priced: Decimal| {
+        let add_valued = |part: &mut Part, milli_micros: Decimal, value: Decimal| {
             part.milli_micros += milli_micros;
-            part.value += priced / Decimal::from(PER_GPU_HOUR);
+            part.value += value;
         };
         let add = |part: &mut Part, milli_micros: Decimal| {
-            add_priced(part, milli_micros, milli_micros * price);
+            let value = milli_micros * price / Decimal::from(PER_GPU_HOUR);
+            add_valued(part, milli_micros, value);
         };
         add(&mut balance.capacity, span.capacity);
-        add_priced(&mut balance.charged, span.charged, span.charged_priced);
-        add_priced(&mut balance.reserved, span.reserved, span.reserved_priced);
+        add_valued(&mut balance.charged, span.charged, span.charged_value);
+        add_valued(&mut balance.reserved, span.reserved, span.reserved_value);
         balance.unpriced_milli_micros += span.unpriced;
         add(&mut balance.idle, span.available - span.held_available);
         let there = span.capacity - span.available;

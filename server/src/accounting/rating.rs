@@ -2,7 +2,7 @@
 
 use domain::Timestamp;
 
-use crate::store::{self, Database, ledger};
+use crate::store::{self, Database, ledger, periods};
 
 /// Segments rated in one transaction; more wait for the next, so that it stays short.
 const SEGMENTS_MAX: i64 = 500;
@@ -17,10 +17,12 @@ pub async fn rate_due(db: &Database) -> Result<(), sqlx::Error> {
         if !ledger::try_lock(&mut tx).await? {
             return Ok(());
         }
-        let hour = full_hour(store::clock(&mut tx).await?);
+        let now = store::clock(&mut tx).await?;
+        periods::open_through(&mut tx, now).await?;
+        let hour = full_hour(now);
         let due = ledger::lock_due(&mut tx, hour, SEGMENTS_MAX).await?;
         if due.is_empty() {
-            return Ok(());
+            return tx.commit().await;
         }
         let (entries, unpriced) = ledger::rate(&mut tx, &due, hour).await?;
         tx.commit().await?;

@@ -11,7 +11,7 @@ use crate::store::ledger::{self, Exact, Grouping, Line, Window};
 use crate::store::{self, Tx};
 
 /// Thousandths of a GPU times microseconds in a GPU-second.
-pub(super) const PER_GPU_SECOND: i64 = 1_000_000_000;
+pub const PER_GPU_SECOND: i64 = 1_000_000_000;
 /// Decimals of GPU-seconds as people read them.
 pub const GPU_SECOND_DECIMALS: u32 = 3;
 /// Most lines of one report; more are a matter of a narrower window or a coarser grouping.
@@ -252,7 +252,7 @@ pub(super) fn gpu_seconds(milli_micros: Decimal) -> Decimal {
     milli_micros / Decimal::from(PER_GPU_SECOND)
 }
 
-pub(super) fn rounded_seconds(milli_micros: Decimal) -> Decimal {
+pub fn rounded_seconds(milli_micros: Decimal) -> Decimal {
     domain::money::round(gpu_seconds(milli_micros), GPU_SECOND_DECIMALS).normalize()
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::ids::NodeId;
-use protocol::report::{Hello, Message};
+use protocol::report::{self, Hello, Message};
 use protocol::wire;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -13,6 +13,7 @@ use tonic::{Status, Streaming};
 use super::Shared;
 use super::authority::NodeCertificate;
 use super::beats::{self, Answer, Heartbeat};
+use super::clock::Clock;
 use super::connections::Entry;
 use super::desired::Told;
 use super::facts::Source;
@@ -129,6 +130,7 @@ struct Connection<'a> {
     reads: Reads,
     inbox: Arc<Inbox>,
     heard: Instant,
+    clock: Clock,
 }
 
 impl<'a> Connection<'a> {
@@ -171,6 +173,7 @@ impl<'a> Connection<'a> {
             reads: Reads::default(),
             inbox,
             heard: Instant::now(),
+            clock: Clock::default(),
         };
         (connection, writer)
     }
@@ -252,7 +255,10 @@ impl<'a> Connection<'a> {
         self.heard = Instant::now();
         match Message::check(message).map_err(malformed)? {
             Message::Hello(_) => Err(Status::failed_precondition("hello was said already")),
-            Message::Heartbeat(number) => {
+            Message::Heartbeat(report::Heartbeat { number, at_micros }) => {
+                if let Some(at_micros) = at_micros {
+                    self.clock.look(&self.shared.app, self.beat, at_micros);
+                }
                 let heartbeat = Heartbeat {
                     beat: self.beat,
                     number,

@@ -47,9 +47,12 @@ pub async fn apply(
                 let told = told(device, &forgotten);
                 // What has failed is no better for a driver that does not answer.
                 let unread = inventory.devices_unread && row.health == DeviceHealth::Failed;
-                if !(unread && told.health == DeviceHealth::Suspect) {
-                    set_health(tx, &row, actor, &told).await?;
-                }
+                let stepped = match unread && told.health == DeviceHealth::Suspect {
+                    true => false,
+                    false => set_health(tx, &row, actor, &told).await?,
+                };
+                let said = stepped.then_some(told.reason);
+                note_findings(tx, &row, actor, (&device.findings, said)).await?;
             }
             None => match devices::add(tx, node, &reported(device, &[])).await? {
                 Some(_) => note_new(tx, node, actor, device).await?,
@@ -133,6 +136,7 @@ fn reported(device: &Device, forgotten: &[Finding]) -> Reported {
         pci_bus_id: device.pci_bus_id.clone(),
         findings: forgotten.iter().chain(&device.findings).cloned().collect(),
         mig: device.mig.as_ref().map(|instances| json!(instances)),
+        layout: device.layout.as_ref().map(|layout| json!(layout)),
     }
 }
 
@@ -156,6 +160,7 @@ fn machine(inventory: &Inventory, warnings: Vec<String>) -> Machine {
         disk_full: inventory
             .disk_full
             .map(|full| (full.free_mib, full.needed_mib)),
+        lacks: inventory.lacks.clone(),
     }
 }
 
@@ -187,24 +192,54 @@ async fn note_disk(
     events::insert(tx, &event).await
 }
 
-/// Steps a device towards the health that its node reports.
+/// Writes what was found of a device since its node told last, but for what its step to another health has `said`:
+/// of one that is out already, nothing else would tell of it.
+async fn note_findings(
+    tx: &mut Tx,
+    row: &DeviceRow,
+    actor: &Actor,
+    (findings, said): (&[Finding], Option<&str>),
+) -> Result<(), sqlx::Error> {
+    let newest = row.finding.unwrap_or(0).max(row.cleared);
+    let told = |finding: &&Finding| said.is_some_and(|said| said.contains(&finding.reason));
+    let new = findings.iter().filter(|finding| finding.number > newest);
+    for finding in new.filter(|finding| !told(finding)) {
+        let health = finding.health.as_str();
+        let event = NewEvent {
+            subject: Subject::Device(row.id),
+            job: None,
+            node_id: Some(row.node_id),
+            from: Some(row.health.as_str()),
+            to: health,
+            actor,
+            reason: &finding.reason,
+            data: json!({ "uuid": row.uuid, "index": row.index, "finding": finding.number }),
+        };
+        events::insert(tx, &event).await?;
+    }
+    Ok(())
+}
+
+/// Steps a device towards the health that its node reports; whether it stands otherwise than before.
 async fn set_health(
     tx: &mut Tx,
     row: &DeviceRow,
     actor: &Actor,
     told: &Told<'_>,
-) -> Result<(), sqlx::Error> {
+) -> Result<bool, sqlx::Error> {
     let (to, reason) = (told.health, told.reason);
     // A change of mode is ours to end.
     let ours = row.health == DeviceHealth::ModeChange && to != DeviceHealth::Failed;
     if row.health == to {
         // One that is gone keeps the reason that its node had last.
-        return devices::set_reason(tx, row.id, told).await;
+        devices::set_reason(tx, row.id, told).await?;
+        return Ok(false);
     }
     if ours || row.health.step(to).is_err() {
-        return Ok(());
+        return Ok(false);
     }
-    if let Some(at) = devices::step_health(tx, row.id, row.health, told).await? {
+    let stepped = devices::step_health(tx, row.id, row.health, told).await?;
+    if let Some(at) = stepped {
         let event = NewEvent {
             subject: Subject::Device(row.id),
             job: None,
@@ -228,7 +263,7 @@ async fn set_health(
         };
         audit::insert_of_agent(tx, actor.name(), HEALTH_ACTION, &object, "done", &words).await?;
     }
-    Ok(())
+    Ok(stepped.is_some())
 }
 
 /// Writes that a device was seen for the first time; one that comes in bad health gets that too.
@@ -253,5 +288,6 @@ async fn note_new(
         data: json!({ "uuid": row.uuid, "index": row.index, "model": row.model }),
     };
     events::insert(tx, &event).await?;
-    set_health(tx, row, actor, &told(device, &[])).await
+    set_health(tx, row, actor, &told(device, &[])).await?;
+    Ok(())
 }

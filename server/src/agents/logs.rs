@@ -5,19 +5,28 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use protocol::report::LogChunk;
 use protocol::wire;
+use protocol::wire::log_request::Result as Asked;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
-use crate::app::links::{LogPiece, LogRequest};
+use crate::app::links::{LogPiece, LogRequest, Part};
 
 /// Most logs that are read through one connection at a time; more are refused. An agent reads no more.
-const READS_MAX: usize = 64;
+const READS_MAX: usize = 512;
 
 /// The reads under way, by the number that the node knows them by.
 #[derive(Debug, Default)]
 pub struct Reads {
     last: u64,
-    open: HashMap<u64, mpsc::Sender<LogPiece>>,
+    open: HashMap<u64, Read>,
+}
+
+/// A read under way.
+#[derive(Debug)]
+struct Read {
+    pieces: mpsc::Sender<LogPiece>,
+    /// Where the next piece begins, unless something was dropped.
+    offset: i64,
 }
 
 impl Reads {
@@ -30,12 +39,19 @@ impl Reads {
             return None;
         }
         self.last += 1;
-        self.open.insert(self.last, request.pieces);
+        let LogRequest { wanted, pieces } = request;
+        let offset = wanted.offset;
+        self.open.insert(self.last, Read { pieces, offset });
         Some(wire::to_agent::Message::LogRequest(wire::LogRequest {
             request: self.last,
-            assignment_id: request.assignment.to_string(),
-            offset: request.offset,
-            follow: request.follow,
+            assignment_id: wanted.assignment.to_string(),
+            offset,
+            follow: wanted.follow,
+            result: match wanted.part {
+                Part::Log => None,
+                Part::Results => Some(Asked::Listed(true)),
+                Part::Result(number) => Some(Asked::Number(number)),
+            },
         }))
     }
 
@@ -43,10 +59,21 @@ impl Reads {
     /// stream must not wait for it; it asks again from where it stopped. Returns the message
     /// that tells the node so.
     pub fn pass(&mut self, chunk: LogChunk) -> Option<wire::to_agent::Message> {
-        let pieces = self.open.get(&chunk.request)?;
-        if !chunk.data.is_empty()
-            && let Err(error) = pieces.try_send(LogPiece::Bytes(Bytes::from(chunk.data)))
-        {
+        let read = self.open.get_mut(&chunk.request)?;
+        let pieces = read.pieces.clone();
+        let mut sent = Ok(());
+        if !chunk.data.is_empty() {
+            let expected = std::mem::replace(&mut read.offset, chunk.offset);
+            // What goes back would be given twice: it is given as what follows.
+            if chunk.offset > expected {
+                sent = pieces.try_send(LogPiece::Skip(chunk.offset));
+            } else {
+                read.offset = expected;
+            }
+            read.offset += i64::try_from(chunk.data.len()).unwrap_or(0);
+            sent = sent.and_then(|()| pieces.try_send(LogPiece::Bytes(Bytes::from(chunk.data))));
+        }
+        if let Err(error) = sent {
             if let TrySendError::Full(_) = error {
                 metrics::counter!("allotment_log_reads_cut").increment(1);
             }
@@ -71,7 +98,7 @@ impl Reads {
         let gone: Vec<u64> = self
             .open
             .iter()
-            .filter(|(_, pieces)| pieces.is_closed())
+            .filter(|(_, read)| read.pieces.is_closed())
             .map(|(request, _)| *request)
             .collect();
         gone.into_iter()
@@ -90,14 +117,18 @@ fn cancel(request: u64) -> wire::to_agent::Message {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::app::links::Wanted;
     use domain::ids::AssignmentId;
 
     fn begin(reads: &mut Reads, room: usize) -> mpsc::Receiver<LogPiece> {
         let (pieces, receiver) = mpsc::channel(room);
         let request = LogRequest {
-            assignment: AssignmentId::new(),
-            offset: 0,
-            follow: true,
+            wanted: Wanted {
+                assignment: AssignmentId::new(),
+                part: Part::Log,
+                offset: 0,
+                follow: true,
+            },
             pieces,
         };
         assert!(reads.begin(request).is_some());
@@ -129,6 +160,33 @@ mod tests {
             Some(LogPiece::Bytes(Bytes::from_static(b"a")))
         );
         assert!(receiver.try_recv().is_err());
+    }
+
+    #[test]
+    fn what_was_dropped_is_told_before_what_follows() {
+        let mut reads = Reads::default();
+        let mut receiver = begin(&mut reads, 8);
+        for (offset, data) in [(0, b"ab"), (2, b"cd"), (100, b"yz"), (102, b"xx")] {
+            reads.pass(LogChunk {
+                offset,
+                ..chunk(1, data, false)
+            });
+        }
+        let mut told = Vec::new();
+        while let Ok(piece) = receiver.try_recv() {
+            told.push(piece);
+        }
+        let bytes = |text: &'static [u8]| LogPiece::Bytes(Bytes::from_static(text));
+        assert_eq!(
+            told,
+            [
+                bytes(b"ab"),
+                bytes(b"cd"),
+                LogPiece::Skip(100),
+                bytes(b"yz"),
+                bytes(b"xx")
+            ]
+        );
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod admit;
 pub mod authority;
 mod beats;
+mod clock;
 mod connection;
 mod connections;
 pub mod desired;
@@ -19,7 +20,7 @@ mod losses;
 mod models;
 mod refusals;
 mod replicas;
-mod samples;
+pub mod samples;
 mod terminals;
 mod writer;
 

@@ -5,8 +5,9 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use anyhow::Context;
-use domain::ids::{AssignmentId, NodeId};
+use domain::ids::NodeId;
 use protocol::replicas as wire;
+use protocol::replicas::read_log_request::Result as Asked;
 use protocol::replicas::replicas_client::ReplicasClient;
 use protocol::replicas::replicas_server::{Replicas, ReplicasServer};
 use protocol::wire::{TerminalBegin, TerminalDown, terminal_down};
@@ -20,7 +21,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::authority::{self, Authority, REPLICA_HOST};
 use super::listen::peer;
 use crate::app::App;
-use crate::app::links::{CHUNKS_WAITING_MAX, Forward, LogPiece};
+use crate::app::links::{CHUNKS_WAITING_MAX, Forward, LogPiece, Part, Wanted};
 use crate::app::terminals;
 use crate::app::terminals::exchange::{Ends, MESSAGES_WAITING_MAX};
 use crate::store::replicas;
@@ -115,6 +116,7 @@ impl Caller {
             while let Some(Ok(piece)) = stream.next().await {
                 let piece = match piece.piece {
                     Some(wire::log_piece::Piece::Data(data)) => LogPiece::Bytes(data.into()),
+                    Some(wire::log_piece::Piece::Skip(to)) => LogPiece::Skip(to),
                     Some(wire::log_piece::Piece::End(_)) => LogPiece::End,
                     Some(wire::log_piece::Piece::Broken(words)) => LogPiece::Broken(words),
                     Some(wire::log_piece::Piece::Missing(_)) => LogPiece::Missing,
@@ -134,16 +136,19 @@ impl Forward for Caller {
     fn read(
         &self,
         address: String,
-        node: domain::ids::NodeId,
-        assignment: AssignmentId,
-        offset: i64,
-        follow: bool,
+        node: NodeId,
+        wanted: Wanted,
     ) -> Pin<Box<dyn Future<Output = anyhow::Result<mpsc::Receiver<LogPiece>>> + Send>> {
         let request = wire::ReadLogRequest {
             node_id: node.to_string(),
-            assignment_id: assignment.to_string(),
-            offset,
-            follow,
+            assignment_id: wanted.assignment.to_string(),
+            offset: wanted.offset,
+            follow: wanted.follow,
+            result: match wanted.part {
+                Part::Log => None,
+                Part::Results => Some(Asked::Listed(true)),
+                Part::Result(number) => Some(Asked::Number(number)),
+            },
         };
         Box::pin(self.clone().call(address, request))
     }
@@ -203,15 +208,25 @@ impl Replicas for Service {
         let request = request.into_inner();
         let invalid = |error: domain::FieldError| Status::invalid_argument(error.to_string());
         let node = request.node_id.parse().map_err(invalid)?;
-        let assignment = request.assignment_id.parse().map_err(invalid)?;
+        let wanted = Wanted {
+            assignment: request.assignment_id.parse().map_err(invalid)?,
+            part: match request.result {
+                None => Part::Log,
+                Some(Asked::Listed(_)) => Part::Results,
+                Some(Asked::Number(number)) => Part::Result(number),
+            },
+            offset: request.offset,
+            follow: request.follow,
+        };
         let pieces = self
             .app
             .links
-            .request(node, assignment, request.offset, request.follow)
+            .request(node, wanted)
             .ok_or_else(|| Status::not_found("the node's stream is not here"))?;
         let stream = ReceiverStream::new(pieces).map(|piece| {
             let piece = match piece {
                 LogPiece::Bytes(data) => wire::log_piece::Piece::Data(data.to_vec()),
+                LogPiece::Skip(to) => wire::log_piece::Piece::Skip(to),
                 LogPiece::End => wire::log_piece::Piece::End(true),
                 LogPiece::Missing => wire::log_piece::Piece::Missing(true),
                 LogPiece::Broken(words) => wire::log_piece::Piece::Broken(words),

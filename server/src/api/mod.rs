@@ -14,7 +14,9 @@ use crate::app::App;
 mod asked;
 pub mod audit;
 pub mod auth;
+pub mod billing;
 pub mod bookings;
+pub mod budgets;
 pub mod classes;
 pub mod events;
 pub mod evictions;
@@ -24,19 +26,25 @@ pub mod jobs;
 pub mod json;
 pub mod logs;
 pub mod nodes;
+pub mod notices;
 mod objects;
 pub mod openapi;
 pub mod planning;
 pub mod policy;
 pub mod pools;
+pub mod price_books;
 pub mod prices;
 pub mod problem;
+pub mod reconciliations;
 pub mod reply;
+pub mod results;
+pub mod schedules;
 pub mod teams;
 pub mod telemetry;
 pub mod terminals;
 pub mod usage;
 pub mod users;
+pub mod webhooks;
 pub mod windows;
 
 /// Where the API stands.
@@ -54,14 +62,22 @@ fn operations() -> OpenApiRouter<App> {
         .merge(windows::routes())
         .merge(policy::routes())
         .merge(prices::routes())
+        .merge(price_books::routes())
+        .merge(billing::routes())
+        .merge(reconciliations::routes())
         .merge(audit::routes())
         .merge(jobs::routes())
         .merge(evictions::routes())
         .merge(logs::routes())
+        .merge(results::routes())
         .merge(telemetry::routes())
         .merge(terminals::routes())
         .merge(nodes::routes())
         .merge(usage::routes())
+        .merge(budgets::routes())
+        .merge(webhooks::routes())
+        .merge(notices::routes())
+        .merge(schedules::routes())
         .merge(planning::routes())
         .merge(events::routes())
 }

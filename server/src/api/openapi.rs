@@ -23,7 +23,8 @@ use super::problem::Problem;
         (name = "policy", description = "Pools, classes, quotas and prices."),
         (name = "fleet", description = "Nodes and the machines that join."),
         (name = "work", description = "Jobs: submit, follow, explain."),
-        (name = "money", description = "Usage and cost."),
+        (name = "money", description = "Usage, cost and budgets."),
+        (name = "notices", description = "What is told to whom: subscriptions, webhooks, deliveries, schedules."),
     )
 )]
 struct Base;

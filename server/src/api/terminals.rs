@@ -28,6 +28,8 @@ use crate::app::{App, AppError};
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 /// The first message, which says what is to be run, comes by then.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(10);
+/// The node begins by then or not at all: an agent that is older than terminals does not know the wish.
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// A terminal through which nothing has passed for so long is closed: somebody has left it.
 const IDLE_MAX: Duration = Duration::from_secs(30 * 60);
 /// What nobody takes for so long ends the terminal.
@@ -261,6 +263,8 @@ impl Carried {
         let ended = |reason: &str| (TerminalEnd::default(), reason.to_owned());
         let down = self.terminal.down();
         let mut idle_at = Instant::now() + IDLE_MAX;
+        let begin_by = Instant::now() + BEGIN_TIMEOUT;
+        let mut begun = false;
         loop {
             let waits = self.waits.is_some();
             tokio::select! {
@@ -272,6 +276,7 @@ impl Carried {
                 up = self.terminal.ends.up.recv() => match up {
                     None => return ended("the node is gone"),
                     Some(up) => {
+                        begun = true;
                         let message = match up.message {
                             Some(terminal_up::Message::End(end)) => {
                                 let reason = end.reason.clone();
@@ -310,6 +315,9 @@ impl Carried {
                     }
                     Some(Err(error)) => return ended(&format!("the connection broke off: {error}")),
                 },
+                () = tokio::time::sleep_until(begin_by), if !begun => {
+                    return ended("the node did not open it within 30 s: its agent may be older than terminals");
+                }
                 () = tokio::time::sleep_until(idle_at) => {
                     return ended("nothing has passed for 30 minutes");
                 }

@@ -132,6 +132,24 @@ actions! {
     DiffPolicy "diff_policy" Platform(STEER);
     ListPrices "list_prices" SignedIn;
     CreatePrice "create_price" Platform(PRICE);
+    ListPriceBooks "list_price_books" Platform(SEE);
+    GetPriceBook "get_price_book" Platform(SEE);
+    CreatePriceBook "create_price_book" Platform(PRICE);
+    ActivatePriceBook "activate_price_book" Platform(PRICE);
+    DiscardPriceBook "discard_price_book" Platform(PRICE);
+    PreviewPriceBook "preview_price_book" Platform(SEE);
+    ListCommitments "list_commitments" SignedIn;
+    CreateCommitment "create_commitment" Platform(PRICE);
+    GetOrganisation "get_organisation" SignedIn;
+    UpdateOrganisation "update_organisation" Platform(PRICE);
+    ListBillingPeriods "list_billing_periods" SignedIn;
+    CloseBillingPeriod "close_billing_period" Platform(PRICE);
+    IssueBillingPeriod "issue_billing_period" Platform(PRICE);
+    ListBillingStatements "list_billing_statements" Platform(SEE);
+    ListTeamBillingStatements "list_team_billing_statements" Team(Owner, SEE);
+    GetTeamBillingStatement "get_team_billing_statement" Team(Owner, SEE);
+    ListReconciliations "list_reconciliations" Platform(SEE);
+    GetReconciliation "get_reconciliation" Platform(SEE);
     ListAudit "list_audit" Platform(REVIEW);
 
     ListNodes "list_nodes" SignedIn;
@@ -168,8 +186,30 @@ actions! {
     ExecJob "exec_job" Work(ADMIN);
     AttachJob "attach_job" Work(ADMIN);
     ForwardJob "forward_job" Work(ADMIN);
+    SearchJobLogs "search_job_logs" Team(Viewer, SEE_INSIDE);
+    ListJobResults "list_job_results" Team(Viewer, SEE_INSIDE);
+    GetJobResult "get_job_result" Team(Viewer, SEE_INSIDE);
     GetScenario "get_scenario" Platform(SEE_INSIDE);
     StreamEvents "stream_events" SignedIn;
+
+    ListAllBudgets "list_all_budgets" SignedIn;
+    ListBudgets "list_budgets" Team(Viewer, SEE);
+    CreateBudget "create_budget" Platform(PRICE);
+    UpdateBudget "update_budget" Platform(PRICE);
+    DeleteBudget "delete_budget" Platform(PRICE);
+    ListWebhooks "list_webhooks" Team(Owner, ADMIN);
+    CreateWebhook "create_webhook" Team(Owner, ADMIN);
+    RotateWebhookKey "rotate_webhook_key" Team(Owner, ADMIN);
+    DeleteWebhook "delete_webhook" Team(Owner, ADMIN);
+    ListSubscriptions "list_subscriptions" Team(Viewer, SEE);
+    CreateSubscription "create_subscription" Team(Member, ADMIN);
+    DeleteSubscription "delete_subscription" Team(Member, ADMIN);
+    ListSchedules "list_schedules" Team(Viewer, SEE);
+    CreateSchedule "create_schedule" Team(Owner, ADMIN);
+    DeleteSchedule "delete_schedule" Team(Owner, ADMIN);
+    ListScheduleReports "list_schedule_reports" Team(Viewer, SEE);
+    ListDeliveries "list_deliveries" Team(Owner, ADMIN);
+    ResendDelivery "resend_delivery" Team(Owner, ADMIN);
 
     GetTeamUsage "get_team_usage" Team(Viewer, SEE);
     GetUsage "get_usage" SignedIn;

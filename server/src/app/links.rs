@@ -11,15 +11,17 @@ use tokio::sync::mpsc;
 
 /// Chunks of a log that wait for a slow reader, of 64 KiB each; when they are full the reader
 /// is cut off, since the node's one stream must not wait for it.
-pub const CHUNKS_WAITING_MAX: usize = 64;
-/// Requests that wait for a node's stream to take them; more are refused.
-pub const REQUESTS_WAITING_MAX: usize = 64;
+pub const CHUNKS_WAITING_MAX: usize = 32;
+/// Requests that wait for a node's stream to take them, as many as it reads; more are refused.
+pub const REQUESTS_WAITING_MAX: usize = 512;
 
 /// One piece of a log, or how it ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogPiece {
     /// Bytes, in order.
     Bytes(Bytes),
+    /// What follows begins at that byte: what is before it was dropped.
+    Skip(i64),
     /// It is complete.
     End,
     /// The node does not have it: not yet, or not any more.
@@ -28,16 +30,36 @@ pub enum LogPiece {
     Broken(String),
 }
 
+/// What is read of an assignment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Its log.
+    Log,
+    /// The list of what it left, as JSON.
+    Results,
+    /// The file of that number in the list.
+    Result(u32),
+}
+
+/// What is read, and from where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wanted {
+    /// Whose.
+    pub assignment: AssignmentId,
+    /// Which part.
+    pub part: Part,
+    /// The first byte.
+    pub offset: i64,
+    /// Whether to go on as it grows.
+    pub follow: bool,
+}
+
 /// A wish to read a log, as handed to the holder of the node's stream. It is over when the
 /// receiver of `pieces` is dropped.
 #[derive(Debug)]
 pub struct LogRequest {
-    /// Whose log.
-    pub assignment: AssignmentId,
-    /// The first byte wanted.
-    pub offset: i64,
-    /// Whether to go on as it grows.
-    pub follow: bool,
+    /// What is read.
+    pub wanted: Wanted,
     /// Where the pieces go.
     pub pieces: mpsc::Sender<LogPiece>,
 }
@@ -49,9 +71,7 @@ pub trait Forward: Send + Sync {
         &self,
         address: String,
         node: NodeId,
-        assignment: AssignmentId,
-        offset: i64,
-        follow: bool,
+        wanted: Wanted,
     ) -> Pin<Box<dyn Future<Output = anyhow::Result<mpsc::Receiver<LogPiece>>> + Send>>;
 }
 
@@ -84,20 +104,9 @@ impl Links {
 
     /// Asks a node for a log. Nothing when this replica does not hold its stream, or when too
     /// many requests wait for it already.
-    pub fn request(
-        &self,
-        node: NodeId,
-        assignment: AssignmentId,
-        offset: i64,
-        follow: bool,
-    ) -> Option<mpsc::Receiver<LogPiece>> {
+    pub fn request(&self, node: NodeId, wanted: Wanted) -> Option<mpsc::Receiver<LogPiece>> {
         let (pieces, receiver) = mpsc::channel(CHUNKS_WAITING_MAX);
-        let request = LogRequest {
-            assignment,
-            offset,
-            follow,
-            pieces,
-        };
+        let request = LogRequest { wanted, pieces };
         let nodes = self.lock();
         let (_, sender) = nodes.get(&node)?;
         sender.try_send(request).ok()?;
@@ -125,17 +134,13 @@ impl Links {
         &self,
         address: String,
         node: NodeId,
-        assignment: AssignmentId,
-        offset: i64,
-        follow: bool,
+        wanted: Wanted,
     ) -> anyhow::Result<mpsc::Receiver<LogPiece>> {
         let forward = self
             .forward
             .get()
             .ok_or_else(|| anyhow::anyhow!("this replica has no port for others"))?;
-        forward
-            .read(address, node, assignment, offset, follow)
-            .await
+        forward.read(address, node, wanted).await
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<NodeId, (u64, mpsc::Sender<LogRequest>)>> {

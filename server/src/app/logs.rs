@@ -1,4 +1,4 @@
-//! Logs: what a worker wrote, read from its node while it runs and long after.
+//! Logs, and what is read as they are: from the worker's node, while it runs and long after.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use domain::state::AssignmentPhase;
 use tokio::sync::mpsc;
 
 use super::authorise::Action;
-use super::links::LogPiece;
+use super::links::{LogPiece, Part, Wanted};
 use super::rights::Watch;
 use super::streams::{Kind, Seat};
 use super::{App, AppError, Asker, jobs, sessions};
@@ -39,6 +39,25 @@ pub struct LogAsk {
     pub offset: i64,
     /// Whether to go on until the worker has ended.
     pub follow: bool,
+    /// What is read of it.
+    pub part: Part,
+}
+
+impl LogAsk {
+    fn result(&self) -> Option<u32> {
+        match self.part {
+            Part::Result(number) => Some(number),
+            Part::Log | Part::Results => None,
+        }
+    }
+
+    fn action(&self) -> Action {
+        match self.part {
+            Part::Log => Action::GetJobLogs,
+            Part::Results => Action::ListJobResults,
+            Part::Result(_) => Action::GetJobResult,
+        }
+    }
 }
 
 /// A log that is being read.
@@ -96,7 +115,14 @@ pub async fn open(
         return Err(AppError::NodeAway { node: place.node });
     };
     match ahead {
-        Some(LogPiece::Missing) if place.ended() => {
+        Some(LogPiece::Missing) if ask.result().is_some() => {
+            let number = ask.result().unwrap_or_default();
+            let message = format!("worker {} left no result {number}", ask.worker);
+            let remedy = "the number of a file in the list of results";
+            Err(AppError::no_log(message, "number", number, remedy))
+        }
+        // Who left nothing has no list.
+        Some(LogPiece::Missing) if place.ended() && ask.part == Part::Log => {
             let message = format!(
                 "node {} keeps no log of worker {} of attempt {} any more",
                 place.node, ask.worker, place.attempt
@@ -107,6 +133,13 @@ pub async fn open(
         Some(LogPiece::Broken(why)) => Err(AppError::LogBusy {
             node: place.node,
             why,
+        }),
+        // What comes first is beyond what was asked for: who reads is told by `offset`.
+        Some(LogPiece::Skip(to)) => Ok(LogReader {
+            place: Some(place),
+            pieces,
+            offset: to,
+            ..reader
         }),
         ahead => Ok(LogReader {
             place: Some(place),
@@ -125,7 +158,7 @@ async fn answered(
     ask: &LogAsk,
 ) -> Result<Option<(mpsc::Receiver<LogPiece>, Option<LogPiece>)>, AppError> {
     for more in (0..TRIES_MAX).rev() {
-        if let Some(mut pieces) = begin(app, place, ask.offset, ask.follow).await?
+        if let Some(mut pieces) = begin(app, place, ask, ask.offset).await?
             && let Some(ahead) = first(&mut pieces, ask.follow).await
         {
             return Ok(Some((pieces, ahead)));
@@ -153,7 +186,7 @@ async fn first(pieces: &mut mpsc::Receiver<LogPiece>, follow: bool) -> Option<Op
 
 async fn find(app: &App, asker: &Asker, job: JobId, ask: &LogAsk) -> Result<Found, AppError> {
     let mut tx = app.db.begin_person(&asker.scope()).await?;
-    let row = jobs::find(&mut tx, asker, Action::GetJobLogs, job).await?;
+    let row = jobs::find(&mut tx, asker, ask.action(), job).await?;
     if job.is_array() {
         let remedy = format!("the id of an element, such as {job}.0: each has a log of its own");
         return Err(AppError::invalid("id", job, remedy));
@@ -221,11 +254,17 @@ pub async fn refilled(app: &App, asker: &Asker, job: JobId) -> Result<Vec<Refill
 async fn begin(
     app: &App,
     place: &LogPlace,
+    ask: &LogAsk,
     offset: i64,
-    follow: bool,
 ) -> Result<Option<mpsc::Receiver<LogPiece>>, AppError> {
     let (node, id): (NodeId, AssignmentId) = (place.node_id, place.id);
-    if let Some(pieces) = app.links.request(node, id, offset, follow) {
+    let wanted = Wanted {
+        assignment: id,
+        part: ask.part,
+        offset,
+        follow: ask.follow,
+    };
+    if let Some(pieces) = app.links.request(node, wanted) {
         return Ok(Some(pieces));
     }
     let mut tx = app.db.begin_system().await?;
@@ -234,7 +273,7 @@ async fn begin(
     let Some((replica, address)) = holder.filter(|(replica, _)| *replica != app.replica) else {
         return Ok(None);
     };
-    match app.links.forward(address, node, id, offset, follow).await {
+    match app.links.forward(address, node, wanted).await {
         Ok(pieces) => Ok(Some(pieces)),
         Err(error) => {
             tracing::info!(node.id = %node, replica = %replica, error = format!("{error:#}"), "a log could not be forwarded");
@@ -246,6 +285,9 @@ async fn begin(
 /// Why a log that was begun breaks off.
 #[derive(Debug, thiserror::Error)]
 pub enum LogBroken {
+    /// What was asked for next is there no more: what there is begins further on.
+    #[error("the log breaks off: what follows was dropped, and it goes on at byte {0}")]
+    Skipped(i64),
     /// The node went away, or could not read on.
     #[error("the log breaks off: {0}")]
     Node(String),
@@ -258,7 +300,12 @@ pub enum LogBroken {
 }
 
 impl LogReader {
-    /// The next bytes; nothing at the end.
+    /// Where the next bytes begin. Further on than what was asked for where that was dropped.
+    pub fn offset(&self) -> i64 {
+        self.offset
+    }
+
+    /// The next bytes; nothing at the end. After a `Skipped` it goes on where that says.
     pub async fn next(&mut self) -> Option<Result<Bytes, LogBroken>> {
         let mut fruitless = 0;
         loop {
@@ -293,6 +340,10 @@ impl LogReader {
                 Some(LogPiece::Bytes(bytes)) => {
                     self.offset += i64::try_from(bytes.len()).unwrap_or(0);
                     return Some(Ok(bytes));
+                }
+                Some(LogPiece::Skip(to)) => {
+                    self.offset = to;
+                    return Some(Err(LogBroken::Skipped(to)));
                 }
                 Some(LogPiece::End) => return None,
                 Some(LogPiece::Broken(words)) => return Some(Err(LogBroken::Node(words))),
@@ -365,7 +416,7 @@ impl LogReader {
         let Some(place) = &self.place else {
             return Ok(());
         };
-        let begun = begin(&self.app, place, self.offset, self.ask.follow).await;
+        let begun = begin(&self.app, place, &self.ask, self.offset).await;
         match begun {
             Ok(Some(pieces)) => self.pieces = pieces,
             Ok(None) => {

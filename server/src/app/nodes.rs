@@ -16,7 +16,7 @@ use crate::store::{self, Tx};
 pub use clear::{Clear, clear_device};
 pub use join::{JoinToken, NewJoinToken, create_join_token};
 pub use steer::{Drain, NodePatch, NodeWish, Reason, declare_lost, drain, set_intent, update};
-pub use view::{Device, DeviceSlice, DiskFull, Found, Node, NodeEvent};
+pub use view::{Device, DeviceSlice, DiskFull, Found, LaidOut, Node, NodeEvent};
 
 /// What a list of nodes is cut to.
 #[derive(Debug, Clone, Default)]

@@ -96,9 +96,8 @@ pub async fn of_placement(app: &App, asker: &Asker, job: JobId) -> Result<Option
     Ok(alike.then_some(first))
 }
 
-/// Adds a price. It may begin in the past as long as nothing was rated from there on, since what
-/// has been billed stays billed, and nothing was used there that has a price already: no cost that
-/// people were shown changes afterwards. So a price that was forgotten can still be added.
+/// Adds a price, in force at once. Where it begins in the past, what was used since is rated anew: in an open
+/// period its entries are reversed and entered anew, of a closed one the open one gets the corrections.
 pub async fn create(
     app: &App,
     asker: &Asker,
@@ -106,7 +105,7 @@ pub async fn create(
     new: NewPrice,
 ) -> Result<Answer<Price>, AppError> {
     authorise(asker, Action::CreatePrice, Target::Platform)?;
-    let amount = checked(new.per_gpu_hour.amount)?;
+    let amount = checked("per_gpu_hour.amount", new.per_gpu_hour.amount)?;
     let mut work = idempotency::begin(app, asker, repeat).await?;
     if let Some(answer) = work.repeated().await? {
         return Ok(answer);
@@ -121,46 +120,18 @@ pub async fn create(
             other => other,
         })?;
     let currency = new.per_gpu_hour.currency.as_str();
-    if let Some(other) = store::prices::other_currency(tx, currency).await? {
+    let organisation = store::prices::claim_currency(tx, currency).await?;
+    if organisation != currency {
         return Err(AppError::invalid(
             "per_gpu_hour.currency",
             currency,
-            format!("{other}, as the rest of the book, so that totals can be added up"),
+            format!("{organisation}, the organisation's currency, so that totals can be added up"),
         ));
     }
     let effective_from = match new.effective_from {
         Some(time) => time,
         None => store::clock(tx).await?,
     };
-    if let Some(rated) = store::prices::rated_until(tx, pool.id, new.mode).await?
-        && effective_from < rated
-    {
-        let rated = domain::time::format(rated);
-        return Err(AppError::conflict(
-            RefusalCode::AlreadyRated,
-            format!(
-                "use of pool {} in mode {} is rated until {rated}",
-                new.pool, new.mode
-            ),
-            at_time(effective_from, format!("{rated} or later")),
-        ));
-    }
-    if store::prices::changes_known_cost(tx, pool.id, new.mode, effective_from).await? {
-        return Err(AppError::conflict(
-            RefusalCode::AlreadyUsed,
-            format!(
-                "effective_from is {}, and use of pool {} in mode {} has a price since then, by which people \
-                 were shown its cost",
-                domain::time::format(effective_from),
-                new.pool,
-                new.mode,
-            ),
-            at_time(
-                effective_from,
-                "choose an effective_from that is not in the past",
-            ),
-        ));
-    }
     let price = store::prices::NewPrice {
         id: PriceId::new(),
         pool: pool.id,
@@ -173,6 +144,9 @@ pub async fn create(
     let created_at = store::prices::insert(tx, &price)
         .await
         .map_err(|error| taken(error, &new, effective_from))?;
+    if effective_from < created_at {
+        store::reratings::ask(tx, pool.id, effective_from, asker.user_id).await?;
+    }
     let price = Price {
         id: price.id,
         pool: new.pool,
@@ -192,7 +166,7 @@ pub async fn create(
     work.finish(app, Answer::created(price, None)).await
 }
 
-fn checked(amount: Decimal) -> Result<Decimal, AppError> {
+pub(super) fn checked(field: &str, amount: Decimal) -> Result<Decimal, AppError> {
     let normal = amount.normalize();
     let fits = !normal.is_sign_negative()
         && normal.scale() <= PRICE_DECIMALS
@@ -201,7 +175,7 @@ fn checked(amount: Decimal) -> Result<Decimal, AppError> {
         return Ok(amount);
     }
     Err(AppError::invalid(
-        "per_gpu_hour.amount",
+        field,
         amount,
         format!("0 to {PRICE_MAX} with at most {PRICE_DECIMALS} decimals"),
     ))
@@ -223,7 +197,7 @@ fn shown(row: store::prices::Price) -> Result<Price, AppError> {
 }
 
 /// The amount with two decimals, or more where it has more.
-fn trimmed(amount: Decimal) -> Decimal {
+pub(super) fn trimmed(amount: Decimal) -> Decimal {
     let mut normal = amount.normalize();
     if normal.scale() < domain::money::BILLED_DECIMALS {
         normal.rescale(domain::money::BILLED_DECIMALS);
@@ -257,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_price_is_bounded_and_has_at_most_six_decimals() {
-        let price = |text: &str| checked(text.parse().expect("a decimal"));
+        let price = |text: &str| checked("amount", text.parse().expect("a decimal"));
         for good in ["0", "41.10", "0.000001", "1000000000"] {
             assert!(price(good).is_ok(), "{good}");
         }

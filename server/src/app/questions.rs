@@ -79,7 +79,7 @@ impl Questions {
 
     /// Puts a question to the engine in turn, off the threads that answer requests. `what` names
     /// it in the log, should it panic.
-    pub(super) async fn ask<T: Send + 'static>(
+    pub(crate) async fn ask<T: Send + 'static>(
         &self,
         what: &'static str,
         question: impl FnOnce() -> T + Send + 'static,
@@ -127,7 +127,7 @@ async fn look_at_fleet<'m>(
 }
 
 /// Everything, as this replica knows it now.
-pub(super) async fn live(app: &App) -> Result<World, AppError> {
+pub(crate) async fn live(app: &App) -> Result<World, AppError> {
     let mut sight = app.questions.sight.lock().await;
     sight.world(app).await
 }

@@ -21,16 +21,14 @@ macro_rules! codes {
 }
 
 codes! {
-    /// A price would begin where use is rated already.
-    AlreadyRated = "already_rated",
-    /// A price would change a cost that was shown.
-    AlreadyUsed = "already_used",
     /// The job is being cancelled.
     BeingCancelled = "being_cancelled",
     /// Somebody or something was faster.
     ChangedMeanwhile = "changed_meanwhile",
     /// Work is of that class.
     ClassInUse = "class_in_use",
+    /// Another commitment of the team in the pool lies in that time.
+    CommitmentOverlaps = "commitment_overlaps",
     /// It cannot be done from the present state.
     IllegalStep = "illegal_step",
     /// That version is a removal, which has no state to go back to.
@@ -67,16 +65,28 @@ codes! {
     OtherFinding = "other_finding",
     /// What is to be changed is not there yet.
     NotThereYet = "not_there_yet",
+    /// It is of another person's work.
+    NotYourOwn = "not_your_own",
     /// The job does not wait.
     NotWaiting = "not_waiting",
+    /// A budget has less left than the job costs at the least.
+    OverBudget = "over_budget",
+    /// Something keeps a billing period from being closed.
+    PeriodNotReady = "period_not_ready",
     /// Another price begins at that time.
     PriceTaken = "price_taken",
     /// The quota was changed meanwhile.
     QuotaChanged = "quota_changed",
     /// What the job asks for cannot be read.
     SpecUnreadable = "spec_unreadable",
+    /// The same is asked for already.
+    SubscriptionTaken = "subscription_taken",
     /// Work of the team has not ended.
     TeamHasWork = "team_has_work",
+    /// A team has as many of a thing as it may have.
+    TooManyOfTeam = "too_many_of_team",
     /// A pool has as many windows as may be.
     TooManyWindows = "too_many_windows",
+    /// A schedule reports to the webhook.
+    WebhookInUse = "webhook_in_use",
 }

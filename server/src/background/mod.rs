@@ -3,8 +3,10 @@
 //! Every replica runs them. What each finds due is only a hint as well: it locks the object,
 //! looks again, and acts on what it then sees, so that two that find the same do it once.
 
+pub mod budgets;
 mod leases;
 mod leaving;
+pub mod outbox;
 pub mod reckoning;
 mod refusing;
 pub mod retention;
@@ -15,8 +17,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::accounting::rating;
-use crate::app::{App, bookings};
+use crate::accounting::{closing, rating, reconciling, rerating};
+use crate::app::{App, bookings, schedules};
 use crate::lifecycle::LifecycleError;
 use crate::store;
 
@@ -31,6 +33,10 @@ const RATING_EVERY: Duration = Duration::from_secs(5);
 const RECKONING_EVERY: Duration = Duration::from_secs(5);
 /// How often bookings are compared with what there is: they are made days ahead.
 const BOOKINGS_EVERY: Duration = Duration::from_secs(5);
+/// How often budgets are looked at: each is reckoned up anew, and a GPU costs little in so short a time.
+const BUDGETS_EVERY: Duration = Duration::from_secs(15);
+/// How often it is asked which reports are due; minutes tell them apart.
+const REPORTS_EVERY: Duration = Duration::from_secs(5);
 /// Heartbeats that a node may miss before this replica believes its own view of it, counted
 /// from when the replica last began to see the database.
 const BEATS_TO_SETTLE: u32 = 3;
@@ -50,6 +56,8 @@ async fn work(app: App) {
     let mut swept = Instant::now();
     let mut reckoned = Instant::now();
     let mut booked = Instant::now();
+    let mut budgeted = Instant::now();
+    let mut reported = Instant::now();
     loop {
         tokio::select! {
             () = app.wake.background.notified() => {}
@@ -63,11 +71,37 @@ async fn work(app: App) {
                 "rating",
                 rating::rate_due(&app.db).await.map_err(Into::into),
             ));
+            round.push((
+                "rating anew",
+                rerating::rerate_due(&app.db).await.map_err(Into::into),
+            ));
+            round.push((
+                "closing",
+                closing::close_due(&app.db).await.map_err(Into::into),
+            ));
+            round.push((
+                "reconciliation",
+                reconciling::reconcile_due(&app.db)
+                    .await
+                    .map_err(Into::into),
+            ));
         }
         if booked.elapsed() >= BOOKINGS_EVERY {
             booked = Instant::now();
             if let Err(error) = bookings::watch(&app).await {
                 tracing::warn!(reconciler = "bookings", %error, "a reconciler could not finish its round");
+            }
+        }
+        if budgeted.elapsed() >= BUDGETS_EVERY {
+            budgeted = Instant::now();
+            if let Err(error) = budgets::watch(&app).await {
+                tracing::warn!(reconciler = "budgets", %error, "a reconciler could not finish its round");
+            }
+        }
+        if reported.elapsed() >= REPORTS_EVERY {
+            reported = Instant::now();
+            if let Err(error) = schedules::make_due(&app).await {
+                tracing::warn!(reconciler = "reports", %error, "a reconciler could not finish its round");
             }
         }
         if reckoned.elapsed() >= RECKONING_EVERY {

@@ -31,8 +31,10 @@ const TRUSTED_PROXIES: RangeInclusive<usize> = 0..=256;
 const VERSION_DAYS: RangeInclusive<i64> = 30..=36_600;
 /// From a day to more than anybody keeps.
 const SAMPLE_DAYS: RangeInclusive<i64> = 1..=36_500;
+/// Without a port there is no webhook; a list of more is no list.
+const WEBHOOK_PORTS: RangeInclusive<usize> = 1..=64;
 /// An agent reads so many in all.
-const LOGS: RangeInclusive<usize> = 1..=64;
+const LOGS: RangeInclusive<usize> = 1..=512;
 
 impl Config {
     /// Checks what no type can; the error names the key, its value and what it may be.
@@ -83,6 +85,8 @@ impl Config {
         ] {
             within(field, days, SAMPLE_DAYS)?;
         }
+        self.mail.check()?;
+        within("webhooks.ports", self.webhooks.ports.len(), WEBHOOK_PORTS)?;
         within("unix_user_base", self.unix_user_base, UNIX_USER_BASE)
     }
 }
@@ -166,7 +170,7 @@ mod tests {
             ("agents", "join_token_seconds", "3601"),
             ("sessions", "seconds", "0"),
             ("limits", "event_streams_per_person", "0"),
-            ("limits", "logs_per_person", "65"),
+            ("limits", "logs_per_person", "513"),
             ("retention", "policy_versions_days", "29"),
             ("retention", "samples_days", "0"),
             ("retention", "sample_hours_days", "36501"),

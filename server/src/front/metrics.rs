@@ -45,13 +45,25 @@ fn describe() {
         "Connections to the database, by role and use."
     );
     metrics::describe_gauge!(
+        "allotment_nodes",
+        "Nodes that are not retired, by state; 0 where this server does not lead."
+    );
+    metrics::describe_gauge!(
+        "allotment_devices",
+        "Devices of nodes that are not retired, by health; 0 where this server does not lead."
+    );
+    metrics::describe_gauge!(
+        "allotment_jobs_waiting",
+        "Jobs that wait; 0 where this server does not lead."
+    );
+    metrics::describe_gauge!(
         "allotment_scheduler_age_seconds",
         "Time since the scheduling loop last finished a round."
     );
 }
 
 /// Counters of what may never happen: one that is absent until then cannot be watched for it.
-const COUNTED_FROM_NOTHING: [&str; 14] = [
+const COUNTED_FROM_NOTHING: [&str; 18] = [
     "allotment_agent_connections_refused",
     "allotment_agent_facts_passed_over",
     "allotment_agent_facts_put_off",
@@ -61,7 +73,11 @@ const COUNTED_FROM_NOTHING: [&str; 14] = [
     "allotment_enrolments_refused",
     "allotment_ledger_entries",
     "allotment_ledger_entries_unpriced",
+    "allotment_ledger_entries_corrected",
+    "allotment_reconciliation_devices_off",
     "allotment_log_reads_cut",
+    "allotment_samples_lost",
+    "allotment_samples_written",
     "allotment_scheduler_errors_total",
     "allotment_scheduler_faults_total",
     "allotment_scheduler_refused_total",

@@ -199,7 +199,9 @@ async fn take(tx: &mut Tx, mut on: On<'_>, fact: &Fact) -> Result<Outcome, Lifec
             message,
             exit_code,
         } => refused(tx, &mut on, (*invalid, message.as_str(), *exit_code)).await?,
-        FactKind::Started { pid } => started(tx, &mut on, *pid).await?,
+        FactKind::Started { pid, image_digest } => {
+            started(tx, &mut on, *pid, image_digest.clone()).await?
+        }
         FactKind::Exited(exited) => exited_so(tx, &mut on, exited).await?,
         FactKind::Released => released(tx, &mut on, fact.kept_micros).await?,
     };
@@ -306,10 +308,16 @@ async fn refused(
     Ok(true)
 }
 
-async fn started(tx: &mut Tx, on: &mut On<'_>, pid: i64) -> Result<bool, LifecycleError> {
+async fn started(
+    tx: &mut Tx,
+    on: &mut On<'_>,
+    pid: i64,
+    image_digest: Option<String>,
+) -> Result<bool, LifecycleError> {
     let before = accepted(tx, on).await?;
     let process = Process {
         pid: Some(pid),
+        image_digest,
         exit: None,
     };
     if on.worker().phase != AssignmentPhase::HandedOver {
@@ -330,8 +338,8 @@ async fn exited_so(tx: &mut Tx, on: &mut On<'_>, exited: &Exited) -> Result<bool
     };
     let message = format!("worker {} {}", on.worker().worker, exit.message);
     let process = Process {
-        pid: None,
         exit: Some(exit),
+        ..Process::default()
     };
     if on.worker().exited_at.is_some() {
         return Ok(false);

@@ -16,7 +16,7 @@ use crate::store::assignments::{self, Assignment, AssignmentStep, Exit};
 use crate::store::attempts::{self, AttemptRow, AttemptStep, StepFrom};
 use crate::store::events::{Events, NewEvent, Subject};
 use crate::store::jobs::{self, JobGuard, JobRow, JobStep};
-use crate::store::{Tx, waits};
+use crate::store::{Tx, outbox, waits};
 
 /// Steps that are kept until they are written.
 #[derive(Debug, Default)]
@@ -26,6 +26,8 @@ pub struct Steps {
     jobs: Rounds<JobId, (JobGuard, JobStep)>,
     /// Jobs that wait no more.
     begun: Vec<(TeamId, JobId)>,
+    /// Jobs that have ended.
+    ended: Vec<JobId>,
     charged: Vec<(AssignmentId, Timestamp)>,
     closed: Vec<(AssignmentId, Timestamp)>,
     events: Events,
@@ -36,6 +38,8 @@ pub struct Steps {
 pub struct Process {
     /// Its number there.
     pub pid: Option<i64>,
+    /// What names the image of its container for good.
+    pub image_digest: Option<String>,
     /// How it ended.
     pub exit: Option<Exit>,
 }
@@ -94,6 +98,9 @@ impl Steps {
         });
         if job.state == JobState::Queued {
             self.begun.push((job.team_id, job.id));
+        }
+        if step.to.terminal() {
+            self.ended.push(job.id);
         }
         job.state = step.to;
         job.version += 1;
@@ -179,7 +186,11 @@ impl Steps {
         process: Process,
         now: Timestamp,
     ) {
-        let Process { pid, exit } = process;
+        let Process {
+            pid,
+            image_digest,
+            exit,
+        } = process;
         let leaves = matches!(to, AssignmentPhase::Cleaning | AssignmentPhase::Released);
         if let Some(exit) = exit.as_ref().filter(|_| worker.exited_at.is_none()) {
             worker.exit_code = exit.code;
@@ -195,6 +206,7 @@ impl Steps {
             to,
             at: now,
             pid,
+            image_digest,
             exit,
         };
         worker.phase = to;
@@ -237,6 +249,9 @@ impl Steps {
             if let Some((missed, _)) = round.iter().find(|(job, _)| !stepped.contains(&job.id)) {
                 return Err(LifecycleError::Missed(format!("job {}", missed.id)));
             }
+        }
+        if !all.ended.is_empty() {
+            outbox::tell_jobs_ended(tx, &all.ended).await?;
         }
         if !all.begun.is_empty() {
             waits::end(tx, &all.begun).await?;

@@ -16,10 +16,13 @@ use crate::app::authorise::Action;
 use crate::front::gate::{Actions, Asked};
 
 mod assets;
+mod billing;
 mod bookings;
+mod budgets;
 mod calendar;
 mod changes;
 mod classes;
+mod device;
 mod effect;
 mod evictions;
 mod fault;
@@ -89,6 +92,7 @@ pages! {
     "/nodes/{node}/uncordon" { post node::uncordon_node, UncordonNode; }
     "/nodes/{node}/drain" { post node::drain_node, DrainNode; }
     "/nodes/{node}/declare-lost" { post node::declare_node_lost, DeclareNodeLost; }
+    "/nodes/{node}/devices/{device}" <device::DeviceQuery> { get device::show_device; }
     "/nodes/{node}/devices/{device}/clear" { post node::clear_device, ClearDevice; }
     "/jobs" <jobs::JobsQuery> ["done"] { get jobs::list_jobs; }
     "/jobs/{job}" <job::JobQuery> ["done"] { get job::show_job; }
@@ -105,6 +109,7 @@ pages! {
     "/teams/{team}/members" { get team::show_members; post team::add_member, AddMember; }
     "/teams/{team}/members/{user}/remove" { post team::remove_member, RemoveMember; }
     "/quotas" ["done"] { get quotas::show_quotas; post quotas::put_quotas, PutQuotas; }
+    "/budgets" { get budgets::list_budgets; }
     "/classes" ["done"] { get classes::list_classes; post classes::make_class, CreateClass; }
     "/classes/{class}" { post classes::change_class, UpdateClass; }
     "/classes/{class}/delete" { post classes::delete_class, DeleteClass; }
@@ -118,6 +123,16 @@ pages! {
     "/pools/{pool}/windows/{window}/delete" { post windows::delete_window, DeleteWindow; }
     "/policy-versions" <changes::ChangesQuery> ["done"] { get changes::list_changes; }
     "/policy-versions/{policy_version}/restore" { post changes::restore_version, RestorePolicyVersion; }
+    "/price-books" <billing::BooksQuery> ["done"] { get billing::list_books; post billing::draft_book, CreatePriceBook; }
+    "/price-books/{price_book}/activate" { post billing::activate_book, ActivatePriceBook; }
+    "/price-books/{price_book}/discard" { post billing::discard_book, DiscardPriceBook; }
+    "/billing" ["done"] { get billing::show_billing; }
+    "/billing/{period}" { get billing::show_period; }
+    "/billing/{period}/close" { post billing::close_period, CloseBillingPeriod; }
+    "/billing/{period}/issue" { post billing::issue_period, IssueBillingPeriod; }
+    "/teams/{team}/statements" { get billing::show_team_statements; }
+    "/teams/{team}/statements/{period}" { get billing::show_statement; }
+    "/reconciliations/{day}" <billing::DayQuery> { get billing::show_day; }
     "/users" <users::ListQuery> ["done"] { get users::list_users; post users::add_user, CreateUser; }
     "/users/{user}/disable" { post users::disable_user, UpdateUser; }
     "/users/{user}/enable" { post users::enable_user, UpdateUser; }

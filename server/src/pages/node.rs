@@ -1,16 +1,18 @@
 //! One node, and what operators do with it.
 
+mod history;
+
 use axum::extract::{Path, State};
 use axum::http::Uri;
 use axum::response::{Redirect, Response};
-use chrono::TimeDelta;
 use domain::name::Name;
-use domain::state::{DeviceHealth, NodeIntent, Reachability};
+use domain::state::{DRAIN_SECONDS_MAX, NodeIntent, Reachability};
 use serde::Deserialize;
-use web::messages::{Messages, Phrase};
-use web::parts::{EventLine, State as Shown};
+use web::parts::State as Shown;
 use web::shell::Section;
-use web::views::{Leaving, NodeAction, NodeDevice, NodeFinding, NodeNote, NodeView, NodeWork};
+use web::views::{
+    Laying, Leaving, NodeAction, NodeDevice, NodeFinding, NodeNote, NodeView, NodeWork,
+};
 
 use super::fault::encode;
 use super::fleet::{cell, holder};
@@ -20,7 +22,7 @@ use super::visit::{Posted, Visit};
 use super::{Nothing, PageError, page, utilisation};
 use crate::app::authorise::{Action, Target, may};
 use crate::app::idempotency::Repeat;
-use crate::app::nodes::{self, Clear, Node, NodeEvent, NodeWish, Reason};
+use crate::app::nodes::{self, Clear, Node, NodeWish, Reason};
 use crate::app::page::PageAsk;
 use crate::app::telemetry::{self, TelemetryAsk};
 use crate::app::{App, AppError, Asker, planning};
@@ -28,9 +30,6 @@ use crate::front::fields::read_query;
 
 /// Events on a node's page; older ones are a page further.
 const EVENTS_SHOWN: u32 = 30;
-
-/// Events of one report lie no further apart: each is written by the clock's time, one after the other.
-const REPORTED_WITHIN: TimeDelta = TimeDelta::seconds(5);
 
 /// What is asked of the page.
 #[derive(Debug, Default, Deserialize)]
@@ -88,13 +87,14 @@ pub async fn show_node(
             .disk_full
             .as_ref()
             .map(|full| (full.free_mib, full.needed_mib)),
+        clock_ahead: node.clock_ahead_ms.map(|ms| ms / 1000),
         warnings: node.warnings.clone(),
         utilisation: utilisation::of_node(&told_of),
         work: work(&node, &teams),
         devices: devices(asker, &node, &teams),
         intent_reason: told(&node.intent_reason),
         deadline_at: node.drain_deadline_at,
-        events: event_lines(&shell.t, &node.name, &events.items),
+        events: history::lines((&shell.t, &shell.now), &node.name, &events.items),
         newest: query.cursor.is_some().then(|| format!("/nodes/{name}")),
         older: events
             .next_cursor
@@ -126,7 +126,7 @@ fn notes(node: &Node) -> Vec<NodeNote> {
         .collect()
 }
 
-fn devices(asker: &Asker, node: &Node, teams: &Teams) -> Vec<NodeDevice> {
+pub(super) fn devices(asker: &Asker, node: &Node, teams: &Teams) -> Vec<NodeDevice> {
     let clears = may(asker, Action::ClearDevice, Target::Platform);
     let devices = node.devices.iter();
     devices
@@ -142,6 +142,10 @@ fn devices(asker: &Asker, node: &Node, teams: &Teams) -> Vec<NodeDevice> {
             numa: device.numa,
             clique: device.nvlink,
             mode: device.mode.map(|mode| mode.as_str().to_owned()),
+            laying: device.layout.as_ref().map(|layout| match layout.mig {
+                true => Laying::Into(layout.profiles.clone()),
+                false => Laying::Whole,
+            }),
         })
         .collect()
 }
@@ -153,7 +157,7 @@ fn found(finding: &nodes::Found) -> NodeFinding {
     }
 }
 
-fn work(node: &Node, teams: &Teams) -> Vec<NodeWork> {
+pub(super) fn work(node: &Node, teams: &Teams) -> Vec<NodeWork> {
     let slices = node
         .devices
         .iter()
@@ -167,97 +171,6 @@ fn work(node: &Node, teams: &Teams) -> Vec<NodeWork> {
             since: slice.holder.as_ref().map(|known| known.since),
         })
         .collect()
-}
-
-/// Events as lines, the newest first; what happened to several devices alike at one time is one
-/// line.
-fn event_lines(t: &Messages, node: &str, events: &[NodeEvent]) -> Vec<EventLine> {
-    let mut lines = Vec::new();
-    let mut rest = events;
-    while let Some(newest) = rest.first() {
-        let alike = rest.iter().take_while(|event| as_one(newest, event));
-        let (group, older) = rest.split_at(alike.count().max(1));
-        lines.extend(event_line(t, node, group));
-        rest = older;
-    }
-    lines
-}
-
-/// Whether two events of devices are told as one: they are alike, and of one report.
-fn as_one(newest: &NodeEvent, event: &NodeEvent) -> bool {
-    let what = |event: &NodeEvent| (event.to.clone(), event.reason.clone(), event.actor.clone());
-    index(newest).is_some()
-        && index(event).is_some()
-        && what(newest) == what(event)
-        && newest.at - event.at < REPORTED_WITHIN
-}
-
-/// The index of the device that an event is about.
-fn index(event: &NodeEvent) -> Option<i64> {
-    event.data["index"].as_i64()
-}
-
-/// Events that are alike as a line; its mark is that of the state they led to.
-fn event_line(t: &Messages, node: &str, group: &[NodeEvent]) -> Option<EventLine> {
-    let event = group.first()?;
-    let state = match event.subject.as_str() {
-        // That it may come; whether it answers is told when it does.
-        _ if event.reason == "enrolled" => Shown::note(),
-        "device" => event.to.parse::<DeviceHealth>().map(Shown::device).ok()?,
-        _ => match (
-            event.to.parse::<NodeIntent>(),
-            event.to.parse::<Reachability>(),
-        ) {
-            (Ok(intent), _) => Shown::node(intent, Reachability::Ready),
-            (_, Ok(reachability)) => Shown::node(NodeIntent::Open, reachability),
-            _ => Shown::note(),
-        },
-    };
-    Some(EventLine {
-        at: event.at,
-        state,
-        code: match event.reason.as_str() {
-            "enrolled" => "enrolled".into(),
-            "cleared" => "cleared".into(),
-            _ => event.to.clone(),
-        },
-        // What the node itself or the product did is told without a name.
-        actor: Some(event.actor.clone())
-            .filter(|actor| ![node, "allotment", "scheduler"].contains(&actor.as_str())),
-        detail: detail(t, group),
-    })
-}
-
-/// Which devices it is about, and why it came. A reason without a word of its own is a person's
-/// or a driver's.
-fn detail(t: &Messages, group: &[NodeEvent]) -> Option<Phrase> {
-    let mut indices: Vec<i64> = group.iter().filter_map(index).collect();
-    indices.sort_unstable();
-    let named: Vec<String> = indices.iter().map(i64::to_string).collect();
-    let devices = (!named.is_empty()).then(|| {
-        t.count("node.event_devices", named.len())
-            .with("indices", named.join(", "))
-    });
-    let said = |event: &NodeEvent| Some(event.data["message"].as_str()?.to_owned());
-    let why = match group.first()?.reason.as_str() {
-        "" | "enrolled" => None,
-        "cleared" => said(group.first()?)
-            .filter(|said| !said.is_empty())
-            .map(|said| Phrase::literal(&said)),
-        code if t.knows("node_reason", code) => Some(t.word("node_reason", code)),
-        // What names processes comes with the event to those alone who may know it.
-        text => Some(Phrase::literal(
-            group.first()?.data["detail"].as_str().unwrap_or(text),
-        )),
-    };
-    match (devices, why) {
-        (Some(devices), Some(why)) => Some(
-            t.say("node.event_because")
-                .nest("devices", devices)
-                .nest("why", why),
-        ),
-        (devices, why) => devices.or(why),
-    }
 }
 
 /// What the reader may do with the node as it is.
@@ -301,6 +214,9 @@ pub async fn uncordon_node(
     want(&app, &posted.visit, &name, NodeWish::Uncordon, "uncordoned").await
 }
 
+/// The key of the form below.
+const DEADLINE_FIELD: &str = "deadline_minutes";
+
 /// Until when a person lets running work stay.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -315,8 +231,13 @@ pub async fn drain_node(
     Path(name): Path<String>,
     posted: Posted<DrainForm>,
 ) -> Result<Redirect, PageError> {
-    let typed = &posted.fields.deadline_minutes;
-    let seconds = minutes(typed.trim(), "deadline_minutes").map_err(AppError::from)?;
+    let typed = posted.fields.deadline_minutes.trim();
+    let seconds = minutes(typed, DEADLINE_FIELD).map_err(AppError::from)?;
+    // Said of what was typed: the seconds that come of it nobody has seen.
+    if seconds.is_some_and(|seconds| seconds > DRAIN_SECONDS_MAX) {
+        let remedy = format!("0 to {} minutes, or nothing", DRAIN_SECONDS_MAX / 60);
+        return Err(AppError::invalid(DEADLINE_FIELD, typed, remedy).into());
+    }
     let wish = seconds.map_or(NodeWish::Drain, NodeWish::DrainWithin);
     want(&app, &posted.visit, &name, wish, "draining").await
 }
@@ -388,98 +309,6 @@ fn back_to(name: &Name, done: &str) -> Redirect {
 }
 
 /// A node's name from the path; what is none names no node.
-fn read_node(text: &str) -> Result<Name, AppError> {
+pub(super) fn read_node(text: &str) -> Result<Name, AppError> {
     text.parse().map_err(|_| AppError::not_found("node", text))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn event(subject: &str, to: &str, reason: &str, data: serde_json::Value) -> NodeEvent {
-        NodeEvent {
-            id: 1,
-            at: domain::Timestamp::UNIX_EPOCH,
-            subject: subject.into(),
-            subject_id: String::new(),
-            from: None,
-            to: to.into(),
-            actor: "n1".into(),
-            reason: reason.into(),
-            data,
-        }
-    }
-
-    #[test]
-    fn a_node_that_was_enrolled_is_not_shown_as_lost() {
-        let enrolled = [event(
-            "node",
-            "unreachable",
-            "enrolled",
-            serde_json::json!({}),
-        )];
-        let lines = event_lines(&Messages::english(), "n1", &enrolled);
-        let line = lines.first().expect("a line");
-        assert_eq!(
-            (line.code.as_str(), line.state.tone()),
-            ("enrolled", "muted")
-        );
-        assert_eq!(line.detail, None, "it is said once");
-        assert_eq!(line.actor, None, "its page has its name already");
-    }
-
-    #[test]
-    fn what_happened_to_devices_alike_is_told_once() {
-        let seen = |index: i64| {
-            let data = serde_json::json!({ "index": index });
-            event("device", "healthy", "first_seen", data)
-        };
-        let suspect = event(
-            "device",
-            "suspect",
-            "row remapping",
-            serde_json::json!({ "index": 1 }),
-        );
-        let events = [suspect, seen(2), seen(1), seen(0)];
-        let lines = event_lines(&Messages::english(), "n1", &events);
-        let details: Vec<String> = lines
-            .iter()
-            .map(|line| {
-                line.detail
-                    .as_ref()
-                    .map_or_else(String::new, Phrase::to_string)
-            })
-            .collect();
-        assert_eq!(
-            details,
-            [
-                "device 1: row remapping",
-                "devices 0, 1, 2: seen for the first time"
-            ]
-        );
-    }
-
-    #[test]
-    fn what_happened_to_devices_at_different_times_is_told_each_time() {
-        let lost = |index: i64, at: &str| NodeEvent {
-            at: at.parse().expect("a time"),
-            ..event(
-                "device",
-                "failed",
-                "row remapping",
-                serde_json::json!({ "index": index }),
-            )
-        };
-        let events = [
-            lost(3, "2026-11-29T15:00:00.004Z"),
-            lost(2, "2026-11-29T15:00:00.001Z"),
-            lost(1, "2026-11-28T09:30:00Z"),
-            lost(0, "2026-11-28T09:29:00Z"),
-        ];
-        let lines = event_lines(&Messages::english(), "n1", &events);
-        let times: Vec<_> = lines.iter().map(|line| line.at).collect();
-        assert_eq!(times, [events[0].at, events[2].at, events[3].at]);
-        let last = lines[2].detail.as_ref().expect("its device").to_string();
-        assert_eq!(last, "device 0: row remapping");
-    }
 }

@@ -325,6 +325,7 @@ fn placed(worker: &DryRunWorker) -> PlacedWorker {
         worker: worker.worker,
         node: worker.node.clone(),
         leaves_by: None,
+        image_digest: None,
         devices: worker.devices.iter().map(share).collect(),
     }
 }

@@ -50,6 +50,31 @@ pub fn of_node(told: &NodeTelemetry) -> Option<Utilisation> {
     )
 }
 
+/// The chart of the only device that is told of; nothing where it was not sampled.
+pub fn of_device(told: &NodeTelemetry) -> Option<Utilisation> {
+    let device = told.devices.first()?;
+    // What a share of memory is of.
+    let all = device.memory_mib.max(1);
+    let points: Vec<(Timestamp, (&DeviceSampled, i64))> = device
+        .points
+        .iter()
+        .map(|point| (point.at, (point, all)))
+        .collect();
+    let measures: [Measure<(&DeviceSampled, i64)>; 4] = [
+        ("compute", |(point, _)| point.sm_permille),
+        ("busy", |(point, _)| point.busy_permille),
+        ("bandwidth", |(point, _)| point.dram_permille),
+        ("memory", |(point, all)| {
+            point.memory_mib.map(|held| held * 1000 / all)
+        }),
+    ];
+    chart(
+        (told.from, told.to, told.step),
+        measures.to_vec(),
+        points.iter().map(|(at, point)| (*at, point)).collect(),
+    )
+}
+
 fn mean(points: &[&DeviceSampled], of: fn(&DeviceSampled) -> Option<i64>) -> Option<i64> {
     let known: Vec<i64> = points.iter().filter_map(|point| of(point)).collect();
     let count = i64::try_from(known.len()).ok().filter(|count| *count > 0)?;

@@ -10,6 +10,7 @@ use engine::plan::Plan;
 use engine::world::{WorkloadState, World};
 
 use super::commit::{self, Outcome};
+use super::gauges;
 use super::planner::Planner;
 use super::settle;
 use super::starved::{Look, Looked};
@@ -107,6 +108,9 @@ impl Cycle {
     async fn look_and_plan(&mut self) -> Result<Turn, sqlx::Error> {
         let begun = Instant::now();
         let changed = self.refresh().await?;
+        if changed {
+            gauges::tell(&self.mirror.records.nodes);
+        }
         let settled = settle::settle(
             &self.app,
             self.epoch,
@@ -182,8 +186,7 @@ impl Cycle {
         self.strikes.clear();
         self.spoiled = 0;
         self.stopped_since = None;
-        let waiting = f64::from(u32::try_from(plan.waiting.len()).unwrap_or(u32::MAX));
-        metrics::gauge!("allotment_jobs_waiting").set(waiting);
+        gauges::tell_waiting(plan.waiting.len());
         let outcome =
             commit::commit(&self.app, self.epoch, &self.mirror, &plan, &preferred).await?;
         if outcome.fenced {

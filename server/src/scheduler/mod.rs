@@ -10,6 +10,7 @@ mod commit;
 mod cycle;
 pub mod discreet;
 mod gang;
+mod gauges;
 mod kept;
 mod planner;
 mod poison;
@@ -43,7 +44,7 @@ pub async fn run(app: App, stop: CancellationToken) {
     let tick = app.config.timers.tick;
     while !stop.is_cancelled() {
         if let Err(error) = stand(&app, tick, &stop).await {
-            metrics::gauge!("allotment_scheduler_leads").set(0.0);
+            gauges::clear();
             tracing::warn!(error = %error, "lead lost or not to be had, trying again");
         }
         tokio::select! {
@@ -72,7 +73,7 @@ async fn stand(app: &App, tick: Duration, stop: &CancellationToken) -> Result<()
     );
     metrics::gauge!("allotment_scheduler_leads").set(1.0);
     let led = lead(app, &mut candidate, epoch, tick, stop).await;
-    metrics::gauge!("allotment_scheduler_leads").set(0.0);
+    gauges::clear();
     led?;
     candidate.resign().await
 }

@@ -6,8 +6,8 @@ use domain::MilliGpu;
 use domain::ids::DeviceId;
 use domain::sharing::SharingMode;
 use engine::plan::DevicePlace;
-use engine::world::{MigInstance, PlacedDevice};
-use protocol::mig::MigSlice;
+use engine::world::{Laid, MigInstance, PlacedDevice};
+use protocol::mig::{Layout, MigSlice};
 
 use super::world::{NodeRecord, Records};
 use crate::lifecycle::LifecycleError;
@@ -36,6 +36,21 @@ pub fn of_node(record: &NodeRecord, held: &Held<'_>) -> BTreeMap<u32, Vec<MigIns
         .collect()
 }
 
+/// The devices of a node that it is about to cut by a layout, and as what.
+pub fn laid(record: &NodeRecord) -> BTreeMap<u32, Laid> {
+    let devices = record.devices.iter();
+    let laid = devices.filter_map(|(index, device)| {
+        // One that cannot be read is as one that is not there: its node tells it anew.
+        let layout: Layout = serde_json::from_value(device.layout.clone()?).ok()?;
+        Some((*index, layout))
+    });
+    laid.map(|(index, layout)| match layout.mig {
+        true => (index, Laid::Into(layout.profiles)),
+        false => (index, Laid::Whole),
+    })
+    .collect()
+}
+
 fn of_device(device: &DeviceRow, held: &Held<'_>) -> Option<Vec<MigInstance>> {
     let shares = held.get(&device.id).map_or(&[][..], Vec::as_slice);
     if shares.iter().any(|share| share.mode != SharingMode::Mig) {
@@ -59,8 +74,10 @@ fn of_device(device: &DeviceRow, held: &Held<'_>) -> Option<Vec<MigInstance>> {
         .and_then(|told| serde_json::from_value(told).ok())
         .unwrap_or_default();
     for told in told {
-        // A name that the table lacks is one of a driver that calls things otherwise.
-        let known = slice(&device.model, &told.profile, told.start);
+        // A driver may call things otherwise than the table: its words are those of the planner from here on,
+        // and its agent goes by slices and engines.
+        let named = engine::alike(&device.model, &told.profile, Some(told.size));
+        let known = named.and_then(|name| slice(&device.model, name, told.start));
         slices.extend(known.filter(|known| slices.iter().all(|other| !other.overlaps(known))));
     }
     slices.sort_by_key(|slice| slice.start);
@@ -123,6 +140,7 @@ mod tests {
             memory_mib: 81_920,
             health: DeviceHealth::Healthy,
             mig,
+            layout: None,
         }
     }
 
@@ -151,12 +169,17 @@ mod tests {
         let told = json!([
             {"profile": "1g.10gb", "start": 0, "size": 1},
             {"profile": "2g.20gb", "start": 4, "size": 2},
+            {"profile": "1g.11gb+me", "start": 1, "size": 1},
             {"profile": "9g.unknown", "start": 6, "size": 1}
         ]);
         let cut = device(Some(told));
         let three = share(&cut, SharingMode::Mig, "3g.40gb", 4);
         let both = names(&cut, &[three]).expect("in MIG mode");
-        assert_eq!(both, ["1g.10gb@0", "3g.40gb@4"]);
+        let named = ["1g.10gb@0", "1g.10gb+me@1", "3g.40gb@4"];
+        assert_eq!(
+            both, named,
+            "also what a driver calls otherwise than the table"
+        );
         let whole = share(&cut, SharingMode::Exclusive, "", 0);
         assert_eq!(names(&cut, &[whole]), None);
         assert_eq!(names(&device(None), &[]), None);

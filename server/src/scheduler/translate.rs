@@ -210,6 +210,7 @@ fn node(record: &NodeRecord, held: &slices::Held<'_>) -> Node {
         ),
         mps_across_teams: row.mps_across_teams,
         mig_static: row.mig_static,
+        mig_layout: slices::laid(record),
     }
 }
 

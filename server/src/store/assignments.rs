@@ -278,6 +278,8 @@ pub struct AssignmentStep {
     pub at: Timestamp,
     /// The process that carries it; what was noted first stands.
     pub pid: Option<i64>,
+    /// The image of its container; what was noted first stands.
+    pub image_digest: Option<String>,
     /// How its process ended; what was noted first stands.
     pub exit: Option<Exit>,
 }
@@ -290,6 +292,7 @@ pub async fn step(tx: &mut Tx, steps: &[AssignmentStep]) -> Result<Vec<Assignmen
     let to: Vec<AssignmentPhase> = steps.iter().map(|step| step.to).collect();
     let at: Vec<Timestamp> = steps.iter().map(|step| step.at).collect();
     let pids: Vec<Option<i64>> = steps.iter().map(|step| step.pid).collect();
+    let images: Vec<Option<String>> = steps.iter().map(|step| step.image_digest.clone()).collect();
     let exits: Vec<bool> = steps.iter().map(|step| step.exit.is_some()).collect();
     let codes: Vec<Option<i32>> = steps.iter().map(|step| exit(step).code).collect();
     let signals: Vec<Option<i32>> = steps.iter().map(|step| exit(step).signal).collect();
@@ -303,6 +306,7 @@ pub async fn step(tx: &mut Tx, steps: &[AssignmentStep]) -> Result<Vec<Assignmen
                started_at = CASE WHEN v.to_phase = 'running' AND v.from_phase <> v.to_phase THEN v.at
                                  ELSE a.started_at END,
                pid = COALESCE(a.pid, v.pid),
+               image_digest = COALESCE(a.image_digest, v.image_digest),
                exit_code = CASE WHEN v.exits AND a.exited_at IS NULL THEN v.exit_code ELSE a.exit_code END,
                exit_signal = CASE WHEN v.exits AND a.exited_at IS NULL THEN v.exit_signal ELSE a.exit_signal END,
                exit_asked = CASE WHEN v.exits AND a.exited_at IS NULL THEN v.exit_asked ELSE a.exit_asked END,
@@ -312,8 +316,9 @@ pub async fn step(tx: &mut Tx, steps: &[AssignmentStep]) -> Result<Vec<Assignmen
                ended_at = CASE WHEN v.to_phase IN ('released', 'fenced') THEN v.at END,
                version = a.version + 1
            FROM unnest($1::uuid[], $2::text[], $3::text[], $4::timestamptz[], $5::bigint[], $6::boolean[],
-                       $7::integer[], $8::integer[], $9::boolean[], $10::text[])
-                AS v (id, from_phase, to_phase, at, pid, exits, exit_code, exit_signal, exit_asked, exit_message)
+                       $7::integer[], $8::integer[], $9::boolean[], $10::text[], $11::text[])
+                AS v (id, from_phase, to_phase, at, pid, exits, exit_code, exit_signal, exit_asked, exit_message,
+                      image_digest)
            WHERE a.id = v.id AND a.phase = v.from_phase
            RETURNING a.id AS "id: AssignmentId""#,
         &ids as &[AssignmentId],
@@ -326,6 +331,7 @@ pub async fn step(tx: &mut Tx, steps: &[AssignmentStep]) -> Result<Vec<Assignmen
         &signals as &[Option<i32>],
         &asked,
         &messages,
+        &images as &[Option<String>],
     )
     .fetch_all(&mut **tx)
     .await

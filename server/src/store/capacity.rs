@@ -62,12 +62,12 @@ pub struct Span {
     pub available: Decimal,
     /// Held by teams.
     pub charged: Decimal,
-    /// The same, each share times the price of its mode.
-    pub charged_priced: Decimal,
+    /// What that is billed.
+    pub charged_value: Decimal,
     /// Granted and not yet acknowledged, or held since the last heartbeat of a node that answers.
     pub reserved: Decimal,
-    /// The same, each share times the price of its mode.
-    pub reserved_priced: Decimal,
+    /// What that would be billed.
+    pub reserved_value: Decimal,
     /// Of what was charged and reserved: in a mode that no price covers.
     pub unpriced: Decimal,
     /// Held after the last heartbeat of nodes that are lost or do not answer.
@@ -92,15 +92,9 @@ pub async fn spans(
                FROM (
                    SELECT $2::timestamptz AS at
                    UNION
-                   SELECT effective_from FROM prices
-                   WHERE pool_id = $1 AND effective_from > $2 AND effective_from < $3
+                   SELECT p.effective_from FROM prices AS p
+                   WHERE p.pool_id = $1 AND p.effective_from > $2 AND p.effective_from < $3
                ) AS cuts
-           ),
-           rates AS (
-               SELECT DISTINCT ON (s.started_at, p.mode) s.started_at AS span, p.mode, p.per_gpu_hour, p.currency
-               FROM spans AS s
-               JOIN prices AS p ON p.pool_id = $1 AND p.effective_from <= s.started_at
-               ORDER BY s.started_at, p.mode, p.effective_from DESC
            ),
            was AS (
                SELECT c.device_id, c.available, s.started_at AS span,
@@ -111,7 +105,7 @@ pub async fn spans(
                WHERE c.pool_id = $1
            ),
            known AS (
-               SELECT u.device_id, u.mode, u.gpus_milli, part.kind, part.started_at, part.ended_at
+               SELECT u AS segment, u.device_id, u.gpus_milli, part.kind, part.started_at, part.ended_at
                FROM usage_segments AS u
                JOIN nodes AS n ON n.id = u.node_id
                CROSS JOIN LATERAL (
@@ -128,7 +122,7 @@ pub async fn spans(
                WHERE u.pool_id = $1 AND u.started_at < $3 AND (u.ended_at IS NULL OR u.ended_at > $2)
            ),
            held AS (
-               SELECT u.device_id, u.mode, u.kind, u.gpus_milli, s.started_at AS span,
+               SELECT u.segment, u.device_id, u.kind, u.gpus_milli, s.started_at AS span,
                    GREATEST(u.started_at, s.started_at) AS started_at, LEAST(u.ended_at, s.ended_at) AS ended_at
                FROM known AS u
                JOIN spans AS s ON u.started_at < s.ended_at AND u.ended_at > s.started_at
@@ -139,23 +133,46 @@ pub async fn spans(
                FROM was
                GROUP BY span
            ),
-           by_mode AS (
-               SELECT span, mode, kind,
-                   sum(gpus_milli * trunc(EXTRACT(EPOCH FROM ended_at - started_at) * 1000000)) AS held
-               FROM held
-               GROUP BY span, mode, kind
-           ),
            used AS (
-               SELECT b.span,
-                   sum(b.held) FILTER (WHERE b.kind = 'charged') AS charged,
-                   sum(b.held * r.per_gpu_hour) FILTER (WHERE b.kind = 'charged') AS charged_priced,
-                   sum(b.held) FILTER (WHERE b.kind = 'reserved') AS reserved,
-                   sum(b.held * r.per_gpu_hour) FILTER (WHERE b.kind = 'reserved') AS reserved_priced,
-                   sum(b.held) FILTER (WHERE b.kind <> 'unreachable' AND r.mode IS NULL) AS unpriced,
-                   sum(b.held) FILTER (WHERE b.kind = 'unreachable') AS unreachable
-               FROM by_mode AS b
-               LEFT JOIN rates AS r ON r.span = b.span AND r.mode = b.mode
-               GROUP BY b.span
+               SELECT h.span,
+                   sum(h.held) FILTER (WHERE h.kind = 'charged') AS charged,
+                   sum(h.held) FILTER (WHERE h.kind = 'reserved') AS reserved,
+                   sum(h.held) FILTER (WHERE h.kind = 'unreachable') AS unreachable
+               FROM (
+                   SELECT span, kind, gpus_milli * trunc(EXTRACT(EPOCH FROM ended_at - started_at) * 1000000) AS held
+                   FROM held
+               ) AS h
+               GROUP BY h.span
+           ),
+           -- What was charged is worth what the ledger says, with what is not in it yet.
+           pieces AS (
+               SELECT e.started_at, e.ended_at, e.gpu_milli_micros, e.amount
+               FROM ledger_entries AS e
+               WHERE e.pool_id = $1 AND e.resource = 'gpu' AND e.kind IN ('usage', 'reversal', 'correction')
+                   AND e.started_at < $3 AND e.ended_at > $2
+               UNION ALL
+               SELECT e.started_at, e.ended_at, e.gpu_milli_micros, e.amount
+               FROM allotment.unrated_pieces($3) AS e
+               WHERE e.pool_id = $1 AND e.resource = 'gpu' AND e.started_at < $3 AND e.ended_at > $2
+           ),
+           billed AS (
+               SELECT s.started_at AS span, sum(p.amount * part.of) AS amount,
+                   sum(p.gpu_milli_micros * part.of) FILTER (WHERE p.amount IS NULL) AS unpriced
+               FROM pieces AS p
+               JOIN spans AS s ON p.started_at < s.ended_at AND p.ended_at > s.started_at
+               CROSS JOIN LATERAL (
+                   SELECT CASE WHEN p.started_at >= s.started_at AND p.ended_at <= s.ended_at THEN 1
+                       ELSE EXTRACT(EPOCH FROM LEAST(p.ended_at, s.ended_at) - GREATEST(p.started_at, s.started_at))::numeric(40, 24)
+                            / EXTRACT(EPOCH FROM p.ended_at - p.started_at) END AS of
+               ) AS part
+               GROUP BY s.started_at
+           ),
+           waiting AS (
+               SELECT h.span, sum(p.amount) AS amount, sum(p.gpu_milli_micros) FILTER (WHERE p.amount IS NULL) AS unpriced
+               FROM held AS h
+               CROSS JOIN LATERAL allotment.priced(h.segment, h.started_at, h.ended_at, NULL) AS p
+               WHERE h.kind = 'reserved' AND p.resource = 'gpu'
+               GROUP BY h.span
            ),
            shared AS (
                SELECT h.span, w.available,
@@ -166,18 +183,20 @@ pub async fn spans(
                GROUP BY h.span, w.available
            )
            SELECT s.started_at AS "started_at!", s.ended_at AS "ended_at!", whole.per_gpu_hour AS "per_gpu_hour?",
-               (SELECT min(r.currency) FROM rates AS r WHERE r.span = s.started_at) AS "currency?: Currency",
+               (SELECT o.currency FROM organisation AS o) AS "currency?: Currency",
                COALESCE(there.capacity, 0) AS "capacity!", COALESCE(there.available, 0) AS "available!",
-               COALESCE(used.charged, 0) AS "charged!", COALESCE(used.charged_priced, 0) AS "charged_priced!",
-               COALESCE(used.reserved, 0) AS "reserved!", COALESCE(used.reserved_priced, 0) AS "reserved_priced!",
-               COALESCE(used.unpriced, 0) AS "unpriced!",
+               COALESCE(used.charged, 0) AS "charged!", round(COALESCE(billed.amount, 0), 18) AS "charged_value!",
+               COALESCE(used.reserved, 0) AS "reserved!", round(COALESCE(waiting.amount, 0), 18) AS "reserved_value!",
+               round(COALESCE(billed.unpriced, 0) + COALESCE(waiting.unpriced, 0)) AS "unpriced!",
                COALESCE(used.unreachable, 0) AS "unreachable!",
                COALESCE((SELECT held FROM shared AS o WHERE o.span = s.started_at AND o.available), 0) AS "held_available!",
                COALESCE((SELECT held FROM shared AS o WHERE o.span = s.started_at AND NOT o.available), 0) AS "held_unavailable!"
            FROM spans AS s
            LEFT JOIN there ON there.span = s.started_at
            LEFT JOIN used ON used.span = s.started_at
-           LEFT JOIN rates AS whole ON whole.span = s.started_at AND whole.mode = 'exclusive'
+           LEFT JOIN billed ON billed.span = s.started_at
+           LEFT JOIN waiting ON waiting.span = s.started_at
+           LEFT JOIN LATERAL allotment.price_at($1, 'gpu', 'exclusive', NULL, s.started_at, NULL) AS whole ON true
            ORDER BY s.started_at"#,
         pool as PoolId,
         from,

@@ -4,6 +4,7 @@ use domain::Timestamp;
 use domain::ids::{DeviceId, JobId, NodeId};
 use domain::sharing::SharingMode;
 use domain::state::{AssignmentPhase, DeviceHealth};
+use protocol::mig::Layout;
 use protocol::report::Finding;
 use serde_json::{Value, json};
 use sqlx::types::Json;
@@ -43,6 +44,8 @@ pub struct DeviceRow {
     pub finding: Option<i64>,
     /// Up to which finding a person has cleared it.
     pub cleared: i64,
+    /// How its node is about to cut it by a layout, until it has.
+    pub layout: Option<Json<Layout>>,
     /// When it was first seen.
     pub first_seen_at: Timestamp,
 }
@@ -66,6 +69,8 @@ pub struct Reported {
     pub findings: Vec<Finding>,
     /// Its instances, while it is in MIG mode.
     pub mig: Option<Value>,
+    /// How its node is about to cut it by a layout, until it has.
+    pub layout: Option<Value>,
 }
 
 impl Reported {
@@ -81,7 +86,7 @@ pub async fn of_nodes(tx: &mut Tx, nodes: &[NodeId]) -> Result<Vec<DeviceRow>, s
         DeviceRow,
         r#"SELECT id AS "id: DeviceId", node_id AS "node_id: NodeId", uuid, index, product_name, model, memory_mib,
                   pci_bus_id, health AS "health: DeviceHealth", health_reason, health_detail, health_at,
-                  findings AS "findings: Json<Vec<Finding>>", finding, cleared, first_seen_at
+                  findings AS "findings: Json<Vec<Finding>>", finding, cleared, layout AS "layout: Json<Layout>", first_seen_at
            FROM devices
            WHERE node_id = ANY ($1)
            ORDER BY node_id, index, id"#,
@@ -97,7 +102,7 @@ pub async fn lock_of_node(tx: &mut Tx, node: NodeId) -> Result<Vec<DeviceRow>, s
         DeviceRow,
         r#"SELECT id AS "id: DeviceId", node_id AS "node_id: NodeId", uuid, index, product_name, model, memory_mib,
                   pci_bus_id, health AS "health: DeviceHealth", health_reason, health_detail, health_at,
-                  findings AS "findings: Json<Vec<Finding>>", finding, cleared, first_seen_at
+                  findings AS "findings: Json<Vec<Finding>>", finding, cleared, layout AS "layout: Json<Layout>", first_seen_at
            FROM devices
            WHERE node_id = $1
            ORDER BY id
@@ -116,8 +121,8 @@ pub async fn add(
     device: &Reported,
 ) -> Result<Option<DeviceId>, sqlx::Error> {
     sqlx::query_scalar!(
-        r#"INSERT INTO devices AS d (id, node_id, uuid, index, product_name, model, memory_mib, pci_bus_id, mig, finding, findings)
-           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+        r#"INSERT INTO devices AS d (id, node_id, uuid, index, product_name, model, memory_mib, pci_bus_id, mig, finding, findings, layout)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
            ON CONFLICT ON CONSTRAINT device_uuid_taken DO UPDATE
            SET node_id = excluded.node_id, index = excluded.index, version = d.version + 1
            WHERE EXISTS (SELECT FROM nodes AS n WHERE n.id = d.node_id AND n.intent = 'retired')
@@ -133,6 +138,7 @@ pub async fn add(
         device.mig,
         device.newest(),
         json!(device.findings),
+        device.layout,
     )
     .fetch_optional(&mut **tx)
     .await
@@ -143,12 +149,12 @@ pub async fn update(tx: &mut Tx, id: DeviceId, device: &Reported) -> Result<bool
     let done = sqlx::query!(
         "UPDATE devices
          SET index = $2, product_name = $3, model = $4, memory_mib = $5, pci_bus_id = $6, mig = $7, finding = $8,
-             findings = $9,
+             findings = $9, layout = $10,
              -- Numbers may begin anew with the next finding.
              cleared = CASE WHEN $8::bigint IS NULL THEN 0 ELSE cleared END, version = version + 1
          WHERE id = $1
-           AND (index, product_name, model, memory_mib, pci_bus_id, mig, finding, findings)
-               IS DISTINCT FROM ($2, $3, $4, $5, $6, $7, $8, $9)",
+           AND (index, product_name, model, memory_mib, pci_bus_id, mig, finding, findings, layout)
+               IS DISTINCT FROM ($2, $3, $4, $5, $6, $7, $8, $9, $10::jsonb)",
         id as DeviceId,
         device.index,
         device.product_name,
@@ -158,6 +164,7 @@ pub async fn update(tx: &mut Tx, id: DeviceId, device: &Reported) -> Result<bool
         device.mig,
         device.newest(),
         json!(device.findings),
+        device.layout,
     )
     .execute(&mut **tx)
     .await?;

@@ -16,6 +16,16 @@ pub async fn try_lock(tx: &mut Tx) -> Result<bool, sqlx::Error> {
     .await
 }
 
+/// Waits until nobody rates, and keeps everybody from it until this transaction ends.
+pub async fn lock(tx: &mut Tx) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "SELECT pg_advisory_xact_lock(hashtextextended('allotment.rating', 0))::text AS locked"
+    )
+    .fetch_one(&mut **tx)
+    .await?;
+    Ok(())
+}
+
 /// Segments with something to rate, locked: closed ones to their end, open ones up to `hour`
 /// where their node has been heard of since, so that no time is charged that may turn out
 /// to be the operator's.
@@ -49,11 +59,15 @@ pub async fn rate(
     hour: Timestamp,
 ) -> Result<(u64, u64), sqlx::Error> {
     let written = sqlx::query_scalar!(
-        r#"INSERT INTO ledger_entries (team_id, user_id, job_id, segment_id, pool_id, mode, started_at, ended_at,
-                                       gpu_milli_micros, price_id, amount, currency)
-           SELECT p.team_id, p.user_id, p.job_id, p.segment_id, p.pool_id, p.mode, p.started_at, p.ended_at,
-                  p.gpu_milli_micros, p.price_id, p.amount, p.currency
+        r#"INSERT INTO ledger_entries (kind, period_id, team_id, user_id, job_id, segment_id, pool_id, resource, mode,
+                                       started_at, ended_at, gpu_milli_micros, price_id, factor, amount, list_amount,
+                                       effective_amount, currency)
+           -- What comes late, after its own period was closed, is a correction in the one that is open.
+           SELECT CASE WHEN b.started_at <= p.started_at THEN 'usage' ELSE 'correction' END, b.id,
+                  p.team_id, p.user_id, p.job_id, p.segment_id, p.pool_id, p.resource, p.mode, p.started_at, p.ended_at,
+                  p.gpu_milli_micros, p.price_id, p.factor, p.amount, p.list_amount, p.effective_amount, p.currency
            FROM allotment.unrated_pieces($2) AS p
+           JOIN billing_periods AS b ON b.id = allotment.billing_period(p.started_at)
            WHERE p.segment_id = ANY ($1)
            RETURNING price_id IS NULL AS "unpriced!""#,
         segments as &[SegmentId],

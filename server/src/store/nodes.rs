@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use domain::Timestamp;
-use domain::ids::{EnrolmentId, NodeId, PoolId, ReplicaId};
+use domain::ids::{EnrolmentId, IncarnationId, NodeId, PoolId, ReplicaId};
 use domain::sharing::SharingMode;
 use domain::spec::Runner;
 use domain::state::{NodeIntent, Reachability};
+use domain::wall::Wall;
 use serde_json::Value;
 use sqlx::types::Json;
 
@@ -74,6 +75,10 @@ pub struct NodeRow {
     pub disk_at: Timestamp,
     /// Sentences for its page.
     pub warnings: Vec<String>,
+    /// The walls between jobs that it lacks.
+    pub lacks: Vec<Wall>,
+    /// By how much its clock is ahead of the servers', where it is wrong.
+    pub clock_ahead_ms: Option<i64>,
     /// Labels, a flat object of texts.
     pub labels: Value,
     /// When it first joined.
@@ -93,7 +98,7 @@ macro_rules! select_nodes {
                       n.cpus_milli, n.memory_mib, n.sharing AS "sharing: Vec<SharingMode>", n.mps_across_teams,
                       n.runners AS "runners: Vec<Runner>", n.cgroup, n.isolated, n.checkpoints_shared,
                       n.mig_static, n.disk_free_mib, n.disk_needed_mib, n.disk_at,
-                      n.warnings, n.labels, n.enrolled_at, n.version
+                      n.warnings, n.lacks AS "lacks: Vec<Wall>", n.clock_ahead_ms, n.labels, n.enrolled_at, n.version
                FROM nodes AS n
                JOIN pools AS p ON p.id = n.pool_id "# + $rest
             $(, $argument)*
@@ -206,6 +211,8 @@ pub struct Machine {
     pub mig_static: bool,
     /// What is free on its disk while that is full, and what a job needs to start.
     pub disk_full: Option<(i64, i64)>,
+    /// The walls between jobs that it lacks.
+    pub lacks: Vec<Wall>,
 }
 
 /// Writes what a node says it is; false when that was known.
@@ -215,13 +222,13 @@ pub async fn set_machine(tx: &mut Tx, id: NodeId, machine: &Machine) -> Result<b
         "UPDATE nodes
          SET driver_version = $2, cpus_milli = $3, memory_mib = $4, address = $5, sharing = $6, runners = $7,
              cgroup = $8, isolated = $9, checkpoints_shared = $10, warnings = $11, nvlink = $12, numa = $13,
-             work_roots = $14, mig_static = $15, disk_free_mib = $16, disk_needed_mib = $17, mps_across_teams = $18,
+             work_roots = $14, mig_static = $15, disk_free_mib = $16, disk_needed_mib = $17, mps_across_teams = $18, lacks = $19,
              disk_at = CASE WHEN (disk_free_mib IS NULL) = ($16::bigint IS NULL) THEN disk_at ELSE allotment.clock() END,
              version = version + 1
          WHERE id = $1
            AND (driver_version, cpus_milli, memory_mib, address, sharing, runners, cgroup, isolated,
-                checkpoints_shared, warnings, nvlink, numa, work_roots, mig_static, disk_free_mib, disk_needed_mib, mps_across_teams)
-               IS DISTINCT FROM ($2, $3, $4, $5, $6::text[], $7::text[], $8, $9, $10, $11::text[], $12::jsonb, $13::jsonb, $14::text[], $15, $16::bigint, $17::bigint, $18)",
+                checkpoints_shared, warnings, nvlink, numa, work_roots, mig_static, disk_free_mib, disk_needed_mib, mps_across_teams, lacks)
+               IS DISTINCT FROM ($2, $3, $4, $5, $6::text[], $7::text[], $8, $9, $10, $11::text[], $12::jsonb, $13::jsonb, $14::text[], $15, $16::bigint, $17::bigint, $18, $19::text[])",
         id as NodeId,
         machine.driver_version,
         machine.cpus_milli,
@@ -240,6 +247,27 @@ pub async fn set_machine(tx: &mut Tx, id: NodeId, machine: &Machine) -> Result<b
         free,
         needed,
         machine.mps_across_teams,
+        &machine.lacks as &[Wall],
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// Writes by how much a node's clock is ahead, or that it is right again; false when that was known, or another
+/// life of its agent speaks for it by now.
+pub async fn set_clock_ahead(
+    tx: &mut Tx,
+    id: NodeId,
+    incarnation: IncarnationId,
+    ahead_ms: Option<i64>,
+) -> Result<bool, sqlx::Error> {
+    let done = sqlx::query!(
+        "UPDATE nodes SET clock_ahead_ms = $3, version = version + 1
+         WHERE id = $1 AND incarnation = $2 AND clock_ahead_ms IS DISTINCT FROM $3",
+        id as NodeId,
+        incarnation as IncarnationId,
+        ahead_ms,
     )
     .execute(&mut **tx)
     .await?;

@@ -15,6 +15,8 @@ pub struct PlacementRow {
     pub worker: i32,
     /// Its node's name.
     pub node: String,
+    /// What names the image of its container for good, once that has started.
+    pub image_digest: Option<String>,
     /// Until when it may stay there, where that is being emptied by a deadline.
     pub leaves_by: Option<Timestamp>,
     /// The device's UUID.
@@ -32,7 +34,7 @@ pub struct PlacementRow {
 pub async fn of_jobs(tx: &mut Tx, jobs: &[JobId]) -> Result<Vec<PlacementRow>, sqlx::Error> {
     sqlx::query_as!(
         PlacementRow,
-        r#"SELECT j.id AS "job_id: JobId", a.worker, n.name AS node,
+        r#"SELECT j.id AS "job_id: JobId", a.worker, n.name AS node, a.image_digest,
                   CASE WHEN t.state <> 'ended' THEN n.drain_deadline_at END AS leaves_by, d.uuid AS "uuid?", d.index AS "index?",
                   s.mode AS "mode?: SharingMode", s.gpus_milli AS "gpus_milli?"
            FROM jobs AS j

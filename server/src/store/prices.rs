@@ -41,11 +41,13 @@ pub async fn page(
     let (time, id) = before.unzip();
     sqlx::query_as!(
         Price,
-        r#"SELECT r.id AS "id: PriceId", p.name AS "pool: Name", r.mode AS "mode: SharingMode",
+        r#"SELECT r.id AS "id: PriceId", p.name AS "pool: Name", r.mode AS "mode!: SharingMode",
                   r.per_gpu_hour, r.currency, r.effective_from, r.created_at
            FROM prices AS r
            JOIN pools AS p ON p.id = r.pool_id
-           WHERE ($1::text IS NULL OR p.name = $1)
+           LEFT JOIN price_books AS b ON b.id = r.book_id
+           WHERE ($1::text IS NULL OR p.name = $1) AND r.resource = 'gpu' AND r.mig_profile IS NULL
+             AND (r.book_id IS NULL OR b.activated_at IS NOT NULL)
              AND ($2::timestamptz IS NULL OR (r.effective_from, r.id) < ($2, $3))
            ORDER BY r.effective_from DESC, r.id DESC
            LIMIT $4"#,
@@ -77,11 +79,14 @@ pub struct NewPrice<'a> {
     pub created_by: UserId,
 }
 
-/// Adds one; when.
+/// Adds one by itself, in force at once; when. The first price of all says in which currency the
+/// organisation bills.
 pub async fn insert(tx: &mut Tx, price: &NewPrice<'_>) -> Result<Timestamp, sqlx::Error> {
+    claim_currency(tx, price.currency).await?;
     sqlx::query_scalar!(
-        "INSERT INTO prices (id, pool_id, mode, per_gpu_hour, currency, effective_from, created_by)
-         VALUES ($1, $2, $3, $4, $5, $6, $7)
+        "INSERT INTO prices (id, pool_id, mode, per_gpu_hour, list_per_hour, effective_per_hour, currency,
+                             effective_from, created_by)
+         VALUES ($1, $2, $3, $4, $4, $4, $5, $6, $7)
          RETURNING created_at",
         price.id as PriceId,
         price.pool as PoolId,
@@ -95,10 +100,23 @@ pub async fn insert(tx: &mut Tx, price: &NewPrice<'_>) -> Result<Timestamp, sqlx
     .await
 }
 
-/// The currency of the youngest price; what has cost nothing yet is shown in it.
+/// Makes a currency the organisation's where it has none yet; the one that it has then.
+pub async fn claim_currency(tx: &mut Tx, currency: &str) -> Result<String, sqlx::Error> {
+    sqlx::query!(
+        "UPDATE organisation SET currency = $1 WHERE currency IS NULL",
+        currency
+    )
+    .execute(&mut **tx)
+    .await?;
+    sqlx::query_scalar!(r#"SELECT currency AS "currency!" FROM organisation"#)
+        .fetch_one(&mut **tx)
+        .await
+}
+
+/// The organisation's currency; what has cost nothing yet is shown in it.
 pub async fn currency(tx: &mut Tx) -> Result<Option<String>, sqlx::Error> {
-    sqlx::query_scalar!("SELECT currency FROM prices ORDER BY created_at DESC, id DESC LIMIT 1")
-        .fetch_optional(&mut **tx)
+    sqlx::query_scalar!("SELECT currency FROM organisation")
+        .fetch_one(&mut **tx)
         .await
 }
 
@@ -121,7 +139,7 @@ pub async fn in_force(
         PriceInForce,
         r#"SELECT r.per_gpu_hour AS "amount!", r.currency AS "currency!: Currency"
            FROM pools AS p
-           CROSS JOIN LATERAL allotment.price_at(p.id, $2, allotment.clock()) AS r
+           CROSS JOIN LATERAL allotment.price_at(p.id, 'gpu', $2, NULL, allotment.clock(), NULL) AS r
            WHERE p.name = $1"#,
         pool,
         mode as SharingMode,
@@ -154,62 +172,9 @@ pub async fn of_placement(tx: &mut Tx, job: JobId) -> Result<Vec<Placed>, sqlx::
                JOIN assignment_devices AS s ON s.assignment_id = a.id
                WHERE j.id = $1
            ) AS held
-           LEFT JOIN LATERAL allotment.price_at(held.pool_id, held.mode, allotment.clock()) AS r ON true"#,
+           LEFT JOIN LATERAL allotment.price_at(held.pool_id, 'gpu', held.mode, NULL, allotment.clock(), NULL) AS r ON true"#,
         job as JobId,
     )
     .fetch_all(&mut **tx)
-    .await
-}
-
-/// A currency of the book other than `currency`, if there is one.
-pub async fn other_currency(tx: &mut Tx, currency: &str) -> Result<Option<String>, sqlx::Error> {
-    sqlx::query_scalar!(
-        "SELECT currency FROM prices WHERE currency <> $1 LIMIT 1",
-        currency
-    )
-    .fetch_optional(&mut **tx)
-    .await
-}
-
-/// Whether use of this pool and mode has a price already at some time that a price from `from`
-/// on would change: until the next price takes over, and until now.
-pub async fn changes_known_cost(
-    tx: &mut Tx,
-    pool: PoolId,
-    mode: SharingMode,
-    from: Timestamp,
-) -> Result<bool, sqlx::Error> {
-    sqlx::query_scalar!(
-        r#"SELECT EXISTS (
-               SELECT FROM prices WHERE pool_id = $1 AND mode = $2 AND effective_from <= $3
-           ) AND EXISTS (
-               SELECT FROM usage_segments AS s
-               WHERE s.pool_id = $1 AND s.mode = $2 AND s.kind = 'charged'
-                 AND s.started_at < LEAST(allotment.clock(), (
-                     SELECT min(effective_from) FROM prices
-                     WHERE pool_id = $1 AND mode = $2 AND effective_from > $3))
-                 AND (s.ended_at IS NULL OR s.ended_at > GREATEST(s.started_at, $3))
-                 AND allotment.clock() > $3
-           ) AS "changes!""#,
-        pool as PoolId,
-        mode as SharingMode,
-        from,
-    )
-    .fetch_one(&mut **tx)
-    .await
-}
-
-/// Until when use of this pool and mode has been rated.
-pub async fn rated_until(
-    tx: &mut Tx,
-    pool: PoolId,
-    mode: SharingMode,
-) -> Result<Option<Timestamp>, sqlx::Error> {
-    sqlx::query_scalar!(
-        "SELECT max(ended_at) FROM ledger_entries WHERE pool_id = $1 AND mode = $2",
-        pool as PoolId,
-        mode as SharingMode,
-    )
-    .fetch_one(&mut **tx)
     .await
 }

@@ -34,15 +34,49 @@ pub async fn open(
 ) -> Result<(), sqlx::Error> {
     let (ids, from): (Vec<AssignmentId>, Vec<Timestamp>) = assignments.iter().copied().unzip();
     sqlx::query!(
-        "INSERT INTO usage_segments (id, team_id, user_id, job_id, attempt_id, assignment_id, pool_id, node_id,
-                                     device_id, slot, mode, kind, gpus_milli, started_at)
-         SELECT gen_random_uuid(), a.team_id, j.user_id, a.job_id, a.attempt_id, a.id, n.pool_id, a.node_id,
-                d.device_id, lower(d.slots), d.mode, $3, d.gpus_milli, v.started_at
-         FROM unnest($1::uuid[], $2::timestamptz[]) AS v (id, started_at)
-         JOIN assignments AS a ON a.id = v.id
+        "WITH given AS (
+             SELECT a.id, a.team_id, a.job_id, a.attempt_id, a.node_id, a.cpus_milli, a.memory_mib, n.pool_id,
+                 v.started_at
+             FROM unnest($1::uuid[], $2::timestamptz[]) AS v (id, started_at)
+             JOIN assignments AS a ON a.id = v.id
+             JOIN nodes AS n ON n.id = a.node_id
+         ),
+         -- What the team holds of the pool up to each assignment, in the order in which they were granted.
+         held AS (
+             SELECT a.id, sum(sum(d.gpus_milli)) OVER (PARTITION BY a.team_id, n.pool_id ORDER BY a.granted_at, a.id) AS upto
+             FROM assignments AS a
+             JOIN nodes AS n ON n.id = a.node_id
+             JOIN assignment_devices AS d ON d.assignment_id = a.id AND d.live
+             WHERE a.ended_at IS NULL AND (a.team_id, n.pool_id) IN (SELECT g.team_id, g.pool_id FROM given AS g)
+             GROUP BY a.id, a.team_id, n.pool_id
+         )
+         INSERT INTO usage_segments (id, team_id, user_id, job_id, attempt_id, assignment_id, pool_id, node_id,
+                                     device_id, slot, mode, kind, gpus_milli, billed_milli, mig_profile, cpus_milli,
+                                     memory_mib, preemptible, borrowed, started_at)
+         SELECT gen_random_uuid(), a.team_id, j.user_id, a.job_id, a.attempt_id, a.id, a.pool_id, a.node_id,
+                d.device_id, lower(d.slots), d.mode, $3, d.gpus_milli,
+                -- Of a fraction the larger of its part of the device and of its memory.
+                LEAST(1000, GREATEST(d.gpus_milli, CASE WHEN d.mode IN ('mps', 'time_slice', 'vgpu')
+                    THEN ceil(d.memory_mib * 1000::numeric / v.memory_mib)::integer ELSE 0 END)),
+                d.mig_profile, CASE WHEN first.of_all THEN a.cpus_milli ELSE 0 END,
+                CASE WHEN first.of_all THEN a.memory_mib ELSE 0 END,
+                CASE COALESCE(j.spec, r.spec) ->> 'preemptible'
+                    WHEN 'true' THEN true WHEN 'false' THEN false ELSE c.preemptible END,
+                COALESCE(h.upto, 0) > COALESCE(q.guaranteed_milli, 0), a.started_at
+         FROM given AS a
          JOIN jobs AS j ON j.id = a.job_id
-         JOIN nodes AS n ON n.id = a.node_id
-         JOIN assignment_devices AS d ON d.assignment_id = a.id",
+         LEFT JOIN arrays AS r ON r.id = j.array_id
+         JOIN classes AS c ON c.name = j.class
+         JOIN assignment_devices AS d ON d.assignment_id = a.id
+         JOIN devices AS v ON v.id = d.device_id
+         CROSS JOIN LATERAL (
+             SELECT NOT EXISTS (
+                 SELECT FROM assignment_devices AS o
+                 WHERE o.assignment_id = a.id
+                   AND (o.device_id, lower(o.slots)) < (d.device_id, lower(d.slots))) AS of_all
+         ) AS first
+         LEFT JOIN held AS h ON h.id = a.id
+         LEFT JOIN quotas AS q ON q.team_id = a.team_id AND q.pool_id = a.pool_id",
         &ids as &[AssignmentId],
         &from,
         kind.as_str(),
@@ -73,12 +107,15 @@ pub async fn close(
                    FROM unnest($1::uuid[], $2::timestamptz[]) AS u (id, ended_at)) AS v
              WHERE s.assignment_id = v.id AND s.ended_at IS NULL
              RETURNING s.team_id, s.user_id, s.job_id, s.attempt_id, s.assignment_id, s.pool_id, s.node_id, s.device_id,
-                 s.slot, s.mode, s.kind, s.gpus_milli, s.ended_at, v.ended_at AS until
+                 s.slot, s.mode, s.kind, s.gpus_milli, s.billed_milli, s.mig_profile, s.preemptible, s.borrowed, s.ended_at,
+                 v.ended_at AS until
          )
          INSERT INTO usage_segments (id, team_id, user_id, job_id, attempt_id, assignment_id, pool_id, node_id,
-                                     device_id, slot, mode, kind, gpus_milli, started_at, ended_at)
+                                     device_id, slot, mode, kind, gpus_milli, billed_milli, mig_profile,
+                                     preemptible, borrowed, started_at, ended_at)
          SELECT gen_random_uuid(), e.team_id, e.user_id, e.job_id, e.attempt_id, e.assignment_id, e.pool_id, e.node_id,
-                e.device_id, e.slot, e.mode, 'unreachable', e.gpus_milli, e.ended_at, e.until
+                e.device_id, e.slot, e.mode, 'unreachable', e.gpus_milli, e.billed_milli,
+                e.mig_profile, e.preemptible, e.borrowed, e.ended_at, e.until
          FROM ended AS e
          WHERE e.kind = 'charged' AND e.ended_at < e.until",
         &ids as &[AssignmentId],
@@ -115,12 +152,14 @@ pub async fn split(
              SET ended_at = GREATEST(started_at, rated_until, $2)
              WHERE assignment_id = $1 AND ended_at IS NULL
              RETURNING team_id, user_id, job_id, attempt_id, assignment_id, pool_id, node_id, device_id, slot, mode,
-                 gpus_milli, ended_at
+                 gpus_milli, billed_milli, mig_profile, preemptible, borrowed, ended_at
          )
          INSERT INTO usage_segments (id, team_id, user_id, job_id, attempt_id, assignment_id, pool_id, node_id,
-                                     device_id, slot, mode, kind, gpus_milli, started_at, ended_at)
+                                     device_id, slot, mode, kind, gpus_milli, billed_milli, mig_profile,
+                                     preemptible, borrowed, started_at, ended_at)
          SELECT gen_random_uuid(), e.team_id, e.user_id, e.job_id, e.attempt_id, e.assignment_id, e.pool_id, e.node_id,
-                e.device_id, e.slot, e.mode, 'unreachable', e.gpus_milli, e.ended_at, $3
+                e.device_id, e.slot, e.mode, 'unreachable', e.gpus_milli, e.billed_milli,
+                e.mig_profile, e.preemptible, e.borrowed, e.ended_at, $3
          FROM ended AS e
          WHERE e.ended_at < $3",
         assignment as AssignmentId,

@@ -4,6 +4,7 @@
 //! and an update by changes are the same code.
 
 use domain::Timestamp;
+use domain::budget::BudgetStop;
 use domain::ids::{AssignmentId, AttemptId, DeviceId, JobId, NodeId, TeamId, UserId};
 use domain::sharing::SharingMode;
 use domain::state::{
@@ -73,13 +74,18 @@ pub struct TeamRow {
     pub name: String,
     /// The name of the team above it.
     pub parent: Option<String>,
+    /// What budgets of its own stop.
+    pub stopped: BudgetStop,
 }
 
 /// All teams, by name.
 pub async fn teams(tx: &mut Tx) -> Result<Vec<TeamRow>, sqlx::Error> {
     sqlx::query_as!(
         TeamRow,
-        r#"SELECT t.id AS "id: TeamId", t.name, p.name AS "parent?"
+        r#"SELECT t.id AS "id: TeamId", t.name, p.name AS "parent?",
+                  CASE WHEN EXISTS (SELECT FROM budgets AS b WHERE b.team_id = t.id AND b.stopped = 'all') THEN 'all'
+                       WHEN EXISTS (SELECT FROM budgets AS b WHERE b.team_id = t.id AND b.stopped = 'borrowing') THEN 'borrowing'
+                       ELSE 'none' END AS "stopped!: BudgetStop"
            FROM teams AS t
            LEFT JOIN teams AS p ON p.id = t.parent_id
            ORDER BY t.name"#
@@ -234,6 +240,8 @@ pub struct DeviceRow {
     pub health: DeviceHealth,
     /// Its instances, while it is in MIG mode.
     pub mig: Option<Value>,
+    /// How its node is about to cut it by a layout, until it has.
+    pub layout: Option<Value>,
 }
 
 /// The devices of nodes, by node and index; of several that had the same index, the healthy and
@@ -242,7 +250,7 @@ pub async fn devices(tx: &mut Tx, nodes: Option<&[NodeId]>) -> Result<Vec<Device
     sqlx::query_as!(
         DeviceRow,
         r#"SELECT id AS "id: DeviceId", node_id AS "node_id: NodeId", index, model, memory_mib,
-                  health AS "health: DeviceHealth", mig
+                  health AS "health: DeviceHealth", mig, layout
            FROM devices
            WHERE ($1::uuid[] IS NULL OR node_id = ANY ($1))
            ORDER BY node_id, index, health <> 'healthy', first_seen_at DESC, id"#,

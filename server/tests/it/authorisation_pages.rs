@@ -120,6 +120,7 @@ fn fields(path: &str) -> &'static str {
         path if path.starts_with("/classes/") || path.starts_with("/pools/") => {
             "version=999&do=save"
         }
+        "/price-books" => "pool=h100&mode=mig&amount=x&currency=CNY&from=x&reason=x",
         "/users" => "name=admin&password=a+long+enough+one+7",
         _ => "",
     }
@@ -169,6 +170,9 @@ impl Walk {
             .replace("{node}", "n1")
             .replace("{device}", "0")
             .replace("{policy_version}", "1")
+            .replace("{price_book}", "1")
+            .replace("{period}", "2026-01")
+            .replace("{day}", "2026-01-01")
             .replace("{pool}", "h100")
             .replace("{class}", "spare")
             .replace("{booking}", "spare")

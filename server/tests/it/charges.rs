@@ -9,8 +9,8 @@ use rust_decimal::Decimal;
 use serde_json::json;
 use server::accounting::capacity::{self, Balance};
 use server::app::idempotency::Repeat;
+use server::app::prices;
 use server::app::usage::{CapacityPart, UsageAsk, of_capacity};
-use server::app::{AppError, prices};
 use server::lifecycle::end::{Loss, Spared, lose_workers};
 use server::lifecycle::{Actor, nodes::set_reachability};
 use server::store;
@@ -201,47 +201,21 @@ async fn a_mode_that_no_price_covers_is_told_as_unpriced_in_the_capacity(owner: 
 }
 
 #[sqlx::test(migrations = "../migrations")]
-async fn a_price_changes_no_cost_that_people_were_shown(owner: PgPool) {
+async fn a_price_dated_back_counts_for_what_is_not_rated_yet_from_then_on(owner: PgPool) {
     let (clock, fleet) = priced(&owner).await;
     let node = fleet.node("n1", 1).await;
     heard(&fleet, node).await;
-    let job = fleet.running(1).await;
+    fleet.running(1).await;
     clock.set("2026-10-01T00:30:00Z").await;
     heard(&fleet, node).await;
-    let shown = total(&fleet, "").await;
-    let add = async |mode: &str, from: Option<&str>| {
-        let new = json!({ "pool": "h100", "mode": mode, "effective_from": from,
-                          "per_gpu_hour": { "amount": "0.01", "currency": "CNY" } });
-        let new = serde_json::from_value(new).expect("a price");
-        prices::create(&fleet.app, &fleet.root(), Repeat::none(), new).await
-    };
-    let refused = add("exclusive", Some("2026-10-01T00:10:00Z")).await;
-    let Err(refused @ AppError::Conflict { code, .. }) = &refused else {
-        panic!("{refused:?}");
-    };
-    let message = refused.to_string();
-    assert_eq!(code.as_str(), "already_used");
-    for word in ["2026-10-01T00:10:00Z", "effective_from", "not in the past"] {
-        assert!(message.contains(word), "{message}");
-    }
-    assert_eq!(total(&fleet, "").await, shown);
-    // Also of what has ended, and is not rated yet.
-    fleet.exit(job, 0).await;
-    assert!(
-        add("exclusive", Some("2026-10-01T00:10:00Z"))
-            .await
-            .is_err()
-    );
-    // From now on, where nothing was used, and for a mode whose price was forgotten.
-    clock.set("2026-10-01T00:40:00Z").await;
-    assert!(add("exclusive", Some("2026-10-01T00:35:00Z")).await.is_ok());
-    assert!(add("exclusive", None).await.is_ok());
-    assert!(
-        add("time_slice", Some("2026-10-01T00:00:00Z"))
-            .await
-            .is_ok()
-    );
-    assert_eq!(total(&fleet, "").await, shown);
+    assert_eq!(total(&fleet, "").await.1, decimal("1.80"));
+    let new = json!({ "pool": "h100", "mode": "exclusive", "effective_from": "2026-10-01T00:10:00Z",
+                      "per_gpu_hour": { "amount": "7.20", "currency": "CNY" } });
+    let new = serde_json::from_value(new).expect("a price");
+    let added = prices::create(&fleet.app, &fleet.root(), Repeat::none(), new).await;
+    assert!(added.is_ok(), "{added:?}");
+    // Ten minutes at 3.60, twenty at twice that.
+    assert_eq!(total(&fleet, "").await.1, decimal("3.00"));
 }
 
 /// The first of October, and a fleet in which a GPU costs 3.60 an hour.

@@ -1,12 +1,16 @@
 //! Nodes whose clocks are wrong: what they say of the time is evidence, and decides nothing.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use chrono::TimeDelta;
 use domain::state::JobState;
 use protocol::wire;
 use sqlx::PgPool;
 
+use super::agents::node;
 use super::faults::{running, stop_job};
-use super::machine::{exited, fact, released};
+use super::fleet::Fleet;
+use super::machine::{self, Machine, exited, fact, released};
 
 const HOUR_MICROS: i64 = 3_600_000_000;
 
@@ -44,4 +48,26 @@ async fn a_node_whose_clock_jumps_an_hour_changes_no_duration_and_no_bill(owner:
         .sum();
     assert_eq!(charged, TimeDelta::seconds(600));
     assert!(segments.iter().all(|segment| segment.started_at >= began));
+}
+
+/// One that is wrong from the start, which its own agent cannot know.
+#[sqlx::test(migrations = "../migrations")]
+async fn a_node_whose_clock_is_wrong_from_the_start_is_told_with_the_offset_until_it_is_right(
+    owner: PgPool,
+) {
+    let fleet = Fleet::new(owner).await;
+    let ports = machine::open(&fleet.app).await;
+    let machine = Machine::join(&fleet, &ports, "n1").await;
+    let mut connection = machine.connect(1).await;
+    let now_micros = || {
+        let age = SystemTime::now().duration_since(UNIX_EPOCH);
+        i64::try_from(age.expect("after 1970").as_micros()).expect("it fits")
+    };
+    connection.beat_at(now_micros() - HOUR_MICROS).await;
+    let ahead = async || node(&fleet, "n1").await.clock_ahead_ms;
+    machine::eventually("it is told", async || ahead().await.is_some()).await;
+    let off = ahead().await.expect("told");
+    assert!((-3_700_000..=-3_600_000).contains(&off), "{off}");
+    connection.beat_at(now_micros()).await;
+    machine::eventually("it is right", async || ahead().await.is_none()).await;
 }

@@ -160,7 +160,10 @@ async fn a_gang_of_which_one_node_refuses_lets_all_go_and_is_queued_whole(owner:
     for node in ["n1", "n2", "n3", "n4"] {
         fleet.node(node, 1).await;
     }
-    let started = FactKind::Started { pid: 7 };
+    let started = FactKind::Started {
+        pid: 7,
+        image_digest: None,
+    };
     let phases = [
         (vec![], vec![]),
         (vec![FactKind::Accepted], vec![]),

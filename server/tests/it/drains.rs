@@ -309,6 +309,30 @@ async fn a_deadline_is_asked_for_and_told_by_rest_and_on_the_pages(owner: PgPool
         "{}",
         refused.html
     );
+    let told = |page: &str, words: &str| assert!(page.contains(words), "no {words}: {page}");
+    told(&refused.html, "Minutes that work may stay");
+    told(&refused.html, "soon");
+    told(&refused.html, "43,200");
+    // A day more than may be: said of the minutes that were typed, not of seconds that come of them.
+    let long = browser
+        .post("/nodes/n1/drain", &format!("{form}44640"))
+        .await;
+    assert_eq!(
+        long.status,
+        StatusCode::UNPROCESSABLE_ENTITY,
+        "{}",
+        long.html
+    );
+    told(&long.html, "44640");
+    told(&long.html, "Minutes that work may stay");
+    assert!(!long.html.contains("2678400"), "{}", long.html);
+    let history = browser.get("/nodes/n1").await.html;
+    let shown = format!("by <time datetime=\"{}", sooner.format("%Y-%m-%dT%H:%M"));
+    assert_eq!(
+        history.matches(&shown).count(),
+        1,
+        "its history tells the deadline: {history}"
+    );
     browser
         .post("/nodes/n1/drain", &form)
         .await

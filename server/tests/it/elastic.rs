@@ -55,7 +55,13 @@ async fn report(fleet: &Fleet, job: JobId, phase: AssignmentPhase, kinds: &[Fact
     }
 }
 
-const START: [FactKind; 2] = [FactKind::Accepted, FactKind::Started { pid: 7 }];
+const START: [FactKind; 2] = [
+    FactKind::Accepted,
+    FactKind::Started {
+        pid: 7,
+        image_digest: None,
+    },
+];
 
 #[sqlx::test(migrations = "../migrations")]
 async fn an_elastic_job_starts_with_what_there_is_and_grows_when_there_is_more(owner: PgPool) {

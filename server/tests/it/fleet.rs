@@ -307,8 +307,17 @@ impl Fleet {
 
     /// The job's workers are accepted and started.
     pub async fn run(&self, job: JobId) {
-        self.report(job, &[FactKind::Accepted, FactKind::Started { pid: 7 }])
-            .await;
+        self.report(
+            job,
+            &[
+                FactKind::Accepted,
+                FactKind::Started {
+                    pid: 7,
+                    image_digest: None,
+                },
+            ],
+        )
+        .await;
     }
 
     /// The job's workers exit with a code and are gone.

@@ -35,7 +35,10 @@ async fn a_cancel_in_any_state_gives_all_back_whoever_leads_afterwards(owner: Pg
     let fleet = Fleet::new(owner).await;
     fleet.node("n1", 8).await;
     let accepted = FactKind::Accepted;
-    let started = FactKind::Started { pid: 7 };
+    let started = FactKind::Started {
+        pid: 7,
+        image_digest: None,
+    };
     let gone = [told_to_end(), FactKind::Released];
     // What its node has said when the cancel comes, and what it says after that.
     type Said = Vec<FactKind>;

@@ -50,6 +50,48 @@ async fn of_two_servers_one_leads_and_the_other_takes_over(owner: PgPool) {
 }
 
 #[sqlx::test(migrations = "../migrations")]
+async fn who_leads_tells_scrapers_of_nodes_devices_and_what_waits_and_who_does_not_tells_nothing(
+    owner: PgPool,
+) {
+    let shown = server::front::metrics::install().expect("a recorder");
+    let fleet = Fleet::new(owner.clone()).await;
+    fleet.node("n1", 8).await;
+    fleet.node("n2", 4).await;
+    let silent =
+        "UPDATE nodes SET reachability = 'unreachable', version = version + 1 WHERE name = 'n2'";
+    sqlx::raw_sql(silent)
+        .execute(&owner)
+        .await
+        .expect("a node that does not answer");
+    fleet.submit(8).await;
+    fleet.submit(8).await;
+    let stop = CancellationToken::new();
+    let leader = tokio::spawn(scheduler::run(fleet.app.clone(), stop.clone()));
+    let expected = [
+        "allotment_scheduler_leads 1",
+        "allotment_nodes{state=\"ready\"} 1",
+        "allotment_nodes{state=\"unreachable\"} 1",
+        "allotment_devices{health=\"healthy\"} 12",
+        "allotment_jobs_waiting 1",
+    ];
+    let shows = |expected: &[&str]| {
+        let text = shown.render();
+        expected
+            .iter()
+            .all(|line| text.lines().any(|told| told == *line))
+    };
+    eventually("the leader tells", async || shows(&expected)).await;
+    stop.cancel();
+    leader.await.expect("it stops");
+    assert!(shows(&[
+        "allotment_scheduler_leads 0",
+        "allotment_nodes{state=\"ready\"} 0",
+        "allotment_devices{health=\"healthy\"} 0",
+        "allotment_jobs_waiting 0",
+    ]));
+}
+
+#[sqlx::test(migrations = "../migrations")]
 async fn a_leader_whose_commit_gave_way_to_another_tries_again_and_leads_on(owner: PgPool) {
     let fleet = Fleet::new(owner.clone()).await;
     fleet.node("n1", 8).await;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use domain::ids::{JobId, RequestId};
 use protocol::wire::{self, from_agent};
+use server::app::links::Part;
 use server::app::logs::{self, LogAsk, LogBroken, LogReader};
 use server::app::sessions::{self, SessionKind};
 use server::app::streams::Kind;
@@ -52,6 +53,7 @@ fn ask(offset: i64, follow: bool) -> LogAsk {
         filling: None,
         offset,
         follow,
+        part: Part::Log,
     }
 }
 
@@ -404,4 +406,62 @@ async fn a_followed_log_breaks_off_as_soon_as_its_reader_leaves_the_team(owner: 
     );
     stop.cancel();
     feed.await.expect("it stops");
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_reader_is_told_where_a_log_goes_on_that_was_shortened(owner: PgPool) {
+    let mut on = logged(owner).await;
+    let (app, asker, job) = (on.fleet.app.clone(), on.fleet.ada(), on.job);
+    let opened = tokio::spawn(async move { logs::open(&app, &asker, job, ask(0, false)).await });
+    let number = on.connection.log_request().await.request;
+    for (offset, data) in [(0, b"ab"), (500, b"cd")] {
+        on.connection.send(chunk(number, offset, data, false)).await;
+    }
+    on.connection.send(chunk(number, 502, b"", true)).await;
+    let mut reader = opened.await.expect("opened").expect("opened");
+    let first = reader.next().await.expect("bytes").expect("bytes");
+    assert_eq!((first.as_ref(), reader.offset()), (&b"ab"[..], 2));
+    let skipped = reader.next().await.expect("it is told");
+    assert!(
+        matches!(skipped, Err(LogBroken::Skipped(500))),
+        "{skipped:?}"
+    );
+    let next = reader.next().await.expect("bytes").expect("bytes");
+    assert_eq!((next.as_ref(), reader.offset()), (&b"cd"[..], 502));
+    assert!(reader.next().await.is_none());
+}
+
+/// Followers of one node's logs at once.
+const FOLLOWERS: usize = 500;
+
+#[sqlx::test(migrations = "../migrations")]
+async fn five_hundred_follow_the_logs_of_one_node_at_once(owner: PgPool) {
+    let mut on = logged(owner).await;
+    let mut config = (*on.fleet.app.config).clone();
+    config.limits.logs_per_person = FOLLOWERS;
+    on.fleet.app.config = config.into();
+    let mut readers = tokio::task::JoinSet::new();
+    for _ in 0..FOLLOWERS {
+        let (app, asker, job) = (on.fleet.app.clone(), on.fleet.ada(), on.job);
+        readers.spawn(async move {
+            let opened = logs::open(&app, &asker, job, ask(0, true)).await;
+            read_all(opened.expect("opened")).await
+        });
+    }
+    let mut requests = Vec::new();
+    for _ in 0..FOLLOWERS {
+        requests.push(on.connection.log_request().await.request);
+    }
+    // All of them are open now; each gets both lines, once.
+    for (offset, line, end) in [(0, b"one\n", false), (4, b"two\n", true)] {
+        for request in &requests {
+            on.connection.send(chunk(*request, offset, line, end)).await;
+        }
+    }
+    let mut read = 0;
+    while let Some(all) = readers.join_next().await {
+        assert_eq!(all.expect("it reads to the end"), b"one\ntwo\n");
+        read += 1;
+    }
+    assert_eq!(read, FOLLOWERS);
 }

@@ -258,11 +258,16 @@ impl Connection {
 
     /// Beats, and waits until the lease is renewed.
     pub async fn beat(&mut self) {
+        self.beat_at(0).await;
+    }
+
+    /// The same from a machine whose clock shows that.
+    pub async fn beat_at(&mut self, at_micros: i64) {
         self.beats += 1;
         let number = self.beats;
         self.send(from_agent::Message::Heartbeat(wire::Heartbeat {
             number,
-            at_micros: 0,
+            at_micros,
         }))
         .await;
         self.take(|message| match message {
@@ -367,7 +372,10 @@ pub fn accepted() -> wire::fact::Kind {
 }
 
 pub fn started() -> wire::fact::Kind {
-    wire::fact::Kind::Started(wire::Started { pid: 7 })
+    wire::fact::Kind::Started(wire::Started {
+        pid: 7,
+        ..Default::default()
+    })
 }
 
 pub fn exited(code: i32) -> wire::fact::Kind {

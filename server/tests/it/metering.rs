@@ -1,6 +1,6 @@
 //! Money and time: metering, rating, reports and the balance of capacity, on a simulated clock.
 
-use domain::ids::{JobId, NodeId, PoolId, PriceId, TeamId, UserId};
+use domain::ids::{AssignmentId, AttemptId, JobId, NodeId, PoolId, PriceId, TeamId, UserId};
 use domain::state::{AttemptEnd, JobState};
 use protocol::report::{Exited, FactKind};
 use rust_decimal::Decimal;
@@ -19,16 +19,24 @@ pub const GPU_HOUR: i64 = 3_600 * 1_000_000_000;
 
 #[sqlx::test(migrations = "../migrations")]
 async fn the_golden_month_comes_out_to_the_cent_whenever_it_is_rated(owner: PgPool) {
-    golden_month(owner, false).await;
+    golden_month(owner, false, false).await;
 }
 
 #[sqlx::test(migrations = "../migrations")]
 async fn the_golden_month_comes_out_the_same_when_it_is_rated_at_every_step(owner: PgPool) {
-    golden_month(owner, true).await;
+    golden_month(owner, true, false).await;
 }
 
-/// Three teams on a node of 8 H100 in October, with a change of price in its middle.
-async fn golden_month(owner: PgPool, rated: bool) {
+/// T-3.12: what a node has told before comes again, the last first, after each step.
+#[sqlx::test(migrations = "../migrations")]
+async fn the_golden_month_comes_out_the_same_when_every_report_comes_again_in_reverse(
+    owner: PgPool,
+) {
+    golden_month(owner, true, true).await;
+}
+
+/// T-3.10: three teams on a node of 8 H100 in October, with a change of price in its middle.
+async fn golden_month(owner: PgPool, rated: bool, again: bool) {
     let clock = Clock::at(&owner, "2026-09-30T22:00:00Z").await;
     let fleet = Fleet::new(owner.clone()).await;
     price(&fleet, "3.00", "2026-01-01T00:00:00Z").await;
@@ -50,19 +58,40 @@ async fn golden_month(owner: PgPool, rated: bool) {
             .expect("accepted");
         fleet.turn().await;
         fleet.run(job.id).await;
+        if again {
+            let told = [
+                FactKind::Started {
+                    pid: 7,
+                    image_digest: None,
+                },
+                FactKind::Accepted,
+            ];
+            fleet.report(job.id, &told).await;
+        }
         assert_eq!(fleet.job(job.id).await.state, JobState::Running);
         job.id
+    };
+    let exit = async |job: JobId| {
+        let workers = fleet.workers(job).await;
+        fleet.exit(job, 0).await;
+        if again {
+            tell_again(&fleet, &workers).await;
+        }
     };
     let job_c = start("robotics", 2).await;
     clock.set("2026-10-01T02:00:00Z").await;
     rate().await;
-    fleet.exit(job_c, 0).await;
+    exit(job_c).await;
     clock.set("2026-10-15T12:00:00Z").await;
     let job_a = start("vision", 4).await;
     let job_b = start("speech", 4).await;
     clock.set("2026-10-15T18:00:00Z").await;
     rate().await;
+    let workers = fleet.workers(job_b).await;
     preempt(&fleet, job_b).await;
+    if again {
+        tell_again(&fleet, &workers).await;
+    }
     assert_eq!(fleet.job(job_b).await.state, JobState::Queued);
     clock.set("2026-10-16T00:00:00Z").await;
     rate().await;
@@ -70,10 +99,10 @@ async fn golden_month(owner: PgPool, rated: bool) {
     fleet.run(job_b).await;
     clock.set("2026-10-16T06:00:30Z").await;
     rate().await;
-    fleet.exit(job_b, 0).await;
+    exit(job_b).await;
     clock.set("2026-10-16T12:00:00Z").await;
     rate().await;
-    fleet.exit(job_a, 0).await;
+    exit(job_a).await;
     clock.set("2026-11-01T00:00:00Z").await;
     rate().await;
 
@@ -240,6 +269,27 @@ pub async fn run(fleet: &Fleet, gpus: u32) -> JobId {
     job.id
 }
 
+/// Workers that are gone tell all that they told before once more, the last first.
+async fn tell_again(fleet: &Fleet, workers: &[(AssignmentId, AttemptId, NodeId)]) {
+    let exited = FactKind::Exited(Exited {
+        code: Some(0),
+        signal: None,
+        out_of_memory: false,
+        asked: false,
+        lost: None,
+        message: String::new(),
+    });
+    let started = FactKind::Started {
+        pid: 7,
+        image_digest: None,
+    };
+    for kind in [FactKind::Released, exited, started, FactKind::Accepted] {
+        for worker in workers {
+            fleet.report_one(*worker, &kind).await;
+        }
+    }
+}
+
 async fn preempt(fleet: &Fleet, id: JobId) {
     let mut tx = fleet.app.db.begin_system().await.expect("a transaction");
     let mut job = jobs::lock(&mut tx, id)
@@ -311,8 +361,10 @@ pub async fn slice_price(fleet: &Fleet, amount: &str) {
 
 async fn add_price(fleet: &Fleet, mode: &str, amount: &str, from: &str) {
     sqlx::query!(
-        "INSERT INTO prices (id, pool_id, mode, per_gpu_hour, currency, effective_from, created_by)
-         VALUES ($1, $2, $3, $4, 'CNY', $5, $6)",
+        "WITH billed AS (UPDATE organisation SET currency = 'CNY')
+         INSERT INTO prices (id, pool_id, mode, per_gpu_hour, list_per_hour, effective_per_hour, currency,
+                             effective_from, created_by)
+         VALUES ($1, $2, $3, $4, $4, $4, 'CNY', $5, $6)",
         PriceId::new() as PriceId,
         fleet.pool as PoolId,
         mode,

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use domain::state::{
-    AssignmentPhase, AttemptState, DeviceHealth, JobState, NodeIntent, Reachability,
+    AssignmentPhase, AttemptState, DeviceHealth, JobState, NodeIntent, PeriodState, PriceBookState,
+    Reachability,
 };
 use sqlx::PgPool;
 
@@ -27,6 +28,8 @@ async fn the_database_knows_the_same_steps_as_the_code(owner: PgPool) {
     steps_of!(code, "node", NodeIntent);
     steps_of!(code, "reachability", Reachability);
     steps_of!(code, "device", DeviceHealth);
+    steps_of!(code, "billing_period", PeriodState);
+    steps_of!(code, "price_book", PriceBookState);
     let rows = sqlx::query!("SELECT machine, from_state, to_state FROM transitions")
         .fetch_all(&owner)
         .await

@@ -1,6 +1,7 @@
 //! What devices and jobs did: from a node's samples to what people are told, what minutes and hours of them come
 //! to, and how long they are kept.
 
+use axum::http::StatusCode;
 use chrono::TimeDelta;
 use domain::Timestamp;
 use domain::ids::{AssignmentId, DeviceId};
@@ -14,6 +15,7 @@ use sqlx::PgPool;
 use super::agents::{ids_of, ready};
 use super::fleet::Fleet;
 use super::machine::{self, Connection, Machine, accepted, fact, started};
+use super::pages::{Browser, add_person};
 use super::simulated::Clock;
 
 /// What a device says that works with this share of its time.
@@ -154,6 +156,52 @@ async fn at_noon(owner: &PgPool) -> (Fleet, Clock, DeviceId) {
         .expect("put back");
     tend(&fleet, &clock).await;
     (fleet, clock, id)
+}
+
+#[sqlx::test(migrations = "../migrations")]
+async fn a_devices_page_tells_its_window_and_no_other_and_what_is_not_there(owner: PgPool) {
+    let (fleet, clock, device) = at_noon(&owner).await;
+    let now = clock.now().await;
+    let before = |minutes| now - TimeDelta::minutes(minutes);
+    let rows = [(10, Some(250)), (9, None), (90, Some(990))];
+    let rows = rows.map(|(minutes, busy)| sample(before(minutes), device, busy));
+    write(&fleet, &rows).await;
+    add_person(&owner, "boss", Some("admin")).await;
+    let mut browser = Browser::new(&fleet.app);
+    browser.sign_in("boss").await;
+    let hour = browser.get("/nodes/n1/devices/0").await;
+    assert_eq!(hour.status, StatusCode::OK);
+    assert!(
+        hour.html.contains("25 %") && !hour.html.contains("99 %"),
+        "{}",
+        hour.html
+    );
+    let points = format!(
+        "[[{},{}],[250,null],[12,12]]",
+        before(10).timestamp(),
+        before(9).timestamp()
+    );
+    assert!(hour.html.contains(&points), "{points}: {}", hour.html);
+    let day = browser.get("/nodes/n1/devices/0?window=day").await.html;
+    assert!(day.contains("25 %") && day.contains("99 %"), "{day}");
+    let refused = browser.get("/nodes/n1/devices/0?window=year").await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+    assert!(
+        refused.html.contains("one of hour, day, week and month"),
+        "{}",
+        refused.html
+    );
+    for none in [
+        "/nodes/n1/devices/7",
+        "/nodes/n1/devices/x",
+        "/nodes/n2/devices/0",
+    ] {
+        assert_eq!(
+            browser.get(none).await.status,
+            StatusCode::NOT_FOUND,
+            "{none}"
+        );
+    }
 }
 
 /// Step, samples, mean and most of the load, memory and energy of a point.

@@ -35,13 +35,23 @@ async fn facts_of_several_jobs_in_one_transaction_do_what_they_do_one_by_one(own
     let mut facts: Vec<(JobId, FactKind)> = Vec::new();
     for kind in [
         FactKind::Accepted,
-        FactKind::Started { pid: 7 },
+        FactKind::Started {
+            pid: 7,
+            image_digest: None,
+        },
         exited(0),
         FactKind::Released,
     ] {
         facts.extend(jobs.map(|job| (job, kind.clone())));
     }
-    let fails = [FactKind::Started { pid: 8 }, exited(3), FactKind::Released];
+    let fails = [
+        FactKind::Started {
+            pid: 8,
+            image_digest: None,
+        },
+        exited(3),
+        FactKind::Released,
+    ];
     facts.extend(fails.map(|kind| (failing, kind)));
     // Once more, as after an acknowledgement that was lost.
     facts.push((jobs[0], FactKind::Released));

@@ -52,11 +52,20 @@ async fn fill(owner: &PgPool, server: &Server) {
              SELECT gen_random_uuid(), '{team}', '{job}', a.id, n.id, 0, 0, 0, 0 FROM attempts AS a, nodes AS n;
              INSERT INTO assignment_devices (assignment_id, team_id, device_id, mode, gpus_milli, memory_mib, slots)
              SELECT a.id, '{team}', d.id, 'exclusive', 1000, 80000, '[0,2000)' FROM assignments AS a, devices AS d;
-             INSERT INTO usage_segments (id, team_id, user_id, job_id, attempt_id, assignment_id, pool_id, node_id, device_id, slot, mode, kind, gpus_milli, started_at)
-             SELECT gen_random_uuid(), '{team}', '{user}', '{job}', a.attempt_id, a.id, n.pool_id, n.id, d.id, 0, 'exclusive', 'charged', 1000, allotment.clock()
+             INSERT INTO usage_segments (id, team_id, user_id, job_id, attempt_id, assignment_id, pool_id, node_id, device_id, slot, mode, kind, gpus_milli, billed_milli, started_at)
+             SELECT gen_random_uuid(), '{team}', '{user}', '{job}', a.attempt_id, a.id, n.pool_id, n.id, d.id, 0, 'exclusive', 'charged', 1000, 1000, allotment.clock()
              FROM assignments AS a, nodes AS n, devices AS d;
-             INSERT INTO ledger_entries (team_id, user_id, job_id, segment_id, pool_id, mode, started_at, ended_at, gpu_milli_micros)
-             SELECT '{team}', '{user}', '{job}', s.id, s.pool_id, s.mode, s.started_at, s.started_at + interval '1 s', 1000000000 FROM usage_segments AS s;
+             INSERT INTO billing_periods (id, name, started_at, ended_at, time_zone)
+             VALUES (gen_random_uuid(), '2026-01', '2026-01-01', '2026-02-01', 'UTC');
+             INSERT INTO ledger_entries (period_id, team_id, user_id, job_id, segment_id, pool_id, mode, started_at, ended_at, gpu_milli_micros)
+             SELECT (SELECT id FROM billing_periods), '{team}', '{user}', '{job}', s.id, s.pool_id, s.mode, s.started_at, s.started_at + interval '1 s', 1000000000 FROM usage_segments AS s;
+             INSERT INTO commitments (id, team_id, pool_id, gpus_milli, per_gpu_hour, currency, started_at, ended_at, created_by)
+             SELECT gen_random_uuid(), '{team}', id, 1000, 1, 'CNY', '2026-01-01', '2026-02-01', '{user}' FROM pools;
+             INSERT INTO statements (id, period_id, team_id, entries, sha256, currency, total)
+             SELECT gen_random_uuid(), id, '{team}', 1, repeat('0', 64), 'CNY', 1 FROM billing_periods;
+             INSERT INTO statement_lines (statement_id, team_id, place, kind, pool_id, resource, gpu_milli_micros,
+                                          unused_milli_micros, exact, amount)
+             SELECT s.id, '{team}', 1, 'usage', p.id, 'gpu', 1, 0, 1, 1 FROM statements AS s, pools AS p;
              INSERT INTO events (team_id, subject, subject_id, job_id, to_state, actor_kind, actor_name)
              VALUES ('{team}', 'job', '{job}', '{job}', 'queued', 'user', 'x');
              INSERT INTO waits (team_id, job_id, code, scope, message, need_milli, have_milli, began_at, ended_at, held_seconds)
@@ -79,6 +88,22 @@ async fn fill(owner: &PgPool, server: &Server) {
              SELECT allotment.reckon_minutes(allotment.clock() - interval '1 hour', allotment.clock() + interval '1 hour', NULL);
              INSERT INTO sample_hours SELECT * FROM sample_minutes;
              INSERT INTO sample_days SELECT * FROM sample_minutes;
+             INSERT INTO webhooks (id, team_id, name, url, created_by)
+             VALUES (gen_random_uuid(), '{team}', 'hook', 'https://example.com/', '{user}');
+             INSERT INTO subscriptions (id, team_id, kind, email, created_by)
+             VALUES (gen_random_uuid(), '{team}', 'node_lost', 'a@example.com', '{user}');
+             INSERT INTO schedules (id, team_id, name, kind, format, covers, cron, time_zone, emails, webhook_ids, next_at, created_by)
+             VALUES (gen_random_uuid(), '{team}', 'a', 'usage_statement', 'csv', 'month', '0 6 1 * *', 'UTC', '{{}}', '{{}}', '2126-01-01', '{user}');
+             INSERT INTO schedule_runs (id, schedule_id, team_id, due_at, starts_at, ends_at, file_name, media_type, content)
+             SELECT gen_random_uuid(), id, team_id, '2026-01-01', '2025-12-01', '2026-01-01', 'a.csv', 'text/csv', '' FROM schedules;
+             INSERT INTO deliveries (team_id, kind, key, about, email, payload)
+             VALUES ('{team}', 'node_lost', 'k', 'a', 'a@example.com', '{{}}');
+             INSERT INTO delivery_tries (delivery_id, team_id, number, delivered, detail, took_ms)
+             SELECT id, team_id, 1, true, '', 1 FROM deliveries;
+             INSERT INTO budgets (id, team_id, name, unit, amount, period, thresholds, hard, created_by)
+             VALUES (gen_random_uuid(), '{team}', 'a', 'gpu_hours', 1, 'month', '[]', false, '{user}');
+             INSERT INTO budget_firings (budget_id, team_id, period_start, measure, percent, action, fired_at, measured, amount)
+             SELECT id, team_id, '2026-01-01', 'actual', 50, 'notify', '2026-01-02', 1, 1 FROM budgets;
              INSERT INTO audit (actor_kind, actor_id, actor_name, action, object, team_id, outcome)
              VALUES ('user', '{user}', 'x', 'submit_job', 'job/x', '{team}', 'done')"
         ),

@@ -101,6 +101,8 @@ pub struct PlacedWorker {
     pub node: String,
     /// Until when it may stay there, where that is being emptied by a deadline.
     pub leaves_by: Option<DateTime<Utc>>,
+    /// What names the image of its container for good, once that has started.
+    pub image_digest: Option<String>,
     /// Its devices: index, thousandths held, and the mode's code.
     pub devices: Vec<(u32, u32, String)>,
 }

@@ -44,6 +44,8 @@ pub struct NodeView {
     pub notes: Vec<NodeNote>,
     /// What is free on its disk and what a start needs, in MiB, while that is full.
     pub disk_full: Option<(i64, i64)>,
+    /// By how many seconds its clock is ahead, or behind where that is negative, while it is wrong.
+    pub clock_ahead: Option<i64>,
     /// What its agent warns of, in its words.
     pub warnings: Vec<String>,
     /// Why it is as people want it, where somebody said so.
@@ -123,6 +125,27 @@ pub struct NodeDevice {
     pub clique: Option<u32>,
     /// The mode's code in which it is given out now; a free one has none.
     pub mode: Option<String>,
+    /// What its node is about to make of it by a layout.
+    pub laying: Option<Laying>,
+}
+
+/// What a node is about to make of a device by its layout.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Laying {
+    /// One that is given out whole.
+    Whole,
+    /// One with an instance of each of these profiles.
+    Into(Vec<String>),
+}
+
+impl Laying {
+    fn show(&self, t: &Messages) -> Phrase {
+        match self {
+            Self::Whole => t.say("node.laying_whole"),
+            Self::Into(profiles) if profiles.is_empty() => t.say("node.laying_bare"),
+            Self::Into(profiles) => t.say("node.laying").with("profiles", profiles.join(", ")),
+        }
+    }
 }
 
 /// Something that happened to a device and keeps it out.

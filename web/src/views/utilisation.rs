@@ -50,6 +50,38 @@ impl Utilisation {
         )
     }
 
+    /// The points for the chart that can be zoomed: an array of moments in seconds since 1970, then one of values
+    /// for each measure; null where nothing is known, which also stands between steps that do not follow each other.
+    pub fn points(&self) -> String {
+        let mut moments: Vec<i64> = Vec::new();
+        let mut lines: Vec<Vec<Option<i64>>> = vec![Vec::new(); self.measures.len()];
+        for step in &self.steps {
+            let at = step.at.timestamp();
+            let expected = moments.last().map(|last| last + self.step_seconds);
+            if let Some(expected) = expected.filter(|expected| *expected < at) {
+                moments.push(expected);
+                lines.iter_mut().for_each(|line| line.push(None));
+            }
+            moments.push(at);
+            for (number, line) in lines.iter_mut().enumerate() {
+                line.push(step.values.get(number).copied().flatten());
+            }
+        }
+        let number = |value: &Option<i64>| value.map_or("null".into(), |value| value.to_string());
+        let array = |values: Vec<String>| format!("[{}]", values.join(","));
+        let moments = array(moments.iter().map(i64::to_string).collect());
+        let lines = lines
+            .iter()
+            .map(|line| array(line.iter().map(number).collect()));
+        array(std::iter::once(moments).chain(lines).collect())
+    }
+
+    /// What the measures are called, as JSON.
+    pub fn names(&self, t: &Messages) -> String {
+        let names = self.key(t).map(|(_, name)| draw::plain(&name));
+        serde_json::Value::from(names.collect::<Vec<_>>()).to_string()
+    }
+
     /// What the chart shows, in a sentence.
     fn finding(&self, t: &Messages) -> Phrase {
         let known = self
@@ -97,6 +129,34 @@ mod tests {
     use chrono::TimeDelta;
 
     use super::*;
+
+    #[test]
+    fn points_that_do_not_follow_each_other_have_a_gap_between_them() {
+        let begin: DateTime<Utc> = "2026-10-01T12:00:00Z".parse().expect("a time");
+        let step = |minute, values| UtilisationStep {
+            at: begin + TimeDelta::minutes(minute),
+            values,
+        };
+        let chart = Utilisation {
+            from: begin,
+            to: begin + TimeDelta::hours(1),
+            step_seconds: 60,
+            measures: vec!["compute", "busy"],
+            steps: vec![
+                step(0, vec![Some(5), None]),
+                step(1, vec![Some(6), Some(0)]),
+                step(9, vec![Some(7), Some(1000)]),
+            ],
+        };
+        let at = begin.timestamp();
+        let expected = format!(
+            "[[{at},{},{},{}],[5,6,null,7],[null,0,null,1000]]",
+            at + 60,
+            at + 120,
+            at + 540
+        );
+        assert_eq!(chart.points(), expected);
+    }
 
     #[test]
     fn moments_below_a_chart_differ_however_short_its_window_is() {

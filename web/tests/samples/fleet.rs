@@ -145,6 +145,7 @@ pub fn node() -> NodeView {
         modes: vec!["exclusive".into(), "time_slice".into()],
         notes: vec![NodeNote::NoIsolation],
         disk_full: Some((812, 1024)),
+        clock_ahead: Some(-3720),
         warnings: vec!["jobs share the machine's /tmp, since private_tmp is false".into()],
         utilisation: Some(super::jobs::utilisation()),
         work: vec![
@@ -182,6 +183,12 @@ pub fn node() -> NodeView {
                 numa: Some(cell.index / 4),
                 clique: Some(0),
                 mode: Some("exclusive".into()),
+                laying: match cell.index {
+                    0 => Some(Laying::Into(vec!["3g.40gb".into(), "4g.40gb".into()])),
+                    1 => Some(Laying::Into(Vec::new())),
+                    2 => Some(Laying::Whole),
+                    _ => None,
+                },
                 cell,
             })
             .collect(),

@@ -212,6 +212,7 @@ pub fn job() -> JobView {
             worker: 0,
             node: "h100-1".into(),
             leaves_by: Some(minutes_ago(-120)),
+            image_digest: Some(format!("sha256:{}", "0f".repeat(32))),
             devices: (0..4)
                 .map(|index| (index, 1000, "exclusive".into()))
                 .collect(),

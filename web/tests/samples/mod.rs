@@ -12,6 +12,7 @@ use web::messages::Messages;
 use web::parts::Team;
 use web::shell::{Reader, Section, Shell, Theme};
 
+mod billing;
 mod calendars;
 mod fleet;
 mod jobs;
@@ -21,6 +22,7 @@ mod queue;
 mod submit;
 mod teams;
 
+pub use billing::*;
 pub use calendars::*;
 pub use fleet::*;
 pub use jobs::*;
@@ -142,6 +144,7 @@ pub fn all() -> Vec<(&'static str, String)> {
         ("quotas-seen", quotas_seen().render().unwrap()),
         ("pool", pool().render().unwrap()),
         ("pool-seen", pool_seen().render().unwrap()),
+        ("budgets", budgets().render().unwrap()),
         ("classes", classes().render().unwrap()),
         ("classes-seen", classes_seen().render().unwrap()),
         ("bookings", bookings().render().unwrap()),
@@ -149,6 +152,11 @@ pub fn all() -> Vec<(&'static str, String)> {
         ("windows", windows().render().unwrap()),
         ("windows-seen", windows_seen().render().unwrap()),
         ("policy-versions", policy_versions().render().unwrap()),
+        ("price-books", price_books().render().unwrap()),
+        ("billing", billing().render().unwrap()),
+        ("statements", statements().render().unwrap()),
+        ("statement", statement().render().unwrap()),
+        ("reconciliation", reconciliation().render().unwrap()),
         ("users", users().render().unwrap()),
         ("error-403", outsider.render().unwrap()),
         ("error-404", error(404).render().unwrap()),

@@ -71,6 +71,7 @@ pub fn submit() -> SubmitView {
                 worker: 0,
                 node: "h100-1".into(),
                 leaves_by: None,
+                image_digest: None,
                 devices: vec![(0, 500, "mig".into()), (3, 1000, "exclusive".into())],
             }],
             slices: vec![SliceLine {

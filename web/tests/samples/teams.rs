@@ -153,3 +153,34 @@ pub fn users() -> UsersView {
         older: None,
     }
 }
+
+/// A budget in its first day, one that stops what is new, and a grant that is over.
+pub fn budgets() -> BudgetsView {
+    let row = |name: &str, period, used: Option<&str>, forecast: Option<&str>, stopped| BudgetRow {
+        team: "vision".into(),
+        name: name.into(),
+        period,
+        amount: "¥5,000.00".into(),
+        used: used.map(str::to_owned),
+        committed: used.map(|_| "¥120.00".into()),
+        left: used.map(|_| "−¥20.00".into()),
+        linear: forecast.map(str::to_owned),
+        recent: forecast.map(str::to_owned),
+        stopped,
+        hard: name == "demo",
+    };
+    BudgetsView {
+        shell: shell(Section::Teams, "/budgets"),
+        rows: vec![
+            row("demo", "month", Some("¥10.00"), None, "none"),
+            row(
+                "demo2",
+                "quarter",
+                Some("¥4,900.00"),
+                Some("¥12,000.00"),
+                "all",
+            ),
+            row("exam", "grant", None, None, "borrowing"),
+        ],
+    }
+}

@@ -17,12 +17,25 @@ impl FakeServer {
         offset: i64,
         follow: bool,
     ) -> Result<String, String> {
+        let (_, bytes) = self.read_part(id, offset, follow, None).await?;
+        Ok(String::from_utf8(bytes).expect("text"))
+    }
+
+    /// Reads a log, or what its job left, from a byte on: where the answer begins, and its bytes.
+    pub async fn read_part(
+        &self,
+        id: &str,
+        offset: i64,
+        follow: bool,
+        result: Option<wire::log_request::Result>,
+    ) -> Result<(i64, Vec<u8>), String> {
         let request = self.fake.inner.lock().expect("no panic").next_request();
         let message = to_agent::Message::LogRequest(wire::LogRequest {
             request,
             assignment_id: id.to_owned(),
             offset,
             follow,
+            result,
         });
         self.send(message).await;
         let chunks = self
@@ -36,15 +49,16 @@ impl FakeServer {
                 chunks.last()?.end.then_some(chunks)
             })
             .await;
-        let mut text = Vec::new();
+        let mut bytes = Vec::new();
+        let begins = chunks.first().map_or(offset, |chunk| chunk.offset);
         for chunk in chunks {
             if !chunk.error.is_empty() {
                 return Err(chunk.error);
             }
-            let expected = offset.saturating_add(text.len() as i64);
+            let expected = begins.saturating_add(bytes.len() as i64);
             assert_eq!(chunk.offset, expected, "chunks follow one another");
-            text.extend(chunk.data);
+            bytes.extend(chunk.data);
         }
-        Ok(String::from_utf8(text).expect("text"))
+        Ok((begins, bytes))
     }
 }

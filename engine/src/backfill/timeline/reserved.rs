@@ -19,6 +19,8 @@ pub(crate) struct Reserved {
     /// What has ended by then leaves the room.
     pub(in crate::backfill) at: Key,
     pub(in crate::backfill) end: Timestamp,
+    /// The same in time.
+    pub(in crate::backfill) start: Timestamp,
     pub slots: Vec<Rc<Slot>>,
     /// The nodes on which its limits let it stand, where these are not all.
     pub(in crate::backfill) only: Option<Rc<[usize]>>,
@@ -29,7 +31,7 @@ pub(crate) struct Reserved {
 impl Reserved {
     /// When it starts; [`NEVER`] when it waits for work whose end nobody knows.
     pub fn start(&self) -> Timestamp {
-        self.at.0
+        self.start
     }
 
     /// Whether work that ends then stands in its way: it has begun before.

@@ -16,7 +16,7 @@ use super::view::{self, Job};
 use crate::app::authorise::Action;
 use crate::app::idempotency::{self, Answer, Repeat};
 use crate::app::page::Page;
-use crate::app::{App, AppError, Asker, planning, questions, teams};
+use crate::app::{App, AppError, Asker, budgets, planning, questions, teams};
 use crate::scheduler::week::Week;
 use crate::store::Tx;
 
@@ -56,6 +56,8 @@ pub async fn submit_batch(
         return Ok(answer);
     }
     check_all(&mut work.tx, fleet, asker, team, &specs, &ids).await?;
+    let asked: Vec<&JobSpec> = specs.iter().collect();
+    budgets::admit(app, &mut work.tx, asker, &found, &asked).await?;
     let new = specs.iter().zip(ids.iter()).zip(foretold?);
     let new = new.map(|((spec, id), foretold)| New {
         id: *id,

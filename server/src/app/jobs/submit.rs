@@ -17,7 +17,7 @@ use super::view::{self, Job};
 use crate::app::audit::{self, Change};
 use crate::app::authorise::Action;
 use crate::app::idempotency::{self, Answer, Repeat};
-use crate::app::{App, AppError, Asker, planning, questions, teams};
+use crate::app::{App, AppError, Asker, budgets, planning, questions, teams};
 use crate::scheduler::week::Week;
 use crate::store::arrays::NewArray;
 use crate::store::events::{self, Actor, NewEvent, Subject};
@@ -44,6 +44,7 @@ pub async fn submit(
         return Ok(answer);
     }
     let team = check(&mut work.tx, fleet, asker, Action::SubmitJob, team, &spec).await?;
+    budgets::admit(app, &mut work.tx, asker, &team, &[&spec]).await?;
     let id = new_id(&spec);
     let action = Action::SubmitJob;
     let new = New {

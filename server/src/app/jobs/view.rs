@@ -114,6 +114,9 @@ pub struct PlacedWorker {
     pub worker: i32,
     /// Its node.
     pub node: String,
+    /// What names the image of its container for good, once that has started: its digest in a registry, or the
+    /// id that its node's runtime has of it.
+    pub image_digest: Option<String>,
     /// Until when it may stay there, where its node is being emptied by a deadline.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub leaves_by: Option<Timestamp>,
@@ -234,6 +237,7 @@ async fn places(
             workers.push(PlacedWorker {
                 worker: row.worker,
                 node: row.node,
+                image_digest: row.image_digest,
                 leaves_by: row.leaves_by,
                 devices: Vec::new(),
             });

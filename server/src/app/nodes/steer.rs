@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use chrono::TimeDelta;
 use domain::name::Name;
-use domain::state::{NodeIntent, Reachability};
+use domain::state::{DRAIN_SECONDS_MAX, NodeIntent, Reachability};
 use domain::{FieldError, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -26,8 +26,6 @@ use crate::store::{self, Tx};
 
 /// Most labels of a node; topology, a few classes of hardware, and room.
 const LABELS_MAX: usize = 64;
-/// Most seconds until a drain's deadline, thirty days: what may stay for longer is not waited for.
-const DEADLINE_SECONDS_MAX: i64 = 30 * 24 * 3600;
 /// Longest key or value of a label, in characters; as in the scenario files.
 const LABEL_CHARS_MAX: usize = 63;
 
@@ -91,8 +89,8 @@ impl NodeWish {
         let Self::DrainWithin(seconds) = self else {
             return Ok(None);
         };
-        if !(0..=DEADLINE_SECONDS_MAX).contains(&seconds) {
-            let remedy = format!("0 to {DEADLINE_SECONDS_MAX}");
+        if !(0..=DRAIN_SECONDS_MAX).contains(&seconds) {
+            let remedy = format!("0 to {DRAIN_SECONDS_MAX}");
             return Err(AppError::invalid("deadline_seconds", seconds, remedy));
         }
         Ok(Some(store::clock(tx).await? + TimeDelta::seconds(seconds)))

@@ -6,6 +6,7 @@ use domain::ids::{DeviceId, JobId, NodeId};
 use domain::sharing::SharingMode;
 use domain::spec::Runner;
 use domain::state::{AssignmentPhase, DeviceHealth, NodeIntent, Reachability};
+use domain::wall::Wall;
 use domain::{MilliCpu, MilliGpu, Timestamp};
 use protocol::report::Finding;
 use serde::{Deserialize, Serialize};
@@ -72,6 +73,10 @@ pub struct Node {
     pub mig_static: bool,
     /// That its disk is full; null while there is room.
     pub disk_full: Option<DiskFull>,
+    /// The walls between jobs that it lacks; each is told in a sentence of `warnings` too.
+    pub lacks: Vec<Wall>,
+    /// By how many milliseconds its clock is ahead of the servers', or behind where it is negative; null while it is right.
+    pub clock_ahead_ms: Option<i64>,
     /// What people should know of it, in sentences.
     pub warnings: Vec<String>,
     /// Labels.
@@ -120,6 +125,9 @@ pub struct Device {
     pub found: Vec<Found>,
     /// Whether a person has cleared what was found, and its node has yet to say so.
     pub cleared: bool,
+    /// How its node is about to cut it by a layout: nothing of it is given out until that is done; null where
+    /// nothing is to be changed.
+    pub layout: Option<LaidOut>,
     /// Its NUMA node.
     pub numa: Option<u32>,
     /// Which group of linked devices it is in.
@@ -134,6 +142,15 @@ pub struct Device {
     /// What is in use, slice by slice; what the asker may know nothing of is one slice
     /// without a holder.
     pub slices: Vec<DeviceSlice>,
+}
+
+/// How a layout will have a device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LaidOut {
+    /// Whether it will be cut; else it will be whole.
+    pub mig: bool,
+    /// The profile of each instance that it will have.
+    pub profiles: Vec<String>,
 }
 
 /// Something that happened to a device.
@@ -306,6 +323,8 @@ fn show_node(asker: &Asker, row: NodeRow, devices: Vec<Device>) -> Node {
                 needed_mib,
                 since: row.disk_at,
             }),
+        lacks: row.lacks,
+        clock_ahead_ms: row.clock_ahead_ms,
         warnings: row.warnings,
         labels: labels(&row.labels),
         devices,
@@ -356,6 +375,10 @@ fn show_device(
         cleared: device
             .finding
             .is_some_and(|finding| finding <= device.cleared),
+        layout: device.layout.map(|layout| LaidOut {
+            mig: layout.0.mig,
+            profiles: layout.0.profiles,
+        }),
         numa,
         nvlink,
         mode: used.map(|used| used.mode),

@@ -19,7 +19,7 @@ use super::workload;
 use crate::app::authorise::Action;
 use crate::app::jobs::{self, BeyondQuota, Prospect};
 use crate::app::questions::{self, live};
-use crate::app::{App, AppError, Asker, usage};
+use crate::app::{App, AppError, Asker, budgets, usage};
 use crate::scheduler::discreet;
 use crate::store;
 pub use array::{DryRunArray, ElementsOn, ElementsWaiting};
@@ -189,6 +189,7 @@ pub async fn dry_run(
     let world = live(app).await?;
     let mut tx = app.db.begin_person(&asker.scope()).await?;
     let team = jobs::check(&mut tx, &world, asker, Action::DryRunJob, team, &spec).await?;
+    budgets::admit(app, &mut tx, asker, &team, &[&spec]).await?;
     let own = store::teams::names_of(&mut tx, &asker.scope().teams).await?;
     tx.commit().await?;
     let week = questions::week(app).await?;

@@ -4,7 +4,7 @@ use domain::ids::JobId;
 use domain::money::Money;
 use domain::state::{ElementCounts, JobState};
 use domain::{MilliGpu, Timestamp};
-use engine::world::{Workload, WorkloadState, World};
+use engine::world::{Node, Workload, WorkloadState, World};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -81,10 +81,11 @@ impl Ended {
     }
 }
 
-/// Who holds the devices of the pools that a job accepts.
+/// Who holds the devices that a job could be on: of the pools that it accepts, there of the node that it is bound
+/// to, of those with the labels of its selector, of its model.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 pub struct Holders {
-    /// Devices of those pools that are well, on nodes that answer.
+    /// Those that are well, on nodes that answer.
     pub capacity: MilliGpu,
     /// Held by the job's own team.
     pub own_team: MilliGpu,
@@ -282,12 +283,26 @@ async fn beyond_quota(app: &App, work: &Workload) -> Result<Option<BeyondQuota>,
     Ok(found.map(|(_, beyond)| beyond))
 }
 
+/// Whether a workload may be placed on a node for what it is, however much is free there: what is free elsewhere
+/// is nothing to it, and its verdict counts none of that.
+fn could_be_on(node: &Node, work: &Workload) -> bool {
+    let pool = work.pools.is_empty() || work.pools.contains(&node.pool);
+    let bound = work.node.as_ref().is_none_or(|name| *name == node.name);
+    let labels = work.selector.iter();
+    let labelled = || {
+        labels
+            .clone()
+            .all(|(key, value)| node.labels.get(key) == Some(value))
+    };
+    let model = work.per_worker.gpu_model.as_ref();
+    pool && bound && labelled() && model.is_none_or(|model| node.gpu_model.as_ref() == Some(model))
+}
+
 fn holders(world: &World, work: &Workload) -> Holders {
-    let accepted = |pool: &str| work.pools.is_empty() || work.pools.iter().any(|p| p == pool);
     let nodes: Vec<_> = world
         .nodes
         .iter()
-        .filter(|n| accepted(&n.pool) && promises::answers(n))
+        .filter(|n| could_be_on(n, work) && promises::answers(n))
         .collect();
     let mut sum = Holders {
         capacity: promises::capacity(nodes.iter().copied()),
@@ -307,4 +322,34 @@ fn holders(world: &World, work: &Workload) -> Holders {
     }
     sum.free = sum.capacity.saturating_sub(sum.own_team + sum.other_teams);
     sum
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::rig::before;
+
+    use super::*;
+
+    #[test]
+    fn what_is_held_and_free_is_of_the_devices_that_work_could_be_on() {
+        let nodes = [
+            Node::new("n1", "a", 8).label("rack", "r1"),
+            Node::new("n2", "a", 4),
+        ];
+        let work = Workload::waiting("w", "t", 1, before(1));
+        let of = |work: &Workload| {
+            let on = nodes.iter().filter(|node| could_be_on(node, work));
+            on.map(|node| node.name.as_str()).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&work), ["n1", "n2"]);
+        let mut bound = work.clone();
+        bound.node = Some("n2".to_owned());
+        assert_eq!(of(&bound), ["n2"]);
+        let mut labelled = work.clone();
+        labelled.selector = [("rack".to_owned(), "r1".to_owned())].into();
+        assert_eq!(of(&labelled), ["n1"]);
+        let mut other = work;
+        other.per_worker.gpu_model = Some("L40S".to_owned());
+        assert_eq!(of(&other), Vec::<&str>::new());
+    }
 }

@@ -18,7 +18,8 @@ use super::super::PageError;
 use super::super::visit::Visit;
 use super::read_id;
 use crate::app::jobs::Job;
-use crate::app::logs::{self, LogAsk, LogReader, Refilled};
+use crate::app::links::Part;
+use crate::app::logs::{self, LogAsk, LogBroken, LogReader, Refilled};
 use crate::app::{App, AppError};
 use crate::front::fields::read_query;
 
@@ -174,10 +175,12 @@ async fn read_end(app: &App, visit: &Visit, job: &Job, chosen: Chosen) -> Result
     let mut lines: VecDeque<Line> = VecDeque::new();
     let mut end = End::default();
     let mut read = 0;
+    let begins = usize::try_from(reader.offset()).unwrap_or(0);
+    end.offset = begins;
     let reading = async {
         while let Some(Ok(bytes)) = reader.next().await {
             if let Some(last) = bytes.iter().rposition(|byte| *byte == b'\n') {
-                end.offset = read + last + 1;
+                end.offset = begins + read + last + 1;
             }
             read += bytes.len();
             lines.extend(renderer.feed(&bytes));
@@ -215,6 +218,7 @@ fn ask(chosen: Chosen, offset: i64, follow: bool) -> Result<LogAsk, AppError> {
             .transpose()?,
         offset: offset.max(0),
         follow,
+        part: Part::Log,
     })
 }
 
@@ -251,11 +255,12 @@ pub async fn stream_log(
     };
     let ask = ask(chosen, offset, true)?;
     let reader = logs::open(&app, &visit.asker, id, ask).await?;
+    let begins = reader.offset();
     let following = Following {
         reader,
         renderer: Renderer::default(),
-        read: offset.max(0),
-        offset: offset.max(0),
+        read: begins,
+        offset: begins,
     };
     let events = futures_util::stream::unfold(Some(following), |following| async move {
         let mut following = following?;
@@ -302,6 +307,8 @@ impl Following {
                         ));
                     }
                 }
+                // The node says in the log what is missing.
+                Some(Err(LogBroken::Skipped(to))) => self.read = to,
                 Some(Err(broken)) => {
                     tracing::debug!("a followed log broke off: {broken}");
                     return None;

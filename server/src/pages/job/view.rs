@@ -117,6 +117,7 @@ fn placement(job: &Job) -> Vec<PlacedWorker> {
             worker: worker.worker.unsigned_abs(),
             node: worker.node.clone(),
             leaves_by: worker.leaves_by,
+            image_digest: worker.image_digest.clone(),
             devices: worker
                 .devices
                 .iter()

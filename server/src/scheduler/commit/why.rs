@@ -54,5 +54,6 @@ pub(super) fn told(rule: EvictionRule) -> &'static str {
         EvictionRule::Reservation => "preempted: capacity that was booked ahead begins",
         EvictionRule::Drain => "preempted: its node is being emptied",
         EvictionRule::DrainDeadline => "preempted: its node was to be empty by now",
+        EvictionRule::Budget => "preempted: a budget of its team stops what is borrowed",
     }
 }

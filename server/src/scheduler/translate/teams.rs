@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use domain::MilliGpu;
+use domain::budget::BudgetStop;
 use engine::world::{Quota, Stopped, Team};
 
 use super::super::windows;
@@ -17,7 +18,11 @@ pub fn teams((teams, quotas): (&[TeamRow], &[QuotaRow]), open: &[&Window]) -> Ve
         .map(|row| {
             let mut team = Team::new(&row.name);
             team.parent.clone_from(&row.parent);
-            team.stopped = Stopped::None;
+            team.stopped = match row.stopped {
+                BudgetStop::None => Stopped::None,
+                BudgetStop::Borrowing => Stopped::Borrowing,
+                BudgetStop::All => Stopped::All,
+            };
             (row.name.as_str(), team)
         })
         .collect();
