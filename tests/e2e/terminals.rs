@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use crate::support::{END_BOUND, START_BOUND, finish, one_machine, start, submit};
 
-/// Answers each connection in capitals, on a free port that it tells.
-const SERVES: &str = "import socket\n\
+/// Answers each connection in capitals, on a free port that it tells with its own number.
+const SERVES: &str = "import os, socket\n\
     s = socket.create_server(('127.0.0.1', 0))\n\
-    print('port', s.getsockname()[1], flush=True)\n\
+    print('port', s.getsockname()[1], os.getpid(), flush=True)\n\
     while True:\n\
     \x20   c, _ = s.accept()\n\
     \x20   c.sendall(c.recv(64).upper())\n\
@@ -69,11 +69,15 @@ async fn gone(pid: &str) {
     .unwrap();
 }
 
-async fn port_of(member: &rig::api::Api, job: &str) -> String {
+/// The port on which the job listens, and its first process.
+async fn port_and_pid(member: &rig::api::Api, job: &str) -> (String, String) {
     let path = format!("/jobs/{job}/logs");
     rig::wait::until("the job tells its port", START_BOUND, || async {
         let log = member.text(&path).await?;
-        Ok(log.strip_prefix("port ").map(|port| port.trim().to_owned()))
+        let told = log
+            .strip_prefix("port ")
+            .and_then(|told| told.trim().split_once(' '));
+        Ok(told.map(|(port, pid)| (port.to_owned(), pid.to_owned())))
     })
     .await
     .unwrap()
@@ -93,7 +97,7 @@ async fn people_reach_their_running_jobs_and_nobody_elses() {
     let member = cluster.sign_in("vision-member").await.unwrap();
     let token = member.token();
     let spec = json!({
-        "name": "serves", "pool": "l40s", "workers": 1,
+        "name": "serves", "kind": "batch", "class": "normal", "time_limit_seconds": 600,
         "per_worker": {"gpus": 1, "cpus": 1, "memory_mib": 512},
         "command": ["python3", "-c", SERVES],
     });
@@ -102,7 +106,7 @@ async fn people_reach_their_running_jobs_and_nobody_elses() {
         .job_in(&member, &job, &["running"], START_BOUND)
         .await
         .unwrap();
-    let port = port_of(&member, &job).await;
+    let (port, pid) = port_and_pid(&member, &job).await;
 
     // It prints, has the job's environment and devices, and its exit status is ours.
     let line = "echo $ALLOTMENT_JOB_ID; echo oops >&2; exit 7";
@@ -117,16 +121,13 @@ async fn people_reach_their_running_jobs_and_nobody_elses() {
     // It runs as the job does: the same user, control group and namespaces.
     let same = "for n in mnt ipc; do test $(readlink /proc/self/ns/$n) = $(readlink /proc/$1/ns/$n); echo $?; done; \
         test \"$(cat /proc/self/cgroup)\" = \"$(cat /proc/$1/cgroup)\"; echo $?; \
-        test $(stat -c %u /proc/self) = $(stat -c %u /proc/$1); echo $?; grep NoNewPrivs /proc/self/status";
-    let first = "ps=$(grep -l create_server /proc/[0-9]*/cmdline 2>/dev/null); for p in $ps; do \
-        p=${p#/proc/}; p=${p%/cmdline}; test $p = $$ || test $p = self || { echo $p; break; }; done";
-    let (_, pid, stderr) = words(&exec(&cluster, token, &job, &["sh", "-c", first]));
-    let beside = &["sh", "-c", same, "sh", pid.trim()];
+        test $(stat -c %u /proc/$$) = $(stat -c %u /proc/$1); echo $?; grep NoNewPrivs /proc/self/status";
+    let beside = &["sh", "-c", same, "sh", &pid];
     let (_, stdout, more) = words(&exec(&cluster, token, &job, beside));
     assert_eq!(
         stdout.split_whitespace().collect::<Vec<_>>(),
         ["0", "0", "0", "0", "NoNewPrivs:", "1"],
-        "{pid}{stderr}{more}"
+        "{pid}{more}"
     );
     // Input comes through, and its end does.
     let mut cat = allot(&cluster, token, &["exec", &job, "--", "cat"])

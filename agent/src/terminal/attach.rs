@@ -22,7 +22,7 @@ pub async fn follow(
     run: &RunFolder,
     log: &Path,
     up: &Up,
-    mut down: Streaming<TerminalDown>,
+    down: &mut Streaming<TerminalDown>,
 ) -> anyhow::Result<TerminalEnd> {
     up.send(message(terminal_up::Message::Begun(TerminalBegun {})))
         .await?;

@@ -106,13 +106,18 @@ async fn serve(node: &Node, keeper: &Keeper, id: String) -> anyhow::Result<()> {
         bail!("the server did not say what is to begin");
     };
     let end = tokio::select! {
-        end = carry(node, begin, &up, down) => end,
+        end = carry(node, begin, &up, &mut down) => end,
         // Nobody is at the other end any more.
         () = up.closed() => return Ok(()),
     };
     let end = end.unwrap_or_else(|error| refused(format!("{error:#}")));
     up.send(message(terminal_up::Message::End(end))).await?;
-    Ok(())
+    drop(up);
+    // Who lets go of an answer takes back what was asked, and the end with it: the server ends it first.
+    let over = async { while let Ok(Some(_)) = down.message().await {} };
+    tokio::time::timeout(ANSWER_TIMEOUT, over)
+        .await
+        .context("the server did not take how a terminal ended")
 }
 
 /// Carries one terminal until it ends, or until nobody is at the other end.
@@ -120,7 +125,7 @@ async fn carry(
     node: &Node,
     begin: TerminalBegin,
     up: &Up,
-    down: Streaming<TerminalDown>,
+    down: &mut Streaming<TerminalDown>,
 ) -> anyhow::Result<TerminalEnd> {
     let id: AssignmentId = begin
         .assignment_id
@@ -260,7 +265,7 @@ async fn beside_job(
     ask: &Ask,
     ends: Ends,
     up: &Up,
-    down: Streaming<TerminalDown>,
+    down: &mut Streaming<TerminalDown>,
 ) -> anyhow::Result<TerminalEnd> {
     let Ours {
         input,
@@ -335,7 +340,7 @@ async fn pass(
 
 /// Takes what comes from the server; an error where nobody is there any more.
 async fn feed(
-    mut down: Streaming<TerminalDown>,
+    down: &mut Streaming<TerminalDown>,
     mut input: Option<Arc<Way>>,
     terminal: bool,
 ) -> anyhow::Result<()> {
