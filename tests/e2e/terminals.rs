@@ -176,8 +176,12 @@ async fn people_reach_their_running_jobs_and_nobody_elses() {
     let mut told = BufReader::new(refused.stdout.take().unwrap());
     told.read_line(&mut line).unwrap();
     assert_eq!(ask(line.split(' ').next().unwrap()), "");
+    // Told once the connection is closed: read before the program is ended.
+    let mut stderr = String::new();
+    let mut told = BufReader::new(refused.stderr.take().unwrap());
+    told.read_line(&mut stderr).unwrap();
     refused.kill().unwrap();
-    let (_, _, stderr) = words(&refused.wait_with_output().unwrap());
+    refused.wait().unwrap();
     assert!(stderr.contains("no process of the job listens"), "{stderr}");
 
     // Who may not is refused, and who sees nothing of the team is told that nothing is there.
