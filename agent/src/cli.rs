@@ -39,6 +39,12 @@ pub enum Command {
         /// The job's run folder.
         run: PathBuf,
     },
+    /// Runs a command beside a job, or carries a port of it (started by the agent)
+    #[command(hide = true)]
+    Beside {
+        /// The job's run folder.
+        run: PathBuf,
+    },
 }
 
 /// How a machine enrols.
@@ -175,7 +181,9 @@ pub async fn perform(command: Command) -> anyhow::Result<ExitCode> {
         Command::Gpus(args) => perform_gpus(&args)?,
         Command::Check(args) => return perform_check(args),
         Command::Journal(args) => perform_journal(&args)?,
-        Command::Supervise { .. } => unreachable!("a supervisor runs without a runtime"),
+        Command::Beside { .. } | Command::Supervise { .. } => {
+            unreachable!("a supervisor runs without a runtime")
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -17,6 +17,7 @@ pub mod journal;
 pub mod points;
 pub mod run;
 pub mod supervise;
+pub mod terminal;
 
 mod checkpoints;
 mod checksum;

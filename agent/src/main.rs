@@ -28,6 +28,12 @@ fn main() -> ExitCode {
             Err(_) => ExitCode::FAILURE,
         };
     }
+    if let Command::Beside { run } = &cli.command {
+        return match agent::terminal::beside::run(run) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        };
+    }
     match start(cli.command) {
         Ok(status) => status,
         Err(error) => {

@@ -1,12 +1,15 @@
 //! The subcommands that speak to a server, one file per thing that people do.
 
+pub mod attach;
 pub mod billing;
 pub mod bookings;
 pub mod budgets;
 pub mod change;
 pub mod classes;
 pub mod dry_run;
+pub mod exec;
 pub mod explain;
+pub mod forward;
 pub mod jobs;
 mod listed;
 pub mod login;
@@ -25,6 +28,7 @@ mod said;
 pub mod spec;
 pub mod submit;
 pub mod telemetry;
+mod terminal;
 mod tried;
 mod versioned;
 pub mod windows;

@@ -19,6 +19,8 @@ pub enum Failure {
     Refused(String),
     /// The server was away; the same may work in a moment. Exit status 1.
     Away(String),
+    /// The command that was run ended so; it has said itself what there is to say.
+    Ended(u8),
 }
 
 impl Failure {
@@ -27,6 +29,7 @@ impl Failure {
         match self {
             Self::Words(_) => WRONG_WORDS,
             Self::Refused(_) | Self::Away(_) => REFUSED,
+            Self::Ended(status) => *status,
         }
     }
 }
@@ -35,6 +38,7 @@ impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Words(text) | Self::Refused(text) | Self::Away(text) => f.write_str(text),
+            Self::Ended(status) => write!(f, "the command ended with status {status}"),
         }
     }
 }

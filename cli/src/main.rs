@@ -14,8 +14,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use commands::{
-    billing, bookings, budgets, change, classes, explain, jobs, logs, nodes, notices, platform,
-    policy, pools, prices, queue, quotas, results, submit, telemetry, windows,
+    attach, billing, bookings, budgets, change, classes, exec, explain, forward, jobs, logs, nodes,
+    notices, platform, policy, pools, prices, queue, quotas, results, submit, telemetry, windows,
 };
 use failure::Failure;
 
@@ -38,6 +38,9 @@ enum Command {
     Jobs(jobs::Jobs),
     Job(jobs::Job),
     Logs(logs::Logs),
+    Exec(exec::Exec),
+    Attach(attach::Attach),
+    Forward(forward::Forward),
     Results(results::Results),
     Cancel(jobs::Cancel),
     Change(change::Change),
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match run(arguments.command) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Ended(status)) => ExitCode::from(status),
         Err(failure) => {
             eprintln!("allot: {}", foreign::plain_lines(&failure.to_string()));
             ExitCode::from(failure.status())
@@ -97,6 +101,9 @@ fn run(command: Command) -> Result<(), Failure> {
             Command::Jobs(c) => c.run().await,
             Command::Job(c) => c.run().await,
             Command::Logs(c) => c.run().await,
+            Command::Exec(c) => c.run().await,
+            Command::Attach(c) => c.run().await,
+            Command::Forward(c) => c.run().await,
             Command::Results(c) => c.run().await,
             Command::Cancel(c) => c.run().await,
             Command::Change(c) => c.run().await,

@@ -12,7 +12,10 @@ pub mod wire {
 /// The generated types of what replicas ask of one another.
 #[allow(missing_docs, clippy::all, clippy::pedantic, unused_qualifications)]
 pub mod replicas {
-    tonic::include_proto!("allotment.replicas.v1");
+    include!(concat!(
+        env!("OUT_DIR"),
+        "/between/allotment.replicas.v1.rs"
+    ));
 }
 
 pub mod desired;

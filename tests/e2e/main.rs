@@ -23,5 +23,6 @@ mod races;
 mod rules;
 mod slices;
 mod support;
+mod terminals;
 mod up;
 mod up_refusals;

@@ -22,6 +22,7 @@ use super::{BACKOFF, Connector};
 use crate::clock;
 use crate::inventory::inventory;
 use crate::node::Command;
+use crate::terminal::Terminals;
 
 /// Messages that wait to be sent; more would only hide that the way is blocked.
 const OUT_MAX: usize = 64;
@@ -94,6 +95,7 @@ async fn connect_and_hold(connector: &Connector, wait: &mut Duration) -> anyhow:
         out,
         heartbeats: Heartbeats::default(),
         streams: Streams::new(Arc::clone(&connector.node), log_out),
+        terminals: Terminals::new(Arc::clone(&connector.node), Arc::clone(&connector.keeper)),
         sent_up_to: 0,
         acknowledged_at: Instant::now(),
         heard_at: Instant::now(),
@@ -135,6 +137,7 @@ struct Connection<'a> {
     out: mpsc::Sender<FromAgent>,
     heartbeats: Heartbeats,
     streams: Streams,
+    terminals: Terminals,
     sent_up_to: u64,
     acknowledged_at: Instant,
     heard_at: Instant,
@@ -286,6 +289,7 @@ impl Connection<'_> {
             }
             Some(to_agent::Message::LogRequest(request)) => self.streams.begin(request),
             Some(to_agent::Message::LogCancel(cancel)) => self.streams.cancel(cancel.request),
+            Some(to_agent::Message::OpenTerminal(open)) => self.terminals.open(open.terminal_id),
             Some(to_agent::Message::Welcome(_)) => bail!("the server said welcome twice"),
             // A newer server's message: what it is for, this agent does not do.
             None => tracing::debug!("a message of an unknown kind is ignored"),

@@ -126,16 +126,21 @@ fn open(segment: &Segment, offset: u64, end: u64) -> io::Result<Box<dyn Read + S
     Ok(Box::new(decoder.take(left)))
 }
 
-/// The end of a log, at most so many bytes of it.
-pub fn tail(folder: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
+/// The offset at which a log ends now.
+pub fn end(folder: &Path) -> io::Result<u64> {
     let Some(last) = segments(folder)?.pop() else {
-        return Ok(Vec::new());
+        return Ok(0);
     };
     let length = match last.packed {
         Some(length) => length,
         None => last.path.metadata()?.len(),
     };
-    let end = last.start + length;
+    Ok(last.start + length)
+}
+
+/// The end of a log, at most so many bytes of it.
+pub fn tail(folder: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
+    let end = end(folder)?;
     let mut cursor = Cursor::new(folder.to_owned(), end.saturating_sub(bytes_max as u64));
     let mut bytes = Vec::new();
     while bytes.len() < bytes_max {

@@ -13,7 +13,7 @@ pub mod private;
 mod spawn;
 mod watch;
 
-pub use spawn::{open_folder, step_down};
+pub use spawn::{entry_beside, open_folder, step_down};
 pub use watch::signals;
 
 use std::io::{self, Write as _};

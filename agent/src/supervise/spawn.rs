@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
+use nix::sched::{CloneFlags, setns};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, rlim_t, setrlimit};
 use nix::sys::signal::{SigmaskHow, Signal, sigprocmask};
 use nix::sys::stat::{Mode, umask};
@@ -64,7 +65,10 @@ pub fn spawn(orders: &Orders, group: &Group) -> Result<Child, Refusal> {
         .process_group(0);
     let entry = Entry {
         doors,
-        private: orders.private.clone(),
+        walls: match &orders.private {
+            Some(private) => Walls::Made(private.clone()),
+            None => Walls::None,
+        },
         directory: orders.directory.clone(),
         uid: orders.uid,
         mark: orders.mark,
@@ -92,10 +96,48 @@ pub fn spawn(orders: &Orders, group: &Group) -> Result<Child, Refusal> {
     }
 }
 
+/// Why a process could not be started: what it was doing, once it has told.
+pub struct Steps(io::PipeReader);
+
+impl Steps {
+    /// The reason in words.
+    pub fn words(mut self, program: &str, orders: &Orders, error: &io::Error) -> String {
+        let mut passed = Vec::new();
+        let _ = self.0.read_to_end(&mut passed);
+        refusal(program, orders, passed.last().copied(), error).message
+    }
+}
+
+/// The entry of a process that is run beside a job, within its walls: its group, its user, its limits, and
+/// the namespaces given.
+pub fn entry_beside(orders: &Orders, namespaces: Vec<File>) -> Result<(Entry, Steps), String> {
+    let (steps, step_end) = io::pipe().map_err(|error| format!("no pipe: {error}"))?;
+    let doors = orders.cgroups.group(&orders.assignment_id).doors();
+    let entry = Entry {
+        doors: doors.map_err(|e| format!("its control group cannot be entered: {e}"))?,
+        walls: Walls::Joined(namespaces),
+        directory: orders.directory.clone(),
+        uid: orders.uid,
+        mark: orders.mark,
+        steps: step_end,
+    };
+    Ok((entry, Steps(steps)))
+}
+
+/// What a new process has of its own.
+enum Walls {
+    /// Nothing.
+    None,
+    /// What is made for it.
+    Made(Private),
+    /// What was made for its job: these namespaces.
+    Joined(Vec<File>),
+}
+
 /// What the new process does before it becomes the job.
-struct Entry {
+pub struct Entry {
     doors: Vec<File>,
-    private: Option<Private>,
+    walls: Walls,
     directory: Directory,
     uid: Option<u32>,
     mark: Option<u32>,
@@ -103,7 +145,8 @@ struct Entry {
 }
 
 impl Entry {
-    fn enter(&self) -> io::Result<()> {
+    /// Enters; the last step before exec.
+    pub fn enter(&self) -> io::Result<()> {
         self.at(Step::Group)?;
         for mut door in &self.doors {
             door.write_all(b"0")?;
@@ -113,8 +156,14 @@ impl Entry {
         self.at(Step::Limits)?;
         set_limits()?;
         self.at(Step::Private)?;
-        if let Some(private) = &self.private {
-            private.enter()?;
+        match &self.walls {
+            Walls::None => {}
+            Walls::Made(private) => private.enter()?,
+            Walls::Joined(namespaces) => {
+                for namespace in namespaces {
+                    setns(namespace, CloneFlags::empty())?;
+                }
+            }
         }
         umask(Mode::from_bits_truncate(0o077));
         self.at(Step::Root)?;

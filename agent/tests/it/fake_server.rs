@@ -408,6 +408,16 @@ impl Agents for Service {
         }))
     }
 
+    type TerminalStream = ReceiverStream<Result<wire::TerminalDown, Status>>;
+
+    async fn terminal(
+        &self,
+        _: Request<Streaming<wire::TerminalUp>>,
+    ) -> Result<Response<Self::TerminalStream>, Status> {
+        // No test here asks for one.
+        Err(Status::not_found("nobody waits for that terminal"))
+    }
+
     type ConnectionStream = ReceiverStream<Result<ToAgent, Status>>;
 
     async fn connection(

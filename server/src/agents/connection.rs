@@ -79,9 +79,12 @@ async fn hold(
     let entry = shared.connections.add(node, shared.over.child_token());
     let number = entry.number;
     let requests = shared.app.links.add(node, number);
+    let terminals = shared.app.terminals.add(node, number);
     let (connection, writer) = Connection::new(shared, node, &hello, begun, entry, outbox.clone());
-    let held = connection.run(writer, inbound, requests, good_for).await;
+    let asked = (requests, terminals);
+    let held = connection.run(writer, inbound, asked, good_for).await;
     shared.app.links.remove(node, number);
+    shared.app.terminals.remove(node, number);
     shared.connections.remove(node, number);
     held
 }
@@ -110,6 +113,9 @@ fn refuse_hello(error: HelloError) -> Status {
 fn malformed(error: protocol::Malformed) -> Status {
     Status::invalid_argument(error.to_string())
 }
+
+/// What people ask of the node: logs, and terminals by their ids.
+type Asked = (mpsc::Receiver<LogRequest>, mpsc::Receiver<String>);
 
 struct Connection<'a> {
     shared: &'a Shared,
@@ -178,7 +184,7 @@ impl<'a> Connection<'a> {
         mut self,
         writer: Writer,
         inbound: &mut Streaming<wire::FromAgent>,
-        mut requests: mpsc::Receiver<LogRequest>,
+        mut asked: Asked,
         good_for: Duration,
     ) -> Result<(), Status> {
         let over = self.entry.over.clone();
@@ -193,7 +199,7 @@ impl<'a> Connection<'a> {
             ended = &mut writer => {
                 Err(ended.unwrap_or_else(|_| Status::internal("the connection's writer failed")))
             }
-            ended = self.steer(inbound, &mut requests) => ended,
+            ended = self.steer(inbound, &mut asked) => ended,
         };
         writer.abort();
         ended
@@ -202,7 +208,7 @@ impl<'a> Connection<'a> {
     async fn steer(
         &mut self,
         inbound: &mut Streaming<wire::FromAgent>,
-        requests: &mut mpsc::Receiver<LogRequest>,
+        (requests, terminals): &mut Asked,
     ) -> Result<(), Status> {
         self.welcome().await?;
         let (answer, mut answers) = mpsc::channel(ANSWERS_WAITING_MAX);
@@ -220,6 +226,10 @@ impl<'a> Connection<'a> {
                     if let Some(message) = self.reads.begin(request) {
                         self.send(message).await?;
                     }
+                }
+                Some(terminal_id) = terminals.recv() => {
+                    let open = wire::OpenTerminal { terminal_id };
+                    self.send(wire::to_agent::Message::OpenTerminal(open)).await?;
                 }
                 _ = sweep.tick() => self.sweep().await?,
             }

@@ -19,7 +19,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::admit::incoming;
 use super::authority::Authority;
 use super::connections::Connections;
-use super::{Shared, beats, connection, dispatch, enrol, group, replicas, samples};
+use super::{Shared, beats, connection, dispatch, enrol, group, replicas, samples, terminals};
 use crate::app::App;
 use crate::store;
 
@@ -77,6 +77,7 @@ pub async fn start(app: App, over: CancellationToken) -> anyhow::Result<Listenin
         over: over.clone(),
     };
     let caller = replicas::Caller::new(&authority, &replica);
+    app.terminals.forward_by(caller.clone());
     app.links.forward_by(caller);
     app.links.opened(agents);
 
@@ -193,6 +194,18 @@ impl Agents for Service {
             connection::serve(&shared, certificate, good_for, inbound, outbox).await;
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(messages))))
+    }
+
+    type TerminalStream = terminals::Down;
+
+    async fn terminal(
+        &self,
+        request: Request<Streaming<wire::TerminalUp>>,
+    ) -> Result<Response<Self::TerminalStream>, Status> {
+        let peer = peer(&request);
+        let (certificate, _) =
+            enrol::check_connection(&self.0.app, &self.0.authority, peer.as_deref()).await?;
+        terminals::open(&self.0.app, certificate.node_id, request.into_inner()).await
     }
 }
 

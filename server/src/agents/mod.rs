@@ -21,6 +21,7 @@ mod models;
 mod refusals;
 mod replicas;
 pub mod samples;
+mod terminals;
 mod writer;
 
 use std::sync::Arc;

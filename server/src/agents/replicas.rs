@@ -5,21 +5,25 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use anyhow::Context;
+use domain::ids::NodeId;
 use protocol::replicas as wire;
 use protocol::replicas::read_log_request::Result as Asked;
 use protocol::replicas::replicas_client::ReplicasClient;
 use protocol::replicas::replicas_server::{Replicas, ReplicasServer};
+use protocol::wire::{TerminalBegin, TerminalDown, terminal_down};
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 use super::authority::{self, Authority, REPLICA_HOST};
 use super::listen::peer;
 use crate::app::App;
 use crate::app::links::{CHUNKS_WAITING_MAX, Forward, LogPiece, Part, Wanted};
+use crate::app::terminals;
+use crate::app::terminals::exchange::{Ends, MESSAGES_WAITING_MAX};
 use crate::store::replicas;
 
 /// How often a replica says that it is there.
@@ -47,19 +51,61 @@ impl Caller {
         Self { tls }
     }
 
-    async fn call(
-        self,
-        address: String,
-        request: wire::ReadLogRequest,
-    ) -> anyhow::Result<mpsc::Receiver<LogPiece>> {
-        let channel = Endpoint::from_shared(format!("https://{address}"))
+    async fn channel(self, address: &str) -> anyhow::Result<Channel> {
+        Endpoint::from_shared(format!("https://{address}"))
             .context("the replica's address")?
             .tls_config(self.tls)
             .context("configure the call")?
             .connect_timeout(CONNECT_TIMEOUT)
             .connect()
             .await
-            .context("reach the replica")?;
+            .context("reach the replica")
+    }
+
+    /// Over a connection of its own: a terminal that nobody reads keeps nothing else waiting.
+    async fn open_terminal(
+        self,
+        address: String,
+        node: NodeId,
+        begin: TerminalBegin,
+    ) -> anyhow::Result<Ends> {
+        let channel = self.channel(&address).await?;
+        let (down, messages) = mpsc::channel(MESSAGES_WAITING_MAX);
+        let begin = TerminalDown {
+            message: Some(terminal_down::Message::Begin(begin)),
+        };
+        down.send(begin).await.context("ask the replica")?;
+        let mut node_id = node.to_string();
+        let inputs = ReceiverStream::new(messages).map(move |message| wire::TerminalInput {
+            node_id: std::mem::take(&mut node_id),
+            down: Some(message),
+        });
+        let mut stream = Client::new(channel)
+            .terminal(inputs)
+            .await
+            .context("ask the replica")?
+            .into_inner();
+        let (node_up, up) = mpsc::channel(MESSAGES_WAITING_MAX);
+        tokio::spawn(async move {
+            while let Some(Ok(message)) = stream.next().await {
+                if node_up.send(message).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Ends {
+            down,
+            up,
+            place: None,
+        })
+    }
+
+    async fn call(
+        self,
+        address: String,
+        request: wire::ReadLogRequest,
+    ) -> anyhow::Result<mpsc::Receiver<LogPiece>> {
+        let channel = self.channel(&address).await?;
         let mut stream = Client::new(channel)
             .read_log(request)
             .await
@@ -90,7 +136,7 @@ impl Forward for Caller {
     fn read(
         &self,
         address: String,
-        node: domain::ids::NodeId,
+        node: NodeId,
         wanted: Wanted,
     ) -> Pin<Box<dyn Future<Output = anyhow::Result<mpsc::Receiver<LogPiece>>> + Send>> {
         let request = wire::ReadLogRequest {
@@ -108,6 +154,17 @@ impl Forward for Caller {
     }
 }
 
+impl terminals::exchange::Forward for Caller {
+    fn open(
+        &self,
+        address: String,
+        node: NodeId,
+        begin: TerminalBegin,
+    ) -> Pin<Box<dyn Future<Output = anyhow::Result<Ends>> + Send>> {
+        Box::pin(self.clone().open_terminal(address, node, begin))
+    }
+}
+
 /// What other replicas may ask of this one.
 pub fn service(app: App, authority: Authority) -> ReplicasServer<Service> {
     ReplicasServer::new(Service { app, authority })
@@ -119,19 +176,35 @@ pub struct Service {
     authority: Authority,
 }
 
+impl Service {
+    /// Lets replicas alone ask.
+    fn check<T>(&self, request: &Request<T>) -> Result<(), Status> {
+        let peer = peer(request).ok_or_else(|| Status::unauthenticated("show a certificate"))?;
+        let checked = self.authority.check_replica(&peer);
+        checked.map_err(|error| Status::permission_denied(error.to_string()))
+    }
+}
+
 #[tonic::async_trait]
 impl Replicas for Service {
     type ReadLogStream =
         Pin<Box<dyn tokio_stream::Stream<Item = Result<wire::LogPiece, Status>> + Send>>;
 
+    type TerminalStream = super::terminals::Up;
+
+    async fn terminal(
+        &self,
+        request: Request<Streaming<wire::TerminalInput>>,
+    ) -> Result<Response<Self::TerminalStream>, Status> {
+        self.check(&request)?;
+        super::terminals::open_for_replica(&self.app, request.into_inner()).await
+    }
+
     async fn read_log(
         &self,
         request: Request<wire::ReadLogRequest>,
     ) -> Result<Response<Self::ReadLogStream>, Status> {
-        let peer = peer(&request).ok_or_else(|| Status::unauthenticated("show a certificate"))?;
-        self.authority
-            .check_replica(&peer)
-            .map_err(|error| Status::permission_denied(error.to_string()))?;
+        self.check(&request)?;
         let request = request.into_inner();
         let invalid = |error: domain::FieldError| Status::invalid_argument(error.to_string());
         let node = request.node_id.parse().map_err(invalid)?;

@@ -41,6 +41,7 @@ pub mod results;
 pub mod schedules;
 pub mod teams;
 pub mod telemetry;
+pub mod terminals;
 pub mod usage;
 pub mod users;
 pub mod webhooks;
@@ -70,6 +71,7 @@ fn operations() -> OpenApiRouter<App> {
         .merge(logs::routes())
         .merge(results::routes())
         .merge(telemetry::routes())
+        .merge(terminals::routes())
         .merge(nodes::routes())
         .merge(usage::routes())
         .merge(budgets::routes())

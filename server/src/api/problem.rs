@@ -213,6 +213,7 @@ impl IntoResponse for AppError {
                     Kind::Logs => {
                         "close a log that you read, or ask again when one has ended".into()
                     }
+                    Kind::Terminals => "close a terminal or a forwarded connection".into(),
                 });
                 headers.insert(RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
             }

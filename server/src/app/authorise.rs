@@ -183,6 +183,9 @@ actions! {
     ListJobWaits "list_job_waits" Team(Viewer, SEE);
     ExplainJob "explain_job" Team(Viewer, SEE);
     GetJobLogs "get_job_logs" Team(Viewer, SEE_INSIDE);
+    ExecJob "exec_job" Work(ADMIN);
+    AttachJob "attach_job" Work(ADMIN);
+    ForwardJob "forward_job" Work(ADMIN);
     SearchJobLogs "search_job_logs" Team(Viewer, SEE_INSIDE);
     ListJobResults "list_job_results" Team(Viewer, SEE_INSIDE);
     GetJobResult "get_job_result" Team(Viewer, SEE_INSIDE);

@@ -58,6 +58,7 @@ pub mod statements;
 pub mod streams;
 pub mod teams;
 pub mod telemetry;
+pub mod terminals;
 pub mod throttle;
 pub mod usage;
 pub mod users;
@@ -84,6 +85,8 @@ pub struct App {
     pub replica: ReplicaId,
     /// The nodes whose streams this replica holds, for reading their logs.
     pub links: Arc<Links>,
+    /// Where who asks for a terminal meets the node.
+    pub terminals: terminals::exchange::Exchange,
     /// Who guesses passwords.
     pub throttle: Arc<throttle::Throttle>,
     /// Who waits for a password to be hashed.
@@ -139,6 +142,7 @@ impl App {
             wake: Arc::new(Wake::default()),
             replica: ReplicaId::new(),
             links: Arc::new(Links::default()),
+            terminals: terminals::exchange::Exchange::default(),
             throttle: Arc::default(),
             hashing: Arc::default(),
             pulse: Arc::default(),

@@ -39,10 +39,11 @@ pub struct Organisation {
 pub struct OrganisationPatch {
     /// On whose clocks its months and days begin. Periods that are there keep their bounds.
     #[serde(default, deserialize_with = "super::some")]
+    #[schema(nullable = false)]
     pub time_zone: Option<Zone>,
     /// Minutes before the loss of a node that are credited, 0 to 44640.
     #[serde(default, deserialize_with = "super::some")]
-    #[schema(minimum = 0, maximum = 44640)]
+    #[schema(minimum = 0, maximum = 44640, nullable = false)]
     pub node_loss_credit_minutes: Option<i32>,
 }
 

@@ -55,6 +55,8 @@ codes! {
     NodeAnswers = "node_answers",
     /// Work is on the node.
     NodeInUse = "node_in_use",
+    /// The worker does not run.
+    NotRunning = "not_running",
     /// Nothing was found of the device that a person could clear.
     NothingFound = "nothing_found",
     /// The job is not suspended.

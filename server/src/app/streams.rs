@@ -36,6 +36,8 @@ pub enum Kind {
     Events,
     /// What one worker writes.
     Logs,
+    /// Commands beside jobs, their output and ports.
+    Terminals,
 }
 
 impl fmt::Display for Kind {
@@ -43,6 +45,7 @@ impl fmt::Display for Kind {
         f.write_str(match self {
             Self::Events => "event streams",
             Self::Logs => "logs",
+            Self::Terminals => "terminals",
         })
     }
 }

@@ -9,7 +9,7 @@ const VERBS: [(&str, &str); 4] = [
 ];
 
 /// Operations that are said in other words than their own.
-const OTHERWISE: [(&str, &str); 15] = [
+const OTHERWISE: [(&str, &str); 18] = [
     ("log_in", "sign in"),
     ("log_out", "sign out"),
     ("get_whoami", "read who you are"),
@@ -24,6 +24,9 @@ const OTHERWISE: [(&str, &str); 15] = [
     ("list_team_billing_statements", "list a team's statements"),
     ("get_team_billing_statement", "read a team's statement"),
     ("stream_events", "follow events"),
+    ("exec_job", "run a command beside a job"),
+    ("attach_job", "attach to a job"),
+    ("forward_job", "reach a port of a job"),
     ("send_form", "send this form"),
 ];
 
