@@ -21,7 +21,7 @@ const SPOKEN: [&str; 11] = [
     "label",
 ];
 /// What in the samples is not said but given: texts that people wrote, and codes.
-const TEXTS: [&str; 17] = [
+const TEXTS: [&str; 19] = [
     "Xid 92: too many single-bit errors",
     "POST /api/v1/nodes/join-tokens",
     "jobs share the machine&#39;s /tmp, since private_tmp is false",
@@ -35,6 +35,8 @@ const TEXTS: [&str; 17] = [
     "team, state",
     "1g.10gb",
     "3g.40gb",
+    "4g.40gb",
+    "sha256:0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f",
     "more for &lt;speech&gt;",
     "Asia/Shanghai",
     "Mars/Olympus",
@@ -50,13 +52,13 @@ const KEYS: [&str; 6] = [
     "quotas",
 ];
 /// The same as single words: names, ids, versions, commands.
-const GIVEN: [&str; 57] = [
+const GIVEN: [&str; 58] = [
     "vision", "speech", "platform", "org", "owner", "member", "h100", "a100", "l40s", "H100",
     "A100", "L40S", "80GB", "HBM3", "NVIDIA", "GPU", "5e0b1c2d", "rack", "r3", "driver", "pano",
     "depth", "v2", "seg", "pretrain", "digits", "asr", "large", "lint", "bench", "python3",
     "train", "py", "epochs", "normal", "training", "high", "batch", "elastic", "n9", "node",
     "1e12", "x", "y", "admin", "finance", "operator", "demo", "demo2", "urgent", "spare", "sweep",
-    "eval", "nights", "nights2", "weekends", "exam",
+    "eval", "nights", "nights2", "weekends", "exam", "CNY",
 ];
 
 /// A letter that no English word has in its place: the full-width form of it.

@@ -385,6 +385,7 @@ fn a_cancelled_job_says_so_in_its_state_alone() {
 fn a_free_device_has_no_mode_and_a_drain_that_leaves_nothing_says_nothing_of_it() {
     let mut node = samples::node();
     node.devices[0].mode = None;
+    node.devices[0].laying = None;
     node.leaving = Some(web::views::Leaving {
         moves: 2000,
         stays: 0,

@@ -102,6 +102,7 @@ fn every_message_is_used_and_every_used_message_exists() {
         // The server says words too: what was refused, what was done.
         files("../server/src/pages", "rs"),
         files("../server/src/pages/job", "rs"),
+        files("../server/src/pages/node", "rs"),
     ]
     .concat()
     .into_iter()

@@ -177,7 +177,9 @@ fn check_origin(headers: &HeaderMap) -> Result<(), AppError> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let origin = text(ORIGIN).unwrap_or_default();
     let from: Option<Uri> = origin.parse().ok();
-    let from = from.as_ref().and_then(Uri::authority).map(|at| at.as_str());
+    // Without a scheme it is a host's name, which no browser sends as an origin.
+    let from = from.as_ref().filter(|from| from.scheme().is_some());
+    let from = from.and_then(Uri::authority).map(|at| at.as_str());
     match (from, text(HOST)) {
         (Some(from), Some(host)) if from.eq_ignore_ascii_case(host) => Ok(()),
         _ => Err(AppError::invalid(

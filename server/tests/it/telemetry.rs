@@ -172,7 +172,7 @@ async fn a_devices_page_tells_its_window_and_no_other_and_what_is_not_there(owne
     let hour = browser.get("/nodes/n1/devices/0").await;
     assert_eq!(hour.status, StatusCode::OK);
     assert!(
-        hour.html.contains("25 %") && !hour.html.contains("99 %"),
+        hour.html.contains("25%") && !hour.html.contains("99%"),
         "{}",
         hour.html
     );
@@ -183,7 +183,7 @@ async fn a_devices_page_tells_its_window_and_no_other_and_what_is_not_there(owne
     );
     assert!(hour.html.contains(&points), "{points}: {}", hour.html);
     let day = browser.get("/nodes/n1/devices/0?window=day").await.html;
-    assert!(day.contains("25 %") && day.contains("99 %"), "{day}");
+    assert!(day.contains("25%") && day.contains("99%"), "{day}");
     let refused = browser.get("/nodes/n1/devices/0?window=year").await;
     assert_eq!(refused.status, StatusCode::BAD_REQUEST);
     assert!(
