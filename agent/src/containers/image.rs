@@ -241,7 +241,7 @@ mod tests {
         };
         let mut progress = Progress::default();
         progress.take(&step("a", 3 * MIB, 10 * MIB));
-        progress.take(&step("b", 1 * MIB, 2 * MIB));
+        progress.take(&step("b", MIB, 2 * MIB));
         progress.take(&step("a", 10 * MIB, 10 * MIB));
         assert_eq!(progress.to_string(), "2 layers, 11 of 12 MiB so far");
         progress.take(&step("c", i64::MAX, i64::MAX));

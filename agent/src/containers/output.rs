@@ -10,10 +10,13 @@ use futures_util::{Stream, StreamExt as _};
 
 use crate::logs::writer::BoundedLog;
 
+/// What the runtime passes on, piece by piece.
+type Pieces = Pin<Box<dyn Stream<Item = Result<LogOutput, Error>> + Send>>;
+
 /// The log of a container with the stream that fills it.
 pub struct Output {
     log: BoundedLog,
-    stream: Option<Pin<Box<dyn Stream<Item = Result<LogOutput, Error>> + Send>>>,
+    stream: Option<Pieces>,
 }
 
 impl Output {

@@ -352,8 +352,9 @@ async fn feed(
         };
         match (received.message, input.clone()) {
             (Some(terminal_down::Message::Input(bytes)), Some(way)) => {
+                let written = way.write_all(&bytes).await;
                 // One that reads no more has left its input closed: what it writes still counts.
-                if way.write_all(&bytes).await.is_err() && !terminal {
+                if written.is_err() && !terminal {
                     input = None;
                 }
             }

@@ -218,16 +218,17 @@ async fn while_a_device_begins_to_hang_what_is_found_of_the_others_is_told_at_on
     ward.is(0, "suspect").await;
     // Had its call been waited for, both would have been told by one inventory.
     let uuid = ward.uuid(1);
-    let server = ward.agent.server.inner();
-    let told = server.inventories.iter().find_map(|told| {
-        let of = |uuid: &str| told.devices.iter().find(|device| device.uuid == uuid);
-        let ill = told
-            .devices
-            .iter()
-            .any(|d| d.health_reason.contains("waits for a reset"));
-        ill.then(|| of(&uuid).map(|device| device.health.clone()))
-    });
-    drop(server);
+    let told = {
+        let server = ward.agent.server.inner();
+        server.inventories.iter().find_map(|told| {
+            let of = |uuid: &str| told.devices.iter().find(|device| device.uuid == uuid);
+            let ill = told
+                .devices
+                .iter()
+                .any(|d| d.health_reason.contains("waits for a reset"));
+            ill.then(|| of(&uuid).map(|device| device.health.clone()))
+        })
+    };
     assert_eq!(told, Some(Some("healthy".to_owned())), "it may yet answer");
     assert_eq!(
         ward.is(1, "suspect").await.health_reason,
