@@ -185,9 +185,9 @@ async fn a_devices_page_tells_its_window_and_no_other_and_what_is_not_there(owne
     let day = browser.get("/nodes/n1/devices/0?window=day").await.html;
     assert!(day.contains("25%") && day.contains("99%"), "{day}");
     let refused = browser.get("/nodes/n1/devices/0?window=year").await;
-    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+    assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY);
     assert!(
-        refused.html.contains("one of hour, day, week and month"),
+        refused.html.contains("Choose one of those offered"),
         "{}",
         refused.html
     );
