@@ -3,13 +3,22 @@
   "use strict";
   const root = document.documentElement;
   const HEIGHT_PX = 200;
+  const HOUR_S = 3600;
   const DAY_S = 86400;
   const DASHES = [[], [6, 3], [2, 2], [1, 0]];
   /** What was zoomed into, by chart; nothing: all of it. */
   const zoomed = new Map();
   let loading;
 
-  const colour = (name) => getComputedStyle(root).getPropertyValue(name).trim();
+  /* A canvas knows no variables and no colours that depend on the theme: an element is asked what comes of them. */
+  const colour = (name) => {
+    const probe = document.createElement("i");
+    probe.style.color = `var(${name})`;
+    document.body.append(probe);
+    const { color } = getComputedStyle(probe);
+    probe.remove();
+    return color;
+  };
 
   /** uPlot and its styles come when the first chart needs them. */
   const library = ({ dataset }) => {
@@ -36,7 +45,8 @@
     height: HEIGHT_PX,
     // A drag chooses a part of the time, and a double click gives back all of it.
     cursor: { drag: { x: true, y: false } },
-    scales: { x: { time: true }, y: { range: [0, 100] } },
+    // One sample alone has no span of its own: it stands at the end of an hour.
+    scales: { x: { time: true, range: (_, min, max) => min < max ? [min, max] : [max - HOUR_S, max] }, y: { range: [0, 100] } },
     axes: [
       { stroke: colour("--ink-3"), font: `12px ${getComputedStyle(host).fontFamily}`, grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false },
         values: (plot, splits) => {
