@@ -1,6 +1,8 @@
 //! One assignment from its acceptance to its release: a task that converges to what is
 //! wanted, from wherever it finds things.
 
+mod prepare;
+
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,6 +10,7 @@ use std::time::{Duration, Instant};
 use domain::ids::{AssignmentId, AttemptId};
 use domain::sharing::SharingMode;
 use domain::state::AssignmentPhase;
+use prepare::{Open, prepare};
 use protocol::desired::Assignment;
 use tokio::sync::watch;
 
@@ -16,7 +19,6 @@ use super::{Node, admission, clear, containers, devices, gate, walls, wipe, work
 use crate::journal::{Entry, FactKind, Kept, KeptDevice, Record};
 use crate::points::Point;
 use crate::runs::{Exit, Refusal};
-use crate::supervise::devices::DeviceFile;
 use crate::{clock, results};
 
 /// Wait before something is tried again that must not be given up: the disk is full, a folder
@@ -481,39 +483,6 @@ fn exit_without_word(reason: &str, message: &str) -> FactKind {
         reason: reason.to_owned(),
         message: message.to_owned(),
     }
-}
-
-/// The device files that a job may open.
-enum Open {
-    /// As a process: none where it is barred from none.
-    Process(Option<Vec<DeviceFile>>),
-    /// As a container, which finds no others.
-    Container(walls::Files),
-}
-
-/// Lays out an assignment and writes its orders.
-fn prepare(
-    node: &Node,
-    assignment: &Assignment,
-    view: &devices::View,
-    open: Open,
-) -> Result<(), Refusal> {
-    let layout = workdir::lay_out(node, assignment)?;
-    Point::LaidOut.reached();
-    let run = node.folders.run(assignment.id);
-    let orders = match open {
-        Open::Process(open) => launch::orders(node, assignment, &layout, view, open, None),
-        Open::Container(files) => {
-            let container = containers::container(node, assignment, &layout, view, &files)?;
-            launch::orders(node, assignment, &layout, view, None, container)
-        }
-    };
-    let failed = |e| Refusal::here(format!("its run folder cannot be written: {e}"));
-    run.create().map_err(failed)?;
-    Point::RunFolderMade.reached();
-    run.write_orders(&orders).map_err(failed)?;
-    Point::Ordered.reached();
-    Ok(())
 }
 
 /// Runs what waits for the disk where it holds nobody up.
